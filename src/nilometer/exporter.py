@@ -1,4 +1,4 @@
-"""``nilometer exporter``: the lag of consumer groups as metrics, under the names of kafka_exporter.
+"""``nilometer exporter``: the lag of groups as metrics, under the names of kafka_exporter.
 
 A coordinator knows what its groups have committed, but not the high watermarks of partitions that other
 brokers lead. So the lag is measured by a client, which asks all brokers.
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.group_admin import GroupAdmin
+from nilometer.client.admin.group_admin import SHARE, GroupAdmin
+from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     PartitionMetadata,
@@ -35,7 +36,12 @@ from nilometer.wire.errors import KafkaError
 
 class GroupState(msgspec.Struct, frozen=True):
     members: int
-    committed: Mapping[TopicPartition, int]
+    committed: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict[TopicPartition, int])
+    """Of a consumer group."""
+    shared: Mapping[TopicPartition, ShareOffset] = msgspec.field(
+        default_factory=dict[TopicPartition, ShareOffset]
+    )
+    """Of a share group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,8 @@ class ClusterReading:
             described = (await self._groups.describe([name]))[name]
             if isinstance(described, KafkaError):
                 raise described
+            if described.group_type == SHARE:
+                return GroupState(len(described.members), shared=await self._shared(name))
             committed = await self._groups.committed(name)
         except KafkaError as error:
             self._fail("groups", error)
@@ -145,6 +153,13 @@ class ClusterReading:
                 if wanted.fullmatch(partition.topic)
             },
         )
+
+    async def _shared(self, name: str) -> dict[TopicPartition, ShareOffset]:
+        found = (await self._groups.share_offsets_of([name]))[name]
+        if isinstance(found, KafkaError):
+            raise found
+        wanted = self._selection.topics
+        return {partition: one for partition, one in found.items() if wanted.fullmatch(partition.topic)}
 
 
 def _with_leader(topics: Mapping[str, TopicMetadata]) -> Iterable[TopicPartition]:
@@ -170,7 +185,9 @@ BROKER_INFO = _gauge("broker_info", "Always 1; the labels are a broker's id and 
 TOPIC_PARTITIONS = _gauge("topic_partitions", "Partitions of a topic.", _TOPIC)
 CURRENT_OFFSET = _gauge("topic_partition_current_offset", "The high watermark of a partition.", _PARTITION)
 OLDEST_OFFSET = _gauge("topic_partition_oldest_offset", "The log start offset of a partition.", _PARTITION)
-GROUP_MEMBERS = _gauge("consumergroup_members", "Members of a consumer group.", ("consumergroup",))
+GROUP_MEMBERS = _gauge(
+    "consumergroup_members", "Members of a consumer group or share group.", ("consumergroup",)
+)
 GROUP_OFFSET = _gauge(
     "consumergroup_current_offset", "The committed offset of a consumer group.", _GROUP_PARTITION
 )
@@ -191,6 +208,21 @@ GROUP_LAG_SUM = Family(
     Kind.UNTYPED,
     "The sum of a consumer group's lag in a topic.",
     _GROUP_TOPIC,
+)
+_SHARE_PARTITION = ("sharegroup", "topic", "partition")
+SHARE_START = Family(
+    "nilometer_sharegroup_start_offset",
+    Kind.GAUGE,
+    "The offset below which a share group has acknowledged or archived each record.",
+    _SHARE_PARTITION,
+    PARTITION_SERIES_MAX,
+)
+SHARE_LAG = Family(
+    "nilometer_sharegroup_lag",
+    Kind.GAUGE,
+    "How many records a share group has neither acknowledged nor archived; missing while that is not known.",
+    _SHARE_PARTITION,
+    PARTITION_SERIES_MAX,
 )
 UP = Family(
     "nilometer_exporter_complete",
@@ -237,6 +269,8 @@ FAMILIES = (
     GROUP_LAG,
     GROUP_OFFSET_SUM,
     GROUP_LAG_SUM,
+    SHARE_START,
+    SHARE_LAG,
     UP,
 )
 
@@ -298,6 +332,17 @@ def _of_groups(state: ClusterState) -> Iterator[Measured]:
     yield Measured(
         GROUP_LAG_SUM, _sums({name: _lag_by_topic(state, group) for name, group in groups.items()})
     )
+    yield Measured(SHARE_START, _of_share_groups(groups, lambda one: one.start_offset))
+    yield Measured(SHARE_LAG, _of_share_groups(groups, lambda one: one.lag))
+
+
+def _of_share_groups(
+    groups: Mapping[str, GroupState], value: Callable[[ShareOffset], int | None]
+) -> Iterator[Series]:
+    for name, group in groups.items():
+        for partition, one in group.shared.items():
+            if (known := value(one)) is not None:
+                yield (name, *_labels(partition)), known
 
 
 def _by_topic(values: Mapping[TopicPartition, int]) -> dict[str, int]:

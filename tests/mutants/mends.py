@@ -952,6 +952,53 @@ SHARE_STATE = (
     ),
 )
 
+# --- dead letters of share groups
+LETTERS = "unit/broker/test_dead_letter_writer.py"
+DEAD_LETTERS = (
+    Mutant(
+        "letters-lost-with-their-leader",
+        "a new leader does not write the dead letters that a lost one has left",
+        "            if span.state is ARCHIVING\n        )",
+        "            if False\n        )",
+        (SHARE, SHARE_MODEL),
+    ),
+    Mutant(
+        "letters-of-archived-records",
+        "a rejected record is archived before its dead letter is written",
+        "return ARCHIVING if has_letters else ARCHIVED",
+        "return ARCHIVED",
+        (SHARE, SHARE_MODEL),
+    ),
+    Mutant(
+        "letters-not-tried-again",
+        "a dead letter is given up when its partition changes its leader",
+        "if isinstance(error, KafkaError) and not is_retriable(error.code):",
+        "if isinstance(error, KafkaError):",
+        (LETTERS,),
+    ),
+    Mutant(
+        "letters-of-two-leaders",
+        "a leader goes on writing dead letters after it was replaced",
+        "            if archiving.is_dropped:\n                return 0",
+        "            if False:\n                return 0",
+        (LETTERS,),
+    ),
+    Mutant(
+        "letters-for-closed-topics",
+        "dead letters are written to topics whose owners have not allowed it",
+        "if not self._topic_value(name, TOPIC_ENABLE):",
+        "if False:",
+        (LETTERS,),
+    ),
+    Mutant(
+        "letters-at-level-1",
+        "records are archiving while brokers of earlier versions may have to read that",
+        'mine.errors_deadletterqueue_topic_name if may_have_dead_letters else ""',
+        "mine.errors_deadletterqueue_topic_name",
+        ("unit/groups/test_group_settings.py", "unit/broker/test_share_group_requests.py"),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *FOUND_LOGS,
     *TOPIC_IDS,
@@ -969,4 +1016,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *NOT_ASKED,
     *SHARE_PARTITION,
     *SHARE_STATE,
+    *DEAD_LETTERS,
 )

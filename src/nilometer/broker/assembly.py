@@ -55,6 +55,8 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.counts import ShareCounts
+from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.end_offsets import EndOffsets
 from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.sharing.share_partitions import SharePartitions
@@ -320,6 +322,7 @@ def _services(
     authorizer = _authorizer(given, control.metadata)
     record_reading = RecordReading(given.runtime.disk)
     groups = coordinators.groups
+    share_counts = ShareCounts()
     return Services(
         config=config,
         runtime=given.runtime,
@@ -346,6 +349,19 @@ def _services(
             replication.replicas,
             record_reading,
             coordinators.persister,
+            DeadLetters(
+                config,
+                given.runtime,
+                given.tasks,
+                control.metadata,
+                control.link,
+                replication.replicas,
+                record_reading,
+                coordinators.connections,
+                share_counts,
+                groups.share_group_config,
+            ),
+            share_counts,
             groups.share_group_config,
         ),
         end_offsets=EndOffsets(

@@ -258,6 +258,15 @@ class ClientQuotas:
             self._record(CONSUMER_BYTE_RATE, context, client_id, -size)
         return self._longer(CONSUMER_BYTE_RATE, bandwidth_ms, request_ms)
 
+    def on_share_fetch(self, context: RequestContext, client_id: str | None, size: int) -> int:
+        """Count a ShareFetch response with ``size`` bytes of records; return the throttle time (ms).
+
+        The records are delivered, so they are sent, and the client waits afterwards.
+        """
+        bandwidth_ms = self._record(CONSUMER_BYTE_RATE, context, client_id, size)
+        self._note(CONSUMER_BYTE_RATE, bandwidth_ms)
+        return bandwidth_ms
+
     def fetch_bytes_max(self, context: RequestContext, client_id: str | None, bytes_max: int) -> int:
         """Return ``bytes_max``, or less if that many bytes alone would be above the client's quota."""
         limit = self._limits[CONSUMER_BYTE_RATE].of_client(context.principal.name, client_id or "")

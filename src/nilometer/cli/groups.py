@@ -1,4 +1,5 @@
-"""``nilometer group``: list, describe and delete groups, and change their committed offsets.
+"""``nilometer group``: list, describe and delete groups, and change their offsets: those that a consumer
+group has committed, or those from which a share group reads.
 
 Groups are shown as tables for people, and as JSON documents for programs.
 """
@@ -26,8 +27,11 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import INT64, OFFSET, parse_time
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import (
+    CLASSIC,
+    CONSUMER,
     DEAD,
     EMPTY,
+    SHARE,
     STATES,
     GroupAdmin,
     GroupDescription,
@@ -42,6 +46,7 @@ from nilometer.client.admin.group_admin import (
     reachable,
 )
 from nilometer.client.admin.rebalance_text import rebalance_warning
+from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.config import parse_duration_ms
@@ -120,22 +125,32 @@ OFFSET_COLUMNS = (
     "host",
     "client id",
 )
+SHARE_COLUMNS = ("topic", "partition", "start offset", "lag", "members")
 MEMBER_COLUMNS = ("member", "instance", "client id", "host", "partitions", "assignment", "target")
 
 
 # --- for people
 
 
-def describe_group(
-    group: GroupDescription, lags: Sequence[PartitionLag], *, offsets: bool, members: bool
-) -> None:
+Offsets = Sequence[PartitionLag] | Sequence[ShareOffset]
+"""Of a consumer group, or of a share group."""
+
+
+def describe_group(group: GroupDescription, lags: Offsets, *, offsets: bool, members: bool) -> None:
     click.echo(_headline(group))
     if (warning := rebalance_warning(group)) is not None:
         click.echo(warning)
     if offsets:
-        if lags:
-            print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in lags])
-            click.echo(total_lag(lags))
+        shared = [one for one in lags if isinstance(one, ShareOffset)]
+        committed = [one for one in lags if isinstance(one, PartitionLag)]
+        if shared:
+            print_table(SHARE_COLUMNS, [_share_row(group, one) for one in shared])
+            click.echo(total_share_lag(shared))
+        elif committed:
+            print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in committed])
+            click.echo(total_lag(committed))
+        elif group.group_type == SHARE:
+            click.echo("The group reads no partition yet.")
         else:
             click.echo("No offset is committed, and no partition is assigned.")
     if members:
@@ -166,6 +181,26 @@ def _offset_row(group: GroupDescription, one: PartitionLag) -> tuple[object, ...
         owner.host if owner is not None else NONE,
         owner.client_id if owner is not None else NONE,
     )
+
+
+def _share_row(group: GroupDescription, one: ShareOffset) -> tuple[object, ...]:
+    members = [member.member_id for member in group.owners(one.partition)]
+    return (
+        one.partition.topic,
+        one.partition.partition,
+        _or_none(one.start_offset),
+        _or_none(one.lag),
+        " ".join(members) or NONE,
+    )
+
+
+def total_share_lag(offsets: Sequence[ShareOffset]) -> str:
+    """Return the sum of the known lags as a sentence, and of how many the lag is not known."""
+    known = [one.lag for one in offsets if one.lag is not None]
+    if len(known) == len(offsets):
+        return f"Total lag {sum(known)}."
+    text = f"the lag of {_partitions(len(offsets) - len(known))} is not known, which no member has read yet"
+    return f"Total lag {sum(known)}; {text}." if known else f"{text[0].upper()}{text[1:]}."
 
 
 def total_lag(lags: Sequence[PartitionLag]) -> str:
@@ -228,7 +263,7 @@ def reset_rows(plans: Mapping[str, Sequence[PlannedReset]]) -> list[tuple[object
 # --- for programs
 
 
-def group_document(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
+def group_document(group: GroupDescription, lags: Offsets) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "type": group.group_type,
@@ -277,7 +312,15 @@ def _partition_documents(partitions: Sequence[TopicPartition]) -> list[dict[str,
     return [{"topic": topic, "partition": number} for topic, number in partitions]
 
 
-def _offset_document(group: GroupDescription, one: PartitionLag) -> dict[str, Any]:
+def _offset_document(group: GroupDescription, one: PartitionLag | ShareOffset) -> dict[str, Any]:
+    if isinstance(one, ShareOffset):
+        return {
+            "topic": one.partition.topic,
+            "partition": one.partition.partition,
+            "start_offset": one.start_offset,
+            "lag": one.lag,
+            "members": [member.member_id for member in group.owners(one.partition)],
+        }
     owner = group.owner(one.partition)
     return {
         "topic": one.partition.topic,
@@ -313,7 +356,7 @@ def reset_document(plans: Mapping[str, Sequence[PlannedReset]], executed: bool) 
     }
 
 
-# ``nilometer group reset-offsets`` and ``delete-offsets``: change the committed offsets of groups.
+# ``nilometer group reset-offsets`` and ``delete-offsets``: change the offsets of groups.
 
 INACTIVE = (EMPTY, DEAD)
 
@@ -329,7 +372,7 @@ INACTIVE = (EMPTY, DEAD)
     metavar=topics_metavar,
     help="Only this topic, or these partitions of it; repeatable.",
 )
-@click.option("--all-topics", is_flag=True, help="All topics for which the group has committed offsets.")
+@click.option("--all-topics", is_flag=True, help="All topics that the group has offsets of.")
 @click.option("--to-earliest", is_flag=True, help="To the log start offset.")
 @click.option("--to-latest", is_flag=True, help="To the end offset.")
 @click.option("--to-current", is_flag=True, help="To the committed offset.")
@@ -345,7 +388,7 @@ INACTIVE = (EMPTY, DEAD)
     help="To the first record of this last period, such as PT1H or P7D.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print the new offsets (default).")
-@click.option("--execute", is_flag=True, help="Commit the new offsets. The group must have no members.")
+@click.option("--execute", is_flag=True, help="Set the new offsets. The group must have no members.")
 @json_option
 @connection_options
 def reset_offsets(
@@ -366,7 +409,11 @@ def reset_offsets(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Set the committed offsets of groups. By default they are only printed; --execute commits them."""
+    """Set the committed offsets of groups, or the start offsets of share groups.
+
+    By default they are only printed; --execute sets them. What a share group has acknowledged from its new
+    start offset on is delivered again.
+    """
     if dry_run and execute:
         raise click.UsageError("give one of --dry-run and --execute")
     if all_topics == bool(topics):
@@ -406,7 +453,7 @@ def reset_offsets(
         columns = ("group", "topic", "partition", "before", "after", "note")
         print_table(columns, reset_rows(plans))
         if not execute:
-            click.echo("Nothing was changed. --execute commits these offsets.")
+            click.echo("Nothing was changed. --execute sets these offsets.")
     finish(errors)
 
 
@@ -444,7 +491,7 @@ async def _reset(
             f"it is {described.state}, with {len(described.members)} members: offsets can be reset "
             "only while the group has no members",
         )
-    committed = await groups.committed(name)
+    committed = await groups.positions(name)
     partitions: list[TopicPartition] = []
     for topic, numbers in wanted:
         partitions += await partitions_of(admin.client, topic, numbers, TIMEOUT_MS)
@@ -452,7 +499,7 @@ async def _reset(
         partitions = await reachable(admin.client, sorted(committed))
     plan = await plan_reset(admin.client, sorted(set(partitions)), committed, to, TIMEOUT_MS)
     if execute:
-        await groups.alter_offsets(name, {one.partition: OffsetAndMetadata(one.after) for one in plan})
+        await groups.set_positions(name, {one.partition: one.after for one in plan})
     return plan
 
 
@@ -470,8 +517,20 @@ async def _reset(
 @json_option
 @connection_options
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
-    """Delete the committed offsets of a group for topics that it does not read now."""
-    committed = run_work(bootstrap, lambda _, groups: groups.committed(name))
+    """Delete the committed offsets of a group for topics that it does not read now, or where a share group
+    without members reads topics from."""
+
+    async def known(_: Admin, groups: GroupAdmin) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """Return the committed offsets; None if it is a share group."""
+        described = (await groups.describe([name]))[name]
+        if isinstance(described, GroupDescription) and described.group_type == SHARE:
+            return None
+        return await groups.committed(name)
+
+    committed = run_work(bootstrap, known)
+    if committed is None:
+        _delete_share_offsets(name, [parse_topic(text) for text in topics], yes, as_json, bootstrap)
+        return
     chosen: dict[TopicPartition, None] = {}
     for text in topics:
         topic, numbers = parse_topic(text)
@@ -492,14 +551,30 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool,
     finish({str(one): error for one, error in outcomes.items() if error is not None})
 
 
+def _delete_share_offsets(
+    name: str, topics: Sequence[tuple[str, list[int]]], yes: bool, as_json: bool, bootstrap: str
+) -> None:
+    if any(numbers for _, numbers in topics):
+        raise click.UsageError(f"{name} is a share group: its offsets are deleted for whole topics")
+    names = list(dict.fromkeys(topic for topic, _ in topics))
+    lost = [f"where group {name} reads topic {topic} from, and what it has acknowledged" for topic in names]
+    confirm("Forget these?", lost, yes=yes)
+    outcomes = run_work(bootstrap, lambda _, groups: groups.delete_share_offsets(name, names))
+    if as_json:
+        print_json({topic: str(error) if error else None for topic, error in outcomes.items()})
+    elif done := [topic for topic, error in outcomes.items() if error is None]:
+        click.echo(f"Deleted the offsets of {', '.join(done)}.")
+    finish({topic: error for topic, error in outcomes.items() if error is not None})
+
+
 # The group of commands: list, describe, delete, and those for offsets.
 
-GROUP_TYPES = ("classic", "consumer")
+GROUP_TYPES = (CLASSIC, CONSUMER, SHARE)
 
 
 @commands.group()
 def group() -> None:
-    """List, describe and delete consumer groups, and reset their offsets."""
+    """List, describe and delete groups of consumers and share groups, and reset their offsets."""
 
 
 group.add_command(reset_offsets)
@@ -531,7 +606,7 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
     is_flag=False,
     flag_value="",
     metavar="[TYPE,…]",
-    help="Only groups of this type: classic or consumer.",
+    help="Only groups of this type: classic, consumer or share.",
 )
 @json_option
 @connection_options
@@ -588,17 +663,26 @@ def describe(
     """Show offsets, lag and members of groups, and the member that causes repeated rebalances.
 
     LAG is the distance of the committed offset to the high watermark. STABLE LAG is the distance to the last
-    stable offset, which limits readers with isolation.level=read_committed.
+    stable offset, which limits readers with isolation.level=read_committed. LAG of a share group is the
+    number of records that are neither acknowledged nor archived.
     """
     offsets = offsets or not (members or state)
 
     async def work(
         admin: Admin, groups: GroupAdmin
-    ) -> tuple[dict[str, GroupDescription | KafkaError], dict[str, list[PartitionLag] | KafkaError]]:
+    ) -> tuple[dict[str, GroupDescription | KafkaError], dict[str, Offsets | KafkaError]]:
         chosen = await chosen_groups(groups, names, more, all_groups)
         described = await groups.describe(chosen)
         outcomes = await asyncio.gather(*(_lags(admin, groups, one) for one in described.values()))
-        return described, dict(zip(described, outcomes, strict=True))
+        offsets_of: dict[str, Offsets | KafkaError] = dict(zip(described, outcomes, strict=True))
+        shared = [
+            name
+            for name, one in described.items()
+            if isinstance(one, GroupDescription) and one.group_type == SHARE
+        ]
+        for name, found in (await groups.share_offsets_of(shared)).items():
+            offsets_of[name] = found if isinstance(found, KafkaError) else list(found.values())
+        return described, offsets_of
 
     described, lag = run_work(bootstrap, work)
     documents: list[dict[str, Any]] = []
@@ -610,7 +694,7 @@ def describe(
             continue
         if isinstance(partitions, KafkaError):
             errors[f"offsets of group {name}"] = partitions
-            partitions = []
+            partitions = list[PartitionLag]()
         if as_json:
             documents.append(group_document(one, partitions))
         else:
@@ -623,7 +707,7 @@ def describe(
 async def _lags(
     admin: Admin, groups: GroupAdmin, one: GroupDescription | KafkaError
 ) -> list[PartitionLag] | KafkaError:
-    if isinstance(one, KafkaError):
+    if isinstance(one, KafkaError) or one.group_type == SHARE:
         return []
     try:
         committed = await groups.committed(one.group_id)

@@ -9,7 +9,8 @@ behaviour is enabled for all brokers at once, after the last one was upgraded.
   are added to a transaction by their first batch (KIP-890). Clients choose the protocol by it. Level 1 only
   changes records that Nilometer writes at every level.
 - ``group.version``: 1 serves the consumer group protocol of KIP-848.
-- ``share.version``: 1 serves share groups (KIP-932).
+- ``share.version``: 1 serves share groups (KIP-932). At level 2 they may have dead letters (KIP-1191): the
+  state of a share partition then has records that are archiving, which earlier versions cannot read.
 - ``eligible.leader.replicas.version``: always 1 (KIP-966).
 - ``metadata.version``: the release of Kafka that the cluster corresponds to. Nilometer has its own metadata
   format, so there is only one level: that of the release it is compared with.
@@ -38,6 +39,9 @@ GROUP_VERSION = "group.version"
 SHARE_VERSION = "share.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 
+DEAD_LETTERS_SHARE_VERSION = 2
+"""The level of ``share.version`` from which on share groups may have dead letters."""
+
 KAFKA_4_3 = 30
 """Apache Kafka's ``metadata.version`` 4.3-IV0."""
 
@@ -47,7 +51,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(GROUP_VERSION, 0, 1),
     SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_3),
     SupportedFeature(METADATA_FORMAT, GROUP_CONFIGS_FORMAT_VERSION, FORMAT_VERSION),
-    SupportedFeature(SHARE_VERSION, 0, 1),
+    SupportedFeature(SHARE_VERSION, 0, DEAD_LETTERS_SHARE_VERSION),
     SupportedFeature(TRANSACTION_VERSION, 0, 2),
 )
 """The features and levels that this version of the broker supports, by name."""

@@ -118,6 +118,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """This and the following are settings of groups alone: brokers have none for their defaults."""
     share_isolation_level: str = READ_UNCOMMITTED
     share_renew_acknowledge_enable: bool = True
+    errors_deadletterqueue_topic_name: str = ""
+    errors_deadletterqueue_copy_record_enable: bool = False
 
     def __post_init__(self) -> None:
         _ordered(
@@ -180,6 +182,8 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
 SHARE_ISOLATION_LEVEL = "share.isolation.level"
 SHARE_RENEW_ACKNOWLEDGE_ENABLE = "share.renew.acknowledge.enable"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+COPIES_DEAD_LETTERS = "errors.deadletterqueue.copy.record.enable"
 
 _SETTINGS = {
     name: _Setting(name, doc)
@@ -252,6 +256,10 @@ def _why_no_offset_reset(value: ConfigValue) -> str | None:
     return None
 
 
+def _why_no_topic_of_dead_letters(value: ConfigValue) -> str | None:
+    return "must not begin with __, as internal topics do" if str(value).startswith("__") else None
+
+
 _SHARE_KEYS = (
     ConfigKey(
         name=SHARE_AUTO_OFFSET_RESET,
@@ -277,11 +285,30 @@ _SHARE_KEYS = (
         doc="Whether members of the share group may renew the lock of a record.",
         dynamic=True,
     ),
+    ConfigKey(
+        name=DEAD_LETTER_TOPIC,
+        kind=ConfigKind.STRING,
+        default="",
+        doc="The topic for the dead letters of the share group: of records that were rejected, or delivered "
+        "as often as they may be (KIP-1191). Empty: the group has none; such records are only archived.",
+        validate=_why_no_topic_of_dead_letters,
+        dynamic=True,
+    ),
+    ConfigKey(
+        name=COPIES_DEAD_LETTERS,
+        kind=ConfigKind.BOOLEAN,
+        default=False,
+        doc="Whether a dead letter has the record's key, value and headers, too, beside the headers that say "
+        "where the record is and why it is dead.",
+        dynamic=True,
+    ),
 )
 _FIELDS_OF_KEYS: dict[str, tuple[ConfigKey, Callable[[Any], object]]] = {
     SHARE_AUTO_OFFSET_RESET: (_SHARE_KEYS[0], ShareOffsetReset.parse),
     SHARE_ISOLATION_LEVEL: (_SHARE_KEYS[1], str),
     SHARE_RENEW_ACKNOWLEDGE_ENABLE: (_SHARE_KEYS[2], bool),
+    DEAD_LETTER_TOPIC: (_SHARE_KEYS[3], str),
+    COPIES_DEAD_LETTERS: (_SHARE_KEYS[4], bool),
 }
 """For each key, how its value is converted for the field of the same name in `GroupConfig`."""
 
@@ -353,10 +380,18 @@ class ShareGroupConfig(msgspec.Struct, frozen=True):
     auto_offset_reset: ShareOffsetReset
     read_committed: bool
     renew_acknowledge_enable: bool
+    dead_letter_topic: str = ""
+    """Empty: the group has no dead letters."""
+    copies_dead_letters: bool = False
 
 
-def share_group_config(config: GroupConfig, texts: Mapping[str, str]) -> ShareGroupConfig:
-    """Return the settings in force for the partitions of a share group with the settings ``texts``."""
+def share_group_config(
+    config: GroupConfig, texts: Mapping[str, str], *, may_have_dead_letters: bool = False
+) -> ShareGroupConfig:
+    """Return the settings in force for the partitions of a share group with the settings ``texts``.
+
+    ``may_have_dead_letters``: ``share.version`` is 2.
+    """
     mine = config_of_group(config, texts) if texts else config
     return ShareGroupConfig(
         mine.group_share_record_lock_duration_ms,
@@ -365,4 +400,6 @@ def share_group_config(config: GroupConfig, texts: Mapping[str, str]) -> ShareGr
         mine.share_auto_offset_reset,
         mine.share_isolation_level == READ_COMMITTED,
         mine.share_renew_acknowledge_enable,
+        mine.errors_deadletterqueue_topic_name if may_have_dead_letters else "",
+        mine.errors_deadletterqueue_copy_record_enable,
     )

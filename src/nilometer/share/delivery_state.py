@@ -26,6 +26,8 @@ class DeliveryState(IntEnum):
     ACQUIRED = 1
     """Never written: without its leader a record that was acquired is available again."""
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Its dead letter is to be written before it is archived (KIP-1191; ``share.version`` 2)."""
     ARCHIVED = 4
 
 

@@ -20,6 +20,7 @@ from nilometer.share.delivery_state import DeliveryState
 AVAILABLE: Final = DeliveryState.AVAILABLE
 ACQUIRED: Final = DeliveryState.ACQUIRED
 ACKNOWLEDGED: Final = DeliveryState.ACKNOWLEDGED
+ARCHIVING: Final = DeliveryState.ARCHIVING
 ARCHIVED: Final = DeliveryState.ARCHIVED
 
 NO_CHANGE: Final = 0

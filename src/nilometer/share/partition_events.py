@@ -26,6 +26,9 @@ class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
     last batch that was acquired may exceed it."""
     renew_enabled: bool = True
     """``share.renew.acknowledge.enable``."""
+    dead_letters: bool = False
+    """Whether a record that no member accepted has a dead letter written before it is archived:
+    ``errors.deadletterqueue.topic.name`` is set (KIP-1191)."""
 
 
 class AcquireMode(IntEnum):
@@ -89,12 +92,19 @@ class DeadReason(Enum):
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """The records are archived, though no member accepted them: what dead letters are made of."""
+    """No member accepted the records: what dead letters are made of."""
 
     first_offset: int
     last_offset: int
     delivery_count: int
     reason: DeadReason
+    has_letters: bool = False
+    """Whether the records are archiving: write their dead letters, then say so with ``on_buried``. Otherwise
+    they are archived already."""
+
+    @property
+    def records(self) -> int:
+        return self.last_offset - self.first_offset + 1
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -142,6 +152,7 @@ class SharePartitionView(msgspec.Struct, frozen=True, kw_only=True):
     available: int
     acquired: int
     acknowledged: int
+    archiving: int
     archived: int
     delivery_complete_count: int
     held: tuple[tuple[str, int], ...]

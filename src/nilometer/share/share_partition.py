@@ -6,18 +6,25 @@
     available ──────────────► acquired ──────────────────────► acknowledged
         ▲                        │  │       accept
         └────────────────────────┘  │
-          release, end of the lock, └────────────────────────► archived
-          departure of the member     reject, gap, last delivery, nothing to read
+          release, end of the lock, ├────────────────────────► archived
+          departure of the member   │ gap, nothing to read        ▲
+                                    │                             │ dead letter was written,
+                                    └───────────► archiving ──────┘ or cannot be
+                                      reject, last delivery
+
+Without a topic for dead letters, what is rejected or delivered for the last time is archived directly.
 
 Times are milliseconds of the leader's monotonic clock, and arguments. What the shell must do comes back as
 effects. It persists the batches of each :class:`Write` in the order of the effects, and says so with
 :meth:`SharePartition.on_written`. The records of an acknowledgement wait until then as they were, held by the
 same member; what no member decided (a lock ended, records cannot be read) takes effect at once, and its write
-is not repeated: without it, the next leader decides the same.
+is not repeated: without it, the next leader decides the same. That a record is archiving is written before
+its dead letter, and that it is archived after it: a leader that finds archiving records writes their letters,
+which may then exist twice, but are not missing because a leader was lost.
 
 Invariants: only an acknowledgement of the member that holds a record, the limit of deliveries, the start of
 the log, or that it cannot be read makes it acknowledged or archived; the start offset never decreases, nor
-passes a record that is available or acquired; the delivery count is at most the limit.
+passes a record that is available, acquired or archiving; the delivery count is at most the limit.
 
 What goes in and comes out: :mod:`nilometer.share.partition_events`. How ranges of offsets are split, joined
 and counted: :mod:`nilometer.share.in_flight`.
@@ -40,6 +47,7 @@ from nilometer.share.in_flight import (
     ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
+    ARCHIVING,
     AVAILABLE,
     NO_CHANGE,
     AcquisitionBatch,
@@ -144,6 +152,26 @@ class SharePartition:
     def end_offset(self) -> int:
         """The first offset that was never read."""
         return self._in_flight.end_offset
+
+    @property
+    def acquired(self) -> int:
+        """How many records members hold, those included whose acknowledgement waits until it is written."""
+        return self._in_flight.count(ACQUIRED)
+
+    @property
+    def in_flight(self) -> int:
+        """How many offsets lie between start and end."""
+        return self._in_flight.records
+
+    @property
+    def complete(self) -> int:
+        """How many of them are acknowledged or archived, or become so with what was sent."""
+        return self._in_flight.complete
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges of alike records there are, which ``view`` lists."""
+        return len(self._in_flight)
 
     def next_fetch_offset(self) -> int:
         """Return where the log is read next: the first available record, or else the end offset."""
@@ -272,6 +300,36 @@ class SharePartition:
         self._in_flight.pass_final()
         return tuple(pending.dead) if ok or not pending.ranges else ()
 
+    def on_loaded(self) -> tuple[Effect, ...]:
+        """Return what an earlier leader has left to do: the dead letters that may not be written yet.
+
+        Why the records are dead is told from their deliveries, as Kafka does.
+        """
+        limit = self.settings.delivery_count_limit
+        return tuple(
+            Dead(
+                span.first_offset,
+                span.last_offset,
+                span.delivery_count,
+                DeadReason.DELIVERY_LIMIT if span.delivery_count >= limit else DeadReason.REJECTED,
+                has_letters=True,
+            )
+            for span in self._in_flight
+            if span.state is ARCHIVING
+        )
+
+    def on_buried(self, ranges: Iterable[OffsetRange]) -> tuple[Effect, ...]:
+        """The dead letters of the ranges are written, or cannot be: what is archiving there is archived."""
+        written: list[StateBatch] = []
+        for first_offset, last_offset in ranges:
+            for span in self._in_flight.cut(first_offset, last_offset):
+                if span.state is ARCHIVING:
+                    self._in_flight.move(span, ARCHIVED, span.delivery_count)
+                    _add(written, span, ARCHIVED)
+            self._in_flight.join(first_offset, last_offset)
+        self._in_flight.pass_final()
+        return (self._write(_Change([], []), written),) if written else ()
+
     def on_time(self, now_ms: int) -> tuple[Effect, ...]:
         """Locks that have ended by now: the records are available again, or archived at the limit.
 
@@ -298,8 +356,8 @@ class SharePartition:
             self._in_flight.drop_below(log_start_offset)
             self._in_flight.pass_final()
 
-    def view(self, limit: int) -> SharePartitionView:
-        """Return what observers may see, with at most ``limit`` members and as many ranges."""
+    def view(self, limit: int, members: int | None = None) -> SharePartitionView:
+        """Return what observers may see, with at most ``limit`` ranges and so many members; None: as many."""
         count = self._in_flight.count
         return SharePartitionView(
             start_offset=self.start_offset,
@@ -307,9 +365,10 @@ class SharePartition:
             available=count(AVAILABLE),
             acquired=count(ACQUIRED),
             acknowledged=count(ACKNOWLEDGED),
+            archiving=count(ARCHIVING),
             archived=count(ARCHIVED),
             delivery_complete_count=self._in_flight.complete,
-            held=tuple(sorted(self._in_flight.held.items())[:limit]),
+            held=tuple(sorted(self._in_flight.held.items())[: limit if members is None else members]),
             spans=tuple(
                 SpanView(
                     span.first_offset,
@@ -326,12 +385,13 @@ class SharePartition:
     # --- acquiring
 
     def _bury_what_was_delivered_enough(self, fetched: Fetched) -> list[Dead]:
-        """Archive what is available beyond the limit: the limit is lower than when it was delivered."""
+        """Bury what is available beyond the limit: the limit is lower than when it was delivered."""
         done = _Change([], [])
         for span in self._in_flight.between(fetched.fetch_offset, fetched.batches[-1].last_offset):
             if span.state is AVAILABLE and span.delivery_count >= self.settings.delivery_count_limit:
-                self._in_flight.move(span, self._released(span, done), span.delivery_count)
-                _add(self._unwritten, span, ARCHIVED)
+                becomes = self._released(span, done)
+                self._in_flight.move(span, becomes, span.delivery_count)
+                _add(self._unwritten, span, becomes)
         return done.dead
 
     def _archive_gap(self, first_offset: int, last_offset: int) -> None:
@@ -520,10 +580,10 @@ class SharePartition:
             becomes = ACKNOWLEDGED
         elif kind == AcknowledgeType.RELEASE:
             becomes = self._released(span, pending)
+        elif kind == AcknowledgeType.REJECT:
+            becomes = self._bury(span, pending, DeadReason.REJECTED)
         else:
             becomes = ARCHIVED
-            if kind == AcknowledgeType.REJECT:
-                pending.dead.append(_dead(span, DeadReason.REJECTED))
         self._in_flight.begin(span, change, becomes)
         _add(written, span, becomes)
 
@@ -531,8 +591,15 @@ class SharePartition:
         """Return what becomes of records that are not held any more: a release counts as a delivery."""
         if span.delivery_count < self.settings.delivery_count_limit:
             return AVAILABLE
-        change.dead.append(_dead(span, DeadReason.DELIVERY_LIMIT))
-        return ARCHIVED
+        return self._bury(span, change, DeadReason.DELIVERY_LIMIT)
+
+    def _bury(self, span: Span, change: _Change, reason: DeadReason) -> DeliveryState:
+        """Return what becomes of records that no member accepted, and is reported when it is written."""
+        has_letters = self.settings.dead_letters
+        change.dead.append(
+            Dead(span.first_offset, span.last_offset, span.delivery_count, reason, has_letters=has_letters)
+        )
+        return ARCHIVING if has_letters else ARCHIVED
 
     # --- what is persisted, and when locks end
 
@@ -546,7 +613,7 @@ class SharePartition:
         )
         if self.end_offset < batch.first_offset:
             self._append(self.end_offset, batch.first_offset - 1, AVAILABLE, 0)
-        state = batch.state if is_final(batch.state) else AVAILABLE
+        state = batch.state if is_final(batch.state) or batch.state is ARCHIVING else AVAILABLE
         self._append(batch.first_offset, batch.last_offset, state, batch.delivery_count)
 
     def _append(self, first_offset: int, last_offset: int, state: DeliveryState, count: int) -> None:
@@ -590,10 +657,6 @@ def _add(batches: list[StateBatch], span: Span, state: DeliveryState) -> None:
         ):
             first_offset = batches.pop().first_offset
     batches.append(StateBatch(first_offset, span.last_offset, state, span.delivery_count))
-
-
-def _dead(span: Span, reason: DeadReason) -> Dead:
-    return Dead(span.first_offset, span.last_offset, span.delivery_count, reason)
 
 
 def _records(acquired: Iterable[Acquired]) -> int:

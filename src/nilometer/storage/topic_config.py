@@ -65,6 +65,8 @@ compression.zstd.level: int -131_072..22 by:compression.zstd.level = 3
     Level used when the broker compresses with zstd.
 delete.retention.ms: long 0.. by:log.cleaner.delete.retention.ms = {24 * HOUR_MS}
     How long a compacted topic keeps tombstones, so that consumers from the start see them.
+errors.deadletterqueue.group.enable: boolean = false
+    Whether share groups may use the topic for their dead letters (KIP-1191).
 file.delete.delay.ms: long 0.. by:log.segment.delete.delay.ms = {MINUTE_MS}
     How long files renamed to .deleted are left before they are removed.
 flush.messages: long 1.. by:log.flush.interval.messages = {LONG_MAX}
@@ -135,13 +137,6 @@ def _absent(feature: str, table: str) -> list[ConfigKey]:
 
 
 _ABSENT_KEYS = (
-    *_absent(
-        "share group",
-        """
-errors.deadletterqueue.group.enable: boolean = false
-    Whether share groups may use the topic as a dead letter queue.
-""",
-    ),
     *_absent(
         "preallocation",
         """

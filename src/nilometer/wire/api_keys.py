@@ -107,6 +107,7 @@ class NilometerApiKey(enum.IntEnum):
     DESCRIBE_REBALANCES = 32102
     PROVE_BROKER = 32103
     FORWARD_REQUEST = 32104
+    DESCRIBE_SHARE_PARTITIONS = 32105
 
 
 AnyApiKey: TypeAlias = ApiKey | NilometerApiKey

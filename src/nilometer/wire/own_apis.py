@@ -361,6 +361,83 @@ class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     proof: bytes = b""
 
 
+# DescribeSharePartitions, Nilometer's own API: which records of a share group's partitions each member has,
+# and how often they were delivered.
+#
+# A broker responds for the partitions that it leads, from what it has in memory while members fetch them.
+# Fields may be added; a reader ignores unknown ones.
+
+DESCRIBE_SHARE_PARTITIONS = NilometerApiKey.DESCRIBE_SHARE_PARTITIONS
+
+
+class SharePartitionsOfTopic(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partitions: tuple[PartitionNumber, ...]
+
+
+class DescribeSharePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_SHARE_PARTITIONS)
+    __version__: ClassVar[int] = 0
+
+    group_id: str
+    topics: tuple[SharePartitionsOfTopic, ...]
+
+
+class DeliveryRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Records in one state, from ``first_offset`` to ``last_offset``, both included."""
+
+    first_offset: int
+    last_offset: int
+    state: str
+    """``available``, ``acquired``, ``acknowledged``, ``archiving`` or ``archived``."""
+    delivery_count: int
+    member_id: str | None = None
+    """Who has acquired them."""
+    lock_left_ms: int | None = None
+    """When its lock ends; negative: it has just ended."""
+
+
+class MemberLocks(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    records: int
+
+
+class SharePartitionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    topic: str
+    partition: int
+    error_code: int = 0
+    """For example that the broker does not lead the partition."""
+    is_loaded: bool = False
+    """Whether a member fetches it. The following is not known otherwise."""
+    start_offset: int = -1
+    end_offset: int = -1
+    """The first offset that was never delivered."""
+    high_watermark: int = -1
+    lag: int = -1
+    """Records up to the high watermark that are neither acknowledged nor archived."""
+    available: int = 0
+    """How many records from start to end are available; the same of the other states."""
+    acquired: int = 0
+    acknowledged: int = 0
+    archiving: int = 0
+    archived: int = 0
+    held: tuple[MemberLocks, ...] = ()
+    """The members with locks, at most 100, by their ids."""
+    ranges: tuple[DeliveryRange, ...] = ()
+    """From the start offset on."""
+    has_more_ranges: bool = False
+    """Whether further ranges were left out."""
+
+
+class DescribeSharePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_SHARE_PARTITIONS)
+    __version__: ClassVar[int] = 0
+
+    error_code: int = 0
+    """Of the whole request; then there are no partitions."""
+    partitions: tuple[SharePartitionState, ...] = ()
+
+
 class OwnApi:
     """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.api.Api`, except for ``make`` and
     ``make_request``: use the classes of the parts."""
@@ -425,6 +502,7 @@ _MESSAGES: tuple[tuple[type[Any], type[Any]], ...] = (
     (DescribeRebalancesRequest, DescribeRebalancesResponse),
     (ProveBrokerRequest, ProveBrokerResponse),
     (ForwardedRequest, ForwardedResponse),
+    (DescribeSharePartitionsRequest, DescribeSharePartitionsResponse),
 )
 
 OWN_APIS: Mapping[tuple[int, int], Api] = {

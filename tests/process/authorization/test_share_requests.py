@@ -5,28 +5,29 @@ Clients differ by their addresses; the one of ``ADMIN_HOST`` has every right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.own_apis import SharePartitionsOfTopic
 from support.authorization.prepared import AUTHORIZED, create_acls
 from support.authorization.profiles import ADMIN_HOST, PRINCIPAL, everything
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.quota_requests import alter
 from support.brokers.two_brokers import Side
 from support.eventually import eventually
+from support.share.share_member import ACCEPT, RELEASE, ShareMember, acquired, part_of, topic_named
 from support.wire.wire_peer import WirePeer, make
 
 CLIENT_HOST, GROUP_HOST = "127.0.0.9", "127.0.0.8"
 K = ApiKey
 NONE = ErrorCode.none
 TOPIC = "jobs"
-ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 
 def right(kind: ResourceType, name: str, operation: Operation, host: str) -> Acl:
@@ -46,116 +47,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
     assert "Traceback" not in running.output
 
 
-class Member:
-    """A member of a share group with a connection of its own, and its share session."""
-
-    def __init__(self, broker: NilometerBroker, group: str, member_id: str, host: str = ADMIN_HOST) -> None:
-        self.peer = WirePeer(broker.bootstrap, source=host)
-        self.group, self.member_id, self.epoch = group, member_id, 0
-        asked = make(K.METADATA, 12, "MetadataRequestTopic", name=TOPIC)
-        with WirePeer(broker.bootstrap, source=ADMIN_HOST) as admin:
-            self.topic_id: UUID = admin.ask(K.METADATA, 12, topics=(asked,)).topics[0].topic_id
-
-    def join(self) -> None:
-        epochs = [0]
-        self.peer.ask(K.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=(self.group,))
-
-        def has_partition() -> bool:
-            told = self.peer.ask(
-                K.SHARE_GROUP_HEARTBEAT,
-                1,
-                group_id=self.group,
-                member_id=self.member_id,
-                member_epoch=epochs[-1],
-                rack_id=None,
-                subscribed_topic_names=(TOPIC,) if epochs[-1] == 0 else None,
-            )
-            if told.error_code is not NONE:
-                return False  # the coordinator's topic is being created
-            epochs.append(told.member_epoch)
-            return told.assignment is not None and bool(told.assignment.topic_partitions)
-
-        eventually(has_partition, "the member has its partition")
-
-    def leave(self) -> None:
-        self.peer.ask(
-            K.SHARE_GROUP_HEARTBEAT,
-            1,
-            group_id=self.group,
-            member_id=self.member_id,
-            member_epoch=-1,
-            rack_id=None,
-            subscribed_topic_names=None,
-        )
-
-    def fetch(
-        self, *batches: tuple[int, int, int], epoch: int | None = None, wait_ms: int = 0, records: int = 100
-    ) -> Any:
-        """Fetch, and acknowledge (first offset, last offset, type) before."""
-        epoch = self.epoch if epoch is None else epoch
-        answer = self.peer.ask(
-            K.SHARE_FETCH,
-            2,
-            group_id=self.group,
-            member_id=self.member_id,
-            share_session_epoch=epoch,
-            max_wait=timedelta(milliseconds=wait_ms),
-            min_bytes=1,
-            max_bytes=1 << 20,
-            max_records=records,
-            batch_size=100,
-            topics=self._topics(K.SHARE_FETCH, "FetchTopic", "FetchPartition", batches),
-            forgotten_topics_data=(),
-        )
-        if answer.error_code is NONE:
-            self.epoch = epoch + 1
-        return answer
-
-    def acknowledge(self, *batches: tuple[int, int, int], epoch: int | None = None) -> Any:
-        epoch = self.epoch if epoch is None else epoch
-        answer = self.peer.ask(
-            K.SHARE_ACKNOWLEDGE,
-            2,
-            group_id=self.group,
-            member_id=self.member_id,
-            share_session_epoch=epoch,
-            topics=self._topics(K.SHARE_ACKNOWLEDGE, "AcknowledgeTopic", "AcknowledgePartition", batches),
-        )
-        if answer.error_code is NONE:
-            self.epoch = epoch + 1
-        return answer
-
-    def _topics(self, key: ApiKey, topic: str, part: str, batches: Sequence[tuple[int, int, int]]) -> Any:
-        made = tuple(
-            make(
-                key,
-                2,
-                "AcknowledgementBatch",
-                first_offset=first,
-                last_offset=last,
-                acknowledge_types=(kind,),
-            )
-            for first, last, kind in batches
-        )
-        parts = (make(key, 2, part, partition_index=0, acknowledgement_batches=made),)
-        return (make(key, 2, topic, topic_id=self.topic_id, partitions=parts),)
-
-
-def part_of(answer: Any) -> Any:
-    assert answer.error_code is NONE
-    ((part,),) = [topic.partitions for topic in answer.responses]
-    return part
-
-
-def acquired(answer: Any) -> list[tuple[int, int, int]]:
-    """Return (first offset, last offset, delivery count) of what was acquired."""
-    assert answer.error_code is NONE
-    return [
-        (one.first_offset, one.last_offset, one.delivery_count)
-        for topic in answer.responses
-        for part in topic.partitions
-        for one in part.acquired_records
-    ]
+def member_of(broker: NilometerBroker, group: str, member_id: str, host: str = ADMIN_HOST) -> ShareMember:
+    topic = topic_named(broker.bootstrap, TOPIC, ADMIN_HOST)
+    return ShareMember(topic, group, member_id, broker.bootstrap, host=host)
 
 
 @pytest.fixture
@@ -166,7 +60,7 @@ def admin(broker: NilometerBroker) -> Iterator[Side]:
 
 
 def test_records_go_to_one_member_until_they_are_acknowledged(broker: NilometerBroker, admin: Side) -> None:
-    one, two = Member(broker, "g", "one"), Member(broker, "g", "two")
+    one, two = member_of(broker, "g", "one"), member_of(broker, "g", "two")
     one.join()
     two.join()
     assert acquired(one.fetch()) == []
@@ -190,7 +84,7 @@ def test_records_go_to_one_member_until_they_are_acknowledged(broker: NilometerB
 
 
 def test_a_session_goes_on_with_the_next_epoch(broker: NilometerBroker) -> None:
-    member = Member(broker, "g", "three")
+    member = member_of(broker, "g", "three")
     assert member.fetch(epoch=1).error_code is ErrorCode.share_session_not_found
     assert member.acknowledge((0, 0, ACCEPT), epoch=0).error_code is ErrorCode.invalid_share_session_epoch
     assert member.fetch((0, 0, ACCEPT), epoch=0).error_code is ErrorCode.invalid_request
@@ -201,13 +95,29 @@ def test_a_session_goes_on_with_the_next_epoch(broker: NilometerBroker) -> None:
 
 
 def test_a_member_needs_to_read_the_group_and_the_topic(broker: NilometerBroker) -> None:
-    without = Member(broker, "g", "stranger", CLIENT_HOST)
+    without = member_of(broker, "g", "stranger", CLIENT_HOST)
     assert without.fetch().error_code is ErrorCode.group_authorization_failed
     assert without.acknowledge((0, 0, ACCEPT)).error_code is ErrorCode.group_authorization_failed
-    of_group = Member(broker, "g", "half", GROUP_HOST)
+    of_group = member_of(broker, "g", "half", GROUP_HOST)
     assert part_of(of_group.fetch()).error_code is ErrorCode.topic_authorization_failed
     refused = part_of(of_group.acknowledge((0, 0, ACCEPT)))
     assert refused.error_code is ErrorCode.topic_authorization_failed
+
+
+def test_a_member_above_its_quota_gets_its_records_and_waits(broker: NilometerBroker, admin: Side) -> None:
+    alter(broker.bootstrap, {"client-id": "limited"}, consumer_byte_rate=10_000)
+    topic = topic_named(broker.bootstrap, TOPIC, ADMIN_HOST)
+    member = ShareMember(topic, "limited", "one", broker.bootstrap, host=ADMIN_HOST, client_id="limited")
+    member.join()
+    assert acquired(member.fetch()) == []
+    for _ in range(3):
+        admin.append(TOPIC, b"x" * 60_000)
+    first = member.fetch(wait_ms=10_000)
+    assert len(acquired(first)) == 1, "no more is read than the quota allows in all its windows"
+    assert first.throttle_time == timedelta(0)
+    second = member.fetch(wait_ms=10_000)
+    assert len(acquired(second)) == 1
+    assert second.throttle_time > timedelta(0)
 
 
 def offsets(peer: WirePeer, group: str, *, start: int | None = None, delete: bool = False) -> Any:
@@ -229,7 +139,7 @@ def offsets(peer: WirePeer, group: str, *, start: int | None = None, delete: boo
 def test_offsets_are_altered_and_deleted_of_a_group_without_members(
     broker: NilometerBroker, admin: Side
 ) -> None:
-    member = Member(broker, "empty", "one")
+    member = member_of(broker, "empty", "one")
     member.join()
     admin.append(TOPIC, b"x", b"y")
     with WirePeer(broker.bootstrap, source=ADMIN_HOST) as peer:
@@ -239,7 +149,7 @@ def test_offsets_are_altered_and_deleted_of_a_group_without_members(
         assert offsets(peer, "empty", start=1).error_code is NONE
         ((part,),) = [topic.partitions for topic in offsets(peer, "empty").topics]
         assert (part.start_offset, part.error_code) == (1, NONE)
-        again = Member(broker, "empty", "two")
+        again = member_of(broker, "empty", "two")
         again.join()
         assert acquired(again.fetch(wait_ms=10_000))[0][:1] == (1,)
         again.leave()
@@ -247,6 +157,45 @@ def test_offsets_are_altered_and_deleted_of_a_group_without_members(
         deleted = offsets(peer, "empty", delete=True)
         assert [topic.error_code for topic in deleted.responses] == [NONE]
         assert offsets(peer, "empty").topics == ()
+
+
+def described(peer: WirePeer, group: str, *partitions: int) -> Any:
+    """Ask which records of the topic's partitions are delivered to which member."""
+    topics = (SharePartitionsOfTopic(topic=TOPIC, partitions=partitions or (0,)),)
+    return peer.ask(NilometerApiKey.DESCRIBE_SHARE_PARTITIONS, 0, group_id=group, topics=topics)
+
+
+def test_what_is_delivered_to_which_member_is_described_to_who_may_know(
+    broker: NilometerBroker, admin: Side
+) -> None:
+    member = member_of(broker, "watched", "one")
+    member.join()
+    assert acquired(member.fetch()) == []
+    admin.append(TOPIC, b"x", b"y", b"z")
+    start = acquired(member.fetch(wait_ms=10_000))[0][0]
+    member.acknowledge((start + 1, start + 1, ACCEPT))
+    with WirePeer(broker.bootstrap, source=ADMIN_HOST) as peer:
+        one, missing = described(peer, "watched", 0, 1).partitions
+        assert (one.is_loaded, one.start_offset, one.end_offset, one.lag) == (True, start, start + 3, 2)
+        assert [(each.member_id, each.records) for each in one.held] == [("one", 2)]
+        assert [(each.first_offset, each.state, each.delivery_count) for each in one.ranges] == [
+            (start, "acquired", 1),
+            (start + 1, "acknowledged", 1),
+            (start + 2, "acquired", 1),
+        ]
+        assert 0 < one.ranges[0].lock_left_ms <= 30_000
+        assert missing.error_code == ErrorCode.unknown_topic_or_partition
+        (unknown,) = described(peer, "nosuch").partitions
+        assert (unknown.error_code, unknown.is_loaded) == (NONE, False)
+        beyond = described(peer, "watched", *([0] * 65)).partitions
+        assert [each.error_code for each in beyond[-2:]] == [NONE, ErrorCode.invalid_request]
+        assert sum(len(each.ranges) for each in beyond) <= 1_000
+    with WirePeer(broker.bootstrap, source=CLIENT_HOST) as peer:
+        refused = described(peer, "watched")
+        assert (refused.error_code, refused.partitions) == (ErrorCode.group_authorization_failed, ())
+    with WirePeer(broker.bootstrap, source=GROUP_HOST) as peer:
+        (part,) = described(peer, "g").partitions
+        assert part.error_code == ErrorCode.topic_authorization_failed
 
 
 def test_offsets_need_rights_on_the_group(broker: NilometerBroker) -> None:

@@ -38,6 +38,7 @@ NOT_PROBED: Mapping[AnyApiKey, str] = {
     NilometerApiKey.PROVE_BROKER: "it is the proof",
     NilometerApiKey.DESCRIBE_REPLICAS: "Kafka does not have it; a test of its own",
     NilometerApiKey.DESCRIBE_REBALANCES: "Kafka does not have it; a test of its own",
+    NilometerApiKey.DESCRIBE_SHARE_PARTITIONS: "Kafka does not have it; a test of its own",
 }
 """The APIs without a probe, and why."""
 

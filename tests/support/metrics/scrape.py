@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,12 +19,16 @@ class Page:
     status: int
     text: str
 
+    @property
+    def document(self) -> Any:
+        return json.loads(self.text)
 
-def page(port: int, path: str) -> Page:
+
+def page(port: int, path: str, accept: str = "*/*") -> Page:
     """Return a page of a server on loopback. Raises OSError if there is none."""
     connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Accept": accept})
         response = connection.getresponse()
         return Page(response.status, response.read().decode())
     finally:

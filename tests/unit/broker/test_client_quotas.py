@@ -107,6 +107,18 @@ def test_a_consumer_that_waits_gets_no_records_and_they_are_not_counted() -> Non
     assert quotas.fetch_bytes_max(ALICE, "other", 1 << 20) == 1 << 20
 
 
+def test_a_member_of_a_share_group_gets_its_records_and_waits_afterwards() -> None:
+    world = Quotas()
+    world.set({CLIENT_ID: "app"}, CONSUMER_BYTE_RATE, 1_000)
+    quotas = world.quotas
+    assert quotas.on_share_fetch(ALICE, "app", 10_000) == 0
+    assert quotas.on_share_fetch(ALICE, "app", 3_000) == 3_000
+    assert quotas.on_share_fetch(ALICE, "app", 1_000) == 4_000, "what was sent is counted"
+    assert quotas.on_share_fetch(BOB, "other", 1_000_000) == 0
+    assert quotas.on_fetch(ALICE, "app", 1_000, 0) > 0, "it shares the rate with fetches"
+    assert quotas.throttled[CONSUMER_BYTE_RATE] == 3
+
+
 def test_the_time_of_requests_is_limited_and_the_wait_is_at_most_a_window() -> None:
     world = Quotas()
     world.set({USER: "alice"}, REQUEST_PERCENTAGE, 10)

@@ -148,7 +148,6 @@ def test_features_that_are_not_here_can_only_be_left_off() -> None:
         "remote.storage.enable": "true",
         "local.retention.ms": "1000",
         "preallocate": "true",
-        "errors.deadletterqueue.group.enable": "true",
     }.items():
         key = TOPIC_CONFIG.key(name)
         with pytest.raises(ConfigError, match="is not supported"):

@@ -232,15 +232,20 @@ def test_the_share_coordinators_answer_reaches_the_shard_that_asked() -> None:
 
 
 def test_settings_of_a_group_come_from_the_image() -> None:
-    settings = {"g": {"share.delivery.count.limit": "7"}}
+    settings = {"g": {"share.delivery.count.limit": "7", "errors.deadletterqueue.topic.name": "dlq.g"}}
+    levels = {"share.version": 1}
 
     def config(kind: ConfigResourceType, name: str) -> dict[str, str]:
         assert kind is ConfigResourceType.GROUP
         return settings.get(name, {})
 
-    made = coordinator(SimpleNamespace(config=config))
+    made = coordinator(SimpleNamespace(config=config, feature_level=levels.__getitem__))
     assert made.share_group_config("g").delivery_count_limit == 7
     assert made.share_group_config("h").delivery_count_limit == 5
+    assert made.share_group_config("g").dead_letter_topic == "", "earlier brokers cannot read the state"
+    levels["share.version"] = 2
+    assert made.share_group_config("g").dead_letter_topic == "dlq.g"
+    assert made.share_group_config("h").dead_letter_topic == ""
 
 
 def test_each_setting_of_a_group_is_described() -> None:

@@ -14,6 +14,7 @@ from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.quota_admin import EntityQuotas
 from nilometer.client.admin.security_admin import UserCredential
+from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.health.cluster_health import Findings, cluster_health
@@ -48,6 +49,7 @@ from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Rate
 from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
+from nilometer.console.views.share_group import ShareGroupView, ShareSettingsView, share_group_view
 from nilometer.console.views.topics import (
     Measures,
     TopicsView,
@@ -68,7 +70,7 @@ from nilometer.runtime.runtime import SystemClock
 from nilometer.schema_registry.client import SchemaRegistry
 from nilometer.schema_registry.framing import framed
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.own_apis import SegmentsState, SegmentState
+from nilometer.wire.own_apis import DeliveryRange, SegmentsState, SegmentState, SharePartitionState
 from support.console.asgi_client import Answer, ask
 from support.console.page_elements import Elements
 from support.console.replica_states import Partition
@@ -128,7 +130,9 @@ class Reader(ClusterReader):
         rows = group_rows(page.items, {HOSTILE: described}, {}, {HOSTILE: {"t": 7}})
         return GroupsView(page.showing(rows), HOSTILE)
 
-    async def group(self, group_id: str) -> GroupView:
+    async def group(self, group_id: str) -> GroupView | ShareGroupView:
+        if group_id == "shared":
+            return _hostile_share_group()
         member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition("t", 0),))
         described = GroupDescription(group_id, "classic", "Stable", "consumer", HOSTILE, 1, (member,))
         return group_view(described, [PartitionLag(TopicPartition("t", 0), 1, 0, 0, 3, 2, HOSTILE)])
@@ -239,6 +243,7 @@ PAGES = [
     "/groups",
     "/groups?" + urlencode({"q": HOSTILE, "sort": HOSTILE}),
     "/group?" + urlencode({"id": HOSTILE}),
+    "/group?id=shared",
     "/transactions?all=1",
     "/security/acls",
     "/security/users",
@@ -258,6 +263,21 @@ def test_what_a_cluster_holds_never_becomes_markup(page: str) -> None:
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
+def _hostile_share_group() -> ShareGroupView:
+    place = TopicPartition("t", 0)
+    member = MemberDescription(HOSTILE, None, HOSTILE, HOSTILE, (TopicPartition(HOSTILE, 0),))
+    described = GroupDescription(HOSTILE, "share", HOSTILE, "share", HOSTILE, 1, (member,))
+    held = DeliveryRange(
+        first_offset=5, last_offset=6, state="acquired", delivery_count=2, member_id=HOSTILE, lock_left_ms=9
+    )
+    state = SharePartitionState(
+        topic="t", partition=0, is_loaded=True, start_offset=5, end_offset=9, ranges=(held,)
+    )
+    return share_group_view(
+        described, {place: ShareOffset(place, 5, 4)}, {place: state}, ShareSettingsView(5, 30, HOSTILE)
+    )
+
+
 def test_hostile_text_is_there_as_text() -> None:
     escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
     lists = ("/topics", "/groups", "/transactions", "/security/acls", "/security/users", "/security/quotas")
@@ -266,6 +286,7 @@ def test_hostile_text_is_there_as_text() -> None:
         "/topics/t",
         "/topics/t/messages",
         "/group?id=g",
+        "/group?id=shared",
         "/topics/t/settings",
         "/brokers/1",
         "/",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     PartitionMetadata,
@@ -51,6 +52,17 @@ def test_the_lag_is_what_a_group_has_not_committed_below_the_high_watermark() ->
     assert found["consumergroup_members", "g"] == 3
     assert found["topic_partition_current_offset", "a", "0"] == 10
     assert found["topic_partition_oldest_offset", "a", "0"] == 2
+
+
+def test_share_groups_have_their_start_offset_and_lag() -> None:
+    shared = {A0: ShareOffset(A0, 7, 12), A1: ShareOffset(A1, None, None), B0: ShareOffset(B0, 3, None)}
+    found = series(ClusterState(BROKERS, TOPICS, groups={"s": GroupState(2, shared=shared)}))
+    assert found["nilometer_sharegroup_start_offset", "s", "a", "0"] == 7
+    assert found["nilometer_sharegroup_lag", "s", "a", "0"] == 12
+    assert ("nilometer_sharegroup_lag", "s", "a", "1") not in found, "no member has read it"
+    assert found["nilometer_sharegroup_start_offset", "s", "b", "0"] == 3
+    assert ("nilometer_sharegroup_lag", "s", "b", "0") not in found
+    assert found["consumergroup_members", "s"] == 2
 
 
 def test_partitions_have_their_leader_and_replicas() -> None:

@@ -93,12 +93,17 @@ BROKER = ShareGroupConfig(30_000, 5, 2_000, ShareOffsetReset("latest"), False, T
         ({"share.isolation.level": "read_committed"}, {"read_committed": True}),
         ({"share.isolation.level": "left by another version"}, {}),
         ({"share.renew.acknowledge.enable": "false"}, {"renew_acknowledge_enable": False}),
+        ({"errors.deadletterqueue.topic.name": "dlq.a"}, {"dead_letter_topic": "dlq.a"}),
+        ({"errors.deadletterqueue.topic.name": "__left_by_another_version"}, {}),
+        ({"errors.deadletterqueue.copy.record.enable": "true"}, {"copies_dead_letters": True}),
     ],
 )
 def test_what_the_leader_of_a_share_partition_has_to_know(
     texts: dict[str, str], changed: dict[str, object]
 ) -> None:
-    assert share_group_config(GroupConfig(), texts) == replace(BROKER, **changed)
+    found = share_group_config(GroupConfig(), texts, may_have_dead_letters=True)
+    assert found == replace(BROKER, **changed)
+    assert share_group_config(GroupConfig(), texts) == replace(found, dead_letter_topic="")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +148,7 @@ def test_each_setting_of_a_group_has_bounds(kind: str, name: str) -> None:
         ("share.auto.offset.reset", "by_duration:1h", "is not a duration"),
         ("share.isolation.level", "serializable", "must be one of read_committed, read_uncommitted"),
         ("share.renew.acknowledge.enable", "maybe", "must be true or false"),
+        ("errors.deadletterqueue.topic.name", "__consumer_offsets", "must not begin with __"),
         ("share.session.timeout.ms", "x", "must be a number"),
     ],
 )

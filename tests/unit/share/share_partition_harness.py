@@ -81,6 +81,10 @@ class Leader:
         self._run(answer.effects)
         return answer.error
 
+    def bury(self, first: int, last: int) -> None:
+        """The dead letters of the range are written."""
+        self._run(self.partition.on_buried([OffsetRange(first, last)]))
+
     def leave(self, member: str = "a") -> None:
         self._run(self.partition.release_member(member))
 

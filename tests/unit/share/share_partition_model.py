@@ -14,6 +14,7 @@ from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
+ARCHIVING = DeliveryState.ARCHIVING
 FINAL = (ACKNOWLEDGED, ARCHIVED)
 RELEASE, REJECT, RENEW = 2, 3, 4
 TARGETS = (ARCHIVED, ACKNOWLEDGED, AVAILABLE, ARCHIVED)
@@ -34,8 +35,12 @@ class Record:
 
 
 class Model:
-    def __init__(self, limit: int, max_locks: int, start: int, records: dict[int, Record]) -> None:
+    def __init__(
+        self, limit: int, max_locks: int, start: int, records: dict[int, Record], letters: bool = False
+    ) -> None:
+        """``letters``: what is dead has a dead letter written before it is archived."""
         self.limit = limit
+        self.grave = ARCHIVING if letters else ARCHIVED
         self.max_locks = max_locks
         self.start = start
         self.records = records
@@ -145,8 +150,9 @@ class Model:
         one = self.records[offset]
         one.change = change
         is_last = kind == RELEASE and one.count >= self.limit
-        one.becomes = ARCHIVED if is_last else TARGETS[kind]
-        if is_last or kind == REJECT:
+        is_dead = is_last or kind == REJECT
+        one.becomes = self.grave if is_dead else TARGETS[kind]
+        if is_dead:
             self.dead.setdefault(change, set()).add(offset)
 
     def leave(self, member: str, change: int) -> None:
@@ -168,9 +174,16 @@ class Model:
         self.decided.add(change)
         for offset, one in self.records.items():
             if one.state is ACQUIRED and one.change == 0 and one.lock_ends_ms <= now_ms:
-                one.settle(AVAILABLE if one.count < self.limit else ARCHIVED)
-                if one.state is ARCHIVED:
+                one.settle(AVAILABLE if one.count < self.limit else self.grave)
+                if one.state is self.grave:
                     self.dead.setdefault(change, set()).add(offset)
+        self.pass_final()
+
+    def bury(self, first: int, last: int) -> None:
+        for offset in range(first, last + 1):
+            one = self.records.get(offset)
+            if one is not None and one.state is ARCHIVING:
+                one.settle(ARCHIVED)
         self.pass_final()
 
     def move_log_start(self, offset: int) -> None:

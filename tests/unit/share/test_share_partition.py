@@ -22,7 +22,7 @@ from nilometer.share.share_partition import LOCKS_PER_TURN
 from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ARCHIVED
-ACKNOWLEDGED = DeliveryState.ACKNOWLEDGED
+ACKNOWLEDGED, ARCHIVING = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVING
 INVALID_RECORD_STATE, INVALID_REQUEST = ErrorCode.invalid_record_state, ErrorCode.invalid_request
 
 
@@ -273,6 +273,96 @@ class TestDeliveries:
         assert leader.dead == [Dead(0, 4, 3, DeadReason.DELIVERY_LIMIT)]
         assert leader.partition.start_offset == 5
         assert leader.writes[-1].start_offset == 5
+
+
+class TestDeadLetters:
+    def test_what_is_rejected_is_archived_once_its_letter_is_written(self) -> None:
+        leader = Leader(dead_letters=True)
+        leader.fetch(0, 9)
+        leader.slow = True
+        leader.acknowledge(0, 2, REJECT)
+        assert leader.writes[-1].batches == (StateBatch(0, 2, ARCHIVING, 1),)
+        assert leader.dead == []  # a leader that is lost now delivers them again
+        leader.written(leader.writes[-1].change)
+        assert leader.dead == [Dead(0, 2, 1, DeadReason.REJECTED, has_letters=True)]
+        assert leader.state == "0-2:archiving×1 3-9:acquired×1@a"
+        leader.bury(0, 1)
+        assert leader.state == "2-2:archiving×1 3-9:acquired×1@a"
+        assert (leader.writes[-1].start_offset, leader.writes[-1].delivery_complete_count) == (2, 0)
+        leader.bury(0, 2)
+        assert leader.partition.start_offset == 3
+
+    def test_what_cannot_be_written_as_archiving_has_no_letter(self) -> None:
+        leader = Leader(dead_letters=True)
+        leader.fetch(0, 9)
+        leader.slow = True
+        leader.acknowledge(0, 2, REJECT)
+        leader.written(leader.writes[-1].change, ok=False)
+        assert leader.dead == []
+        assert leader.state == "0-9:acquired×1@a"
+
+    def test_the_last_delivery_has_a_letter_too(self) -> None:
+        leader = Leader(dead_letters=True, delivery_count_limit=1)
+        leader.fetch(0, 4)
+        leader.fetch(5, 9, member="b")
+        leader.leave("b")
+        leader.wait(LOCK_MS)
+        assert leader.state == "0-4:archiving×1 5-9:archiving×1"
+        assert [(one.first_offset, one.last_offset, one.reason) for one in leader.dead] == [
+            (5, 9, DeadReason.DELIVERY_LIMIT),
+            (0, 4, DeadReason.DELIVERY_LIMIT),
+        ]
+        leader.bury(5, 9)
+        assert leader.state == "0-4:archiving×1 5-9:archived×1"
+        assert leader.writes[-1].batches == (StateBatch(5, 9, ARCHIVED, 1),)
+        assert leader.partition.view(0).archiving == 5
+
+    def test_archiving_records_are_neither_delivered_nor_acknowledged(self) -> None:
+        leader = Leader(dead_letters=True, max_record_locks=10)
+        leader.fetch(0, 9)
+        leader.acknowledge(0, 9, REJECT)
+        assert not leader.partition.can_acquire()
+        assert leader.fetch(0, 9, 10, 14) == []
+        assert leader.acknowledge(0, 0, ACCEPT) is INVALID_RECORD_STATE
+        leader.bury(0, 9)
+        assert leader.partition.can_acquire()
+        assert leader.fetch(10, 14) == [(10, 14, 1)]
+
+    def test_a_new_leader_writes_the_letters_that_may_be_missing(self) -> None:
+        leader = Leader(
+            StateBatch(0, 2, ARCHIVING, 1),
+            StateBatch(3, 4, ACKNOWLEDGED, 1),
+            StateBatch(5, 5, ARCHIVING, 5),
+            dead_letters=True,
+        )
+        assert leader.partition.on_loaded() == (
+            Dead(0, 2, 1, DeadReason.REJECTED, has_letters=True),
+            Dead(5, 5, 5, DeadReason.DELIVERY_LIMIT, has_letters=True),
+        )
+        leader.bury(0, 2)
+        leader.bury(5, 5)
+        assert leader.partition.start_offset == 6
+        assert Leader(StateBatch(0, 2, ARCHIVED, 1)).partition.on_loaded() == ()
+
+    def test_a_lower_limit_has_letters_too(self) -> None:
+        leader = Leader(StateBatch(0, 4, AVAILABLE, 3), StateBatch(5, 9, AVAILABLE, 1), dead_letters=True)
+        leader.partition.settings = ShareSettings(delivery_count_limit=3, dead_letters=True)
+        assert leader.fetch(0, 9) == [(5, 9, 2)]
+        assert leader.dead == [Dead(0, 4, 3, DeadReason.DELIVERY_LIMIT, has_letters=True)]
+        assert leader.writes[-1].batches == (StateBatch(0, 4, ARCHIVING, 3),)
+        leader.bury(0, 4)
+        assert leader.partition.start_offset == 5
+
+    def test_what_the_log_has_no_more_needs_no_letter(self) -> None:
+        leader = Leader(dead_letters=True)
+        leader.fetch(0, 9)
+        leader.acknowledge(0, 4, REJECT)
+        leader.partition.on_log_start_moved(3)
+        writes = len(leader.writes)
+        leader.bury(0, 2)
+        assert len(leader.writes) == writes
+        leader.bury(0, 4)
+        assert leader.partition.start_offset == 5
 
 
 class TestLocks:

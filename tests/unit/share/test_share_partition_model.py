@@ -15,6 +15,7 @@ from share_partition_model import (
     ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
+    ARCHIVING,
     AVAILABLE,
     Coordinator,
     Model,
@@ -44,11 +45,17 @@ TYPES = st.sampled_from((0, 1, 1, 2, 2, 3, 4, 4))
 
 class SharePartitionMachine(RuleBasedStateMachine):
     @initialize(
-        start=st.integers(0, 3), limit=st.integers(1, 5), sizes=st.lists(st.integers(1, 8), min_size=3)
+        start=st.integers(0, 3),
+        limit=st.integers(1, 5),
+        sizes=st.lists(st.integers(1, 8), min_size=3),
+        letters=st.booleans(),
     )
-    def begin(self, start: int, limit: int, sizes: list[int]) -> None:
+    def begin(self, start: int, limit: int, sizes: list[int], letters: bool) -> None:
         self.settings = ShareSettings(
-            record_lock_ms=LOCK_MS, delivery_count_limit=limit, max_record_locks=MAX_LOCKS
+            record_lock_ms=LOCK_MS,
+            delivery_count_limit=limit,
+            max_record_locks=MAX_LOCKS,
+            dead_letters=letters,
         )
         self.now_ms = 0
         self.log: list[tuple[int, int, bool]] = []
@@ -67,7 +74,18 @@ class SharePartitionMachine(RuleBasedStateMachine):
         )
         end = max(kept.records, default=kept.start - 1) + 1
         records = {offset: Record(*kept.records.get(offset, ())) for offset in range(kept.start, end)}
-        self.model = Model(self.settings.delivery_count_limit, MAX_LOCKS, kept.start, records)
+        self.model = Model(
+            self.settings.delivery_count_limit,
+            MAX_LOCKS,
+            kept.start,
+            records,
+            self.settings.dead_letters,
+        )
+        self.letters: list[Dead] = []
+        """To be written."""
+        self.note_letters(self.partition.on_loaded())
+        left = {at for dead in self.letters for at in range(dead.first_offset, dead.last_offset + 1)}
+        assert left == {at for at, one in self.model.records.items() if one.state is ARCHIVING}
         self.start_seen = 0
         self.sent: list[Write] = []
         self.has_lost_a_write = False
@@ -228,11 +246,36 @@ class SharePartitionMachine(RuleBasedStateMachine):
         else:
             self.has_lost_a_write = True
         dead: list[int] = []
-        for effect in self.partition.on_written(write.change, ok):
+        effects = self.partition.on_written(write.change, ok)
+        self.note_letters(effects)
+        for effect in effects:
             assert isinstance(effect, Dead)
             dead += range(effect.first_offset, effect.last_offset + 1)
         assert len(dead) == len(set(dead))
         assert set(dead) == self.model.written(write.change, ok)
+
+    def note_letters(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Dead):
+                assert effect.has_letters is self.settings.dead_letters
+                self.letters += [effect] if effect.has_letters else []
+
+    @precondition(lambda self: self.letters)
+    @rule(number=st.integers(0, 9))
+    def write_letters(self, number: int) -> None:
+        """Those of the first records of a range may be written before the others."""
+        dead = self.letters.pop(0)
+        middle = min(dead.first_offset + number, dead.last_offset)
+        rest = [OffsetRange(one.first_offset, one.last_offset) for one in self.letters]
+        self.letters.clear()
+        for ranges in (
+            [OffsetRange(dead.first_offset, middle)],
+            [OffsetRange(middle + 1, dead.last_offset), *rest],
+        ):
+            effects = self.partition.on_buried(ranges)
+            for first, last in ranges:
+                self.model.bury(first, last)
+            self.send(effects)
 
     def move_the_leader(self, arrived: int) -> None:
         for write in self.sent[:arrived]:
@@ -271,6 +314,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         count = self.model.count
         assert (view.available, view.acquired) == (count(AVAILABLE), count(ACQUIRED))
         assert (view.acknowledged, view.archived) == (count(ACKNOWLEDGED), count(ARCHIVED))
+        assert view.archiving == count(ARCHIVING)
         members = [one.member for one in self.model.records.values() if one.member is not None]
         assert dict(view.held) == {member: members.count(member) for member in members}
         assert view.delivery_complete_count == self.model.complete

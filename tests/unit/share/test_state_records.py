@@ -88,7 +88,7 @@ def test_records_of_unknown_types_are_left_out() -> None:
     [
         b"",
         b"\x00\x01" + b"\x00" * 30,  # a later version
-        bytes.fromhex(KAFKAS_BYTES["update"][2] or "").replace(b"\x81\x02\x00", b"\x81\x03\x00"),  # its state
+        bytes.fromhex(KAFKAS_BYTES["update"][2] or "").replace(b"\x81\x02\x00", b"\x81\x05\x00"),  # its state
         bytes.fromhex(KAFKAS_BYTES["update"][2] or "")[:-3],
     ],
 )

@@ -19,7 +19,14 @@ from nilometer.wire.record_batch import (
     pack_batch,
     read_header,
 )
-from nilometer.wire.records import BatchBuilder, Record, decode_records, records_data
+from nilometer.wire.records import (
+    SCANNED_RECORDS,
+    BatchBuilder,
+    Record,
+    decode_records,
+    records_between,
+    records_data,
+)
 
 ONE_RECORD = bytes.fromhex(
     "0000000000000000"  # base offset
@@ -277,3 +284,29 @@ def test_a_length_beyond_the_buffer_is_incomplete_not_corrupt() -> None:
     assert list(batches(batch)) == []
     with pytest.raises(CorruptBatch):
         check_batch(batch, 0, read_header(batch))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_some_records_of_a_batch_are_decoded_and_the_others_passed_over(codec: Codec) -> None:
+    builder = BatchBuilder(codec)
+    for number in range(SCANNED_RECORDS + 500):
+        headers = [("h", b"%d" % number)] if number % 3 else []
+        builder.append(1_000 + number, b"k" if number % 2 else None, b"%d" % number, headers)
+    batch = builder.build(base_offset=100)
+    header = read_header(batch)
+    whole = decode_records(batch, 0, header)
+    for first, last in ((0, 99), (100, 100), (105, 1_300), (1_598, 5_000), (1_600, 5_000)):
+        steps = records_between(batch, 0, header, first, last, 1 << 20)
+        yields: list[int] = []
+        while True:
+            try:
+                yields.append(next(steps))
+            except StopIteration as ended:
+                assert ended.value == [one for one in whole if first <= one.offset <= last]
+                break
+        assert len(yields) == (2 if last >= SCANNED_RECORDS + 100 else 1), "each step is bounded work"
+    with pytest.raises(CorruptBatch):
+        list(records_between(batch, 0, header, 100, 100, 1_000))
+    broken = structs.replace(header, records_count=header.records_count + 1)
+    with pytest.raises(CorruptBatch):
+        list(records_between(batch, 0, broken, 0, 5_000, 1 << 20))

@@ -229,6 +229,16 @@ class _ShareFetch(_Asked):
         self._hosted: dict[FetchWatchable, None] = {}
         self._offsets: dict[TopicIdPartition, int] = {}
         self._has_ended_early = False
+        self._bytes_max = min(body.max_bytes, services.config.fetch_max_bytes)
+        if self._has_quota:
+            self._bytes_max = services.client_quotas.fetch_bytes_max(
+                request.context, request.header.client_id, self._bytes_max
+            )
+        self._bytes_min = min(body.min_bytes, self._bytes_max)
+
+    @property
+    def _has_quota(self) -> bool:
+        return self.services.client_quotas.limits_clients and not self.request.context.is_broker
 
     async def run(self) -> Reply:
         body, services = self.request.body, self.services
@@ -269,8 +279,8 @@ class _ShareFetch(_Asked):
 
     async def _fetch(self, session: ShareSession) -> None:
         """Acquire records, if need be after a wait."""
-        clock, body = self.services.runtime.clock, self.request.body
-        deadline_ms = clock.monotonic_ms() + milliseconds(body.max_wait)
+        clock = self.services.runtime.clock
+        deadline_ms = clock.monotonic_ms() + milliseconds(self.request.body.max_wait)
         await self._load(session)
         reader = self._reader()
         while True:
@@ -280,7 +290,7 @@ class _ShareFetch(_Asked):
             if reader.has_cold:
                 self.request.connection.expect(reader.max_bytes)
                 reader.take_cold(await self.services.runtime.disk.offload(reader.read_cold))
-            if (reader.bytes_read >= body.min_bytes or is_final) and self._acquire(reader):
+            if (reader.bytes_read >= self._bytes_min or is_final) and self._acquire(reader):
                 return
             reader.drop()
             if is_final:
@@ -309,7 +319,7 @@ class _ShareFetch(_Asked):
             services.replicas,
             ReaderIdentity(BrokerId(-1), NO_BROKER_EPOCH, self._settings.read_committed, ""),
             self._to_read,
-            max_bytes=min(self.request.body.max_bytes, services.config.fetch_max_bytes),
+            max_bytes=self._bytes_max,
             on_found=self._note,
             quota=services.replication_quotas.leader,
             now_us=services.turns.now_us,
@@ -368,6 +378,7 @@ class _ShareFetch(_Asked):
         )
         led.carry_out(effects, has_acquired=True)
         if acquired:
+            led.note_acquired(acquired)
             result.acquired = acquired
             result.records = batches_of(outcome.records, acquired)
             self._left -= sum(one.last_offset - one.first_offset + 1 for one in acquired)
@@ -394,8 +405,26 @@ class _ShareFetch(_Asked):
         topics = self.topics(hints, "ShareFetchableTopicResponse", self._partition)
         lock_ms = self._settings.record_lock_duration_ms
         return self.respond_with(
-            error, hints, topics, acquisition_lock_timeout=timedelta(milliseconds=lock_ms)
+            error,
+            hints,
+            topics,
+            acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
+            throttle_time=timedelta(milliseconds=self._throttle_ms()),
         )
+
+    def _throttle_ms(self) -> int:
+        """Count the records for their client's quota, and mute its connection for the time (ms) returned.
+
+        Unlike a Fetch, it gets the records: they are locked, and each delivery counts.
+        """
+        size = sum(len(result.records) for result in self.results.values())
+        if not size or not self._has_quota:
+            return 0
+        context, client_id = self.request.context, self.request.header.client_id
+        throttle_ms = self.services.client_quotas.on_share_fetch(context, client_id, size)
+        if throttle_ms:
+            self.request.connection.mute(throttle_ms)
+        return throttle_ms
 
     def _partition(self, result: _Result) -> dict[str, object]:
         make = self.request.make

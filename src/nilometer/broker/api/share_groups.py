@@ -1,5 +1,5 @@
-"""Share groups (KIP-932): ShareGroupHeartbeat, with which a member joins, stays in and leaves one, and
-ShareGroupDescribe.
+"""Share groups (KIP-932): ShareGroupHeartbeat, with which a member joins, stays in and leaves one,
+ShareGroupDescribe, and DescribeSharePartitions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from nilometer.groups.requests import (
     ShareGroupHeartbeatReply,
 )
 from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 # ShareGroupHeartbeat: with it a member joins, stays in and leaves a share group.
@@ -140,6 +141,102 @@ DESCRIBE = ApiSpec(
     versions=(1, 1),
     handle=handle_describe,
     divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# DescribeSharePartitions (Nilometer's own): which records of the partitions led here each member has.
+
+PARTITIONS_MAX = 64
+"""Of one request; those beyond get INVALID_REQUEST."""
+RANGES_MAX = 1_000
+"""Of one response: building them holds the event loop for about a millisecond."""
+RANGES_PER_PARTITION_MAX = 200
+LOCKS_MAX = 100
+"""Members with locks of one partition."""
+
+
+def handle_describe_partitions(services: Services, request: Request) -> Reply:
+    body: wire.DescribeSharePartitionsRequest = request.body
+    access = access_of(services, request)
+    error = NONE
+    if not services.groups.serves_share_groups:
+        error = ErrorCode.unsupported_version
+    elif not access.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
+        error = ErrorCode.group_authorization_failed
+    if error is not NONE:
+        return request.respond(error_code=int(error))
+    described: list[wire.SharePartitionState] = []
+    ranges_left = RANGES_MAX
+    for of_topic in body.topics:
+        allowed = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, of_topic.topic)
+        for index in of_topic.partitions:
+            if len(described) >= PARTITIONS_MAX:
+                one = _failed(of_topic.topic, index, ErrorCode.invalid_request)
+            elif not allowed:
+                one = _failed(of_topic.topic, index, ErrorCode.topic_authorization_failed)
+            else:
+                one = _described(services, body.group_id, of_topic.topic, index, ranges_left)
+            ranges_left -= len(one.ranges)
+            described.append(one)
+    return request.respond(partitions=tuple(described))
+
+
+def _failed(topic: str, index: int, error: ErrorCode) -> wire.SharePartitionState:
+    return wire.SharePartitionState(topic=topic, partition=index, error_code=int(error))
+
+
+def _described(
+    services: Services, group_id: str, topic: str, index: int, ranges_max: int
+) -> wire.SharePartitionState:
+    try:
+        partition = services.replicas.partition(topic, index)
+        partition.leader  # noqa: B018 - raises if it is led elsewhere
+    except KafkaError as error:
+        return _failed(topic, index, error.code)
+    led = services.share_partitions.loaded(group_id, partition.key)
+    core = None if led is None else led.core
+    if led is None or core is None or led.partition is not partition:
+        return wire.SharePartitionState(topic=topic, partition=index)
+    led.end_locks()
+    limit = min(ranges_max, RANGES_PER_PARTITION_MAX)
+    view, now_ms = core.view(limit, LOCKS_MAX), services.runtime.clock.monotonic_ms()
+    return wire.SharePartitionState(
+        topic=topic,
+        partition=index,
+        is_loaded=True,
+        start_offset=view.start_offset,
+        end_offset=view.end_offset,
+        high_watermark=partition.replica.high_watermark,
+        lag=led.lag,
+        available=view.available,
+        acquired=view.acquired,
+        acknowledged=view.acknowledged,
+        archiving=view.archiving,
+        archived=view.archived,
+        held=tuple(wire.MemberLocks(member_id=member, records=records) for member, records in view.held),
+        ranges=tuple(
+            wire.DeliveryRange(
+                first_offset=span.first_offset,
+                last_offset=span.last_offset,
+                state=span.state.name.lower(),
+                delivery_count=span.delivery_count,
+                member_id=span.member_id,
+                lock_left_ms=None if span.lock_ends_ms is None else span.lock_ends_ms - now_ms,
+            )
+            for span in view.spans
+        ),
+        has_more_ranges=core.ranges > limit,
+    )
+
+
+DESCRIBE_PARTITIONS = ApiSpec(
+    key=wire.DESCRIBE_SHARE_PARTITIONS,
+    versions=(0, 0),
+    handle=handle_describe_partitions,
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -19,7 +19,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.features import GROUP_VERSION, SHARE_VERSION
+from nilometer.cluster.features import DEAD_LETTERS_SHARE_VERSION, GROUP_VERSION, SHARE_VERSION
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.groups.record_format import decode_record, encode_record
@@ -154,7 +154,10 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         """Return the settings in force for the partitions of a share group; any broker may ask."""
         texts = self._metadata.image.config(ConfigResourceType.GROUP, group_id)
-        return share_group_config(self._config.groups, texts)
+        level = self._metadata.image.feature_level(SHARE_VERSION)
+        return share_group_config(
+            self._config.groups, texts, may_have_dead_letters=level >= DEAD_LETTERS_SHARE_VERSION
+        )
 
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(GROUP_METADATA_TOPIC)

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
-from nilometer.broker.monitoring import controller_metrics, replica_metrics, request_metrics, runtime_metrics
+from nilometer.broker.monitoring import (
+    controller_metrics,
+    replica_metrics,
+    request_metrics,
+    runtime_metrics,
+    share_metrics,
+)
 from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
 from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
 from nilometer.broker.monitoring.request_metrics import RequestMetrics
 from nilometer.broker.monitoring.runtime_metrics import LoopProbe, RuntimeMetrics, StorageMetrics
+from nilometer.broker.monitoring.share_metrics import ShareMetrics
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
 from nilometer.broker.tasks import Tasks
@@ -44,6 +51,7 @@ FAMILIES = (
     *request_metrics.FAMILIES,
     *runtime_metrics.STORAGE_FAMILIES,
     *controller_metrics.COORDINATOR_FAMILIES,
+    *share_metrics.FAMILIES,
     *runtime_metrics.FAMILIES,
 )
 PARTITION_FAMILIES = replica_metrics.PARTITION_FAMILIES
@@ -70,6 +78,7 @@ def broker_registry(
     registry.add(request_metrics.FAMILIES, requests.collect)
     registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
+    registry.add(share_metrics.FAMILIES, ShareMetrics(parts.services.share_partitions).collect)
     registry.add(runtime_metrics.FAMILIES, own.collect)
     if config.boolean("metrics.per.partition.enable"):
         registry.add(replica_metrics.PARTITION_FAMILIES, replicas.collect_partitions)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from nilometer.broker.settings.access_config_keys import AUTHORIZER_KEYS, QUOTA_KEYS, TOKEN_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
 from nilometer.broker.settings.coordinators import (
+    DEAD_LETTER_KEYS,
     GROUP_KEYS,
     GROUP_KEYS_WITHOUT_EFFECT,
     SHARE_STATE_KEYS,
@@ -107,6 +108,7 @@ OWN_KEYS = [
     *GROUP_KEYS,
     *LOG_KEYS,
     *SHARE_STATE_KEYS,
+    *DEAD_LETTER_KEYS,
     *TRANSACTION_KEYS,
     *AUTHORIZER_KEYS,
     *QUOTA_KEYS,

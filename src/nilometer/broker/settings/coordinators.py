@@ -221,6 +221,17 @@ transaction.state.log.load.buffer.size: int 1.. = 5_242_880
 """
 )
 
+# The settings of the dead letters of share groups (KIP-1191).
+
+DEAD_LETTER_KEYS = key_table(
+    """
+errors.deadletterqueue.auto.create.topics.enable: boolean dynamic = false
+    Whether a broker creates the topic for a share group's dead letters when the first is written.
+errors.deadletterqueue.topic.name.prefix: string dynamic = dlq.
+    How the names of topics for dead letters of share groups begin; empty: they may have any name.
+"""
+)
+
 # The settings of share coordinators and of ``__share_group_state``.
 
 SHARE_STATE_KEYS = key_table(

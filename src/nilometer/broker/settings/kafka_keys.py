@@ -43,8 +43,6 @@ KRAFT_KEYS = frozenset(
 
 SHARE_GROUP_KEYS = frozenset(
     {
-        "errors.deadletterqueue.auto.create.topics.enable",
-        "errors.deadletterqueue.topic.name.prefix",
         "group.share.assignor.offload.enable",
         "group.share.dlq.manager.class.name",
         "group.share.initialize.retry.interval.ms",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -18,13 +19,24 @@ from nilometer.broker.replicas.delayed_requests import FetchWaiters
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.sharing.counts import ShareCounts
+from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.persister import AWAY, SharePersister
 from nilometer.broker.tasks import Tasks
 from nilometer.groups.settings import ShareGroupConfig
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.share.delivery_state import NO_START_OFFSET, SharePartitionKey
-from nilometer.share.partition_events import AcknowledgementBatch, Dead, Effect, ShareSettings, Write
+from nilometer.share.partition_events import (
+    AcknowledgementBatch,
+    Acquired,
+    Dead,
+    DeadReason,
+    Effect,
+    OffsetRange,
+    ShareSettings,
+    Write,
+)
 from nilometer.share.sessions import ShareSession
 from nilometer.share.share_partition import SharePartition
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
@@ -42,6 +54,7 @@ def share_settings(config: ShareGroupConfig) -> ShareSettings:
         delivery_count_limit=config.delivery_count_limit,
         max_record_locks=config.partition_max_record_locks,
         renew_enabled=config.renew_acknowledge_enable,
+        dead_letters=bool(config.dead_letter_topic),
     )
 
 
@@ -53,6 +66,8 @@ class LedSharePartition:
 
     __slots__ = (
         "_acknowledging",
+        "_burying",
+        "_has_resumed",
         "_host",
         "_timer",
         "_writes",
@@ -83,11 +98,23 @@ class LedSharePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._writes = 0
         """How many are under way."""
+        self._burying = 0
+        """How many offsets are archiving while their dead letters are written."""
+        self._has_resumed = False
         self.members: dict[str, None] = {}
         """Whose sessions have fetched it."""
 
     def __str__(self) -> str:
         return f"{self.partition} of share group {self.key.group_id}"
+
+    @property
+    def lag(self) -> int:
+        """How many records up to the high watermark are neither acknowledged nor archived; 0 if it is not
+        loaded."""
+        core = self.core
+        if core is None:
+            return 0
+        return max(0, self.partition.replica.high_watermark - core.start_offset - core.complete)
 
     # --- what members do
 
@@ -103,6 +130,7 @@ class LedSharePartition:
         error, effects = core.acknowledge(member_id, batches, now_ms)
         if error is not NONE:
             return error
+        self._host.counts.note_acknowledged(batches)
         answer: ErrorCode | asyncio.Future[ErrorCode] = NONE
         for effect in effects:
             if isinstance(effect, Write):
@@ -118,35 +146,58 @@ class LedSharePartition:
             self.carry_out(self.core.release_member(member_id))
             self.drop_if_unused()
 
+    def note_acquired(self, acquired: Sequence[Acquired]) -> None:
+        self._host.counts.note_acquired(self.key.group_id, acquired)
+
     def drop_if_unused(self) -> None:
-        if not self.members and not self._writes and not self.is_dropped:
+        if not self.members and not self._writes and not self._burying and not self.is_dropped:
             self._host.drop(self)
+
+    def resume(self) -> None:
+        """Once it is loaded, do what an earlier leader has left to do."""
+        if not self._has_resumed and self.core is not None:
+            self._has_resumed = True
+            self.carry_out(self.core.on_loaded())
+
+    def on_buried(self, ranges: Sequence[OffsetRange]) -> None:
+        """The dead letters of these ranges are written, or cannot be."""
+        self._burying -= sum(last_offset - first_offset + 1 for first_offset, last_offset in ranges)
+        if self.core is not None and not self.is_dropped:
+            self.carry_out(self.core.on_buried(ranges))
+            self.drop_if_unused()
 
     def carry_out(self, effects: Iterable[Effect], *, has_acquired: bool = False) -> None:
         """Carry out what an event of the core has caused, and wake up who waits for what it has released.
 
         ``has_acquired``: the event was an acquisition, which releases nothing.
         """
+        dead: list[Dead] = []
         for effect in effects:
-            match effect:
-                case Write():
-                    self._writes += 1
-                    self._host.persister.write(self.key, self.epochs, effect, self._on_written(effect.change))
-                case Dead():
-                    logger.debug(
-                        "Offsets %d to %d of %s are archived after %d deliveries: %s",
-                        effect.first_offset,
-                        effect.last_offset,
-                        self,
-                        effect.delivery_count,
-                        effect.reason.name,
-                    )
+            if isinstance(effect, Dead):
+                dead.append(effect)
+            else:
+                self._writes += 1
+                self._host.persister.write(self.key, self.epochs, effect, self._on_written(effect.change))
+        if dead:
+            self._bury(dead)
         core = self.core
         if core is None or self.is_dropped:
             return
         if not has_acquired and core.can_acquire():
             self.wake_up()
         self._schedule()
+
+    def _bury(self, dead: Sequence[Dead]) -> None:
+        """Count what no member accepted, and have its dead letters written."""
+        records: Counter[DeadReason] = Counter()
+        for one in dead:
+            records[one.reason] += one.records
+        for counts in self._host.counts.of(self.key.group_id):
+            counts.dead.update(records)
+        with_letters = [one for one in dead if one.has_letters]
+        if with_letters:
+            self._burying += sum(one.records for one in with_letters)
+            self._host.dead_letters.bury(self, with_letters)
 
     def end_locks(self) -> None:
         """End the locks whose time is over; the log may begin later now, too."""
@@ -157,7 +208,11 @@ class LedSharePartition:
         now_ms = self._host.now_ms()
         deadline_ms = core.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
-            self.carry_out(core.on_time(now_ms))
+            held = core.acquired
+            effects = core.on_time(now_ms)
+            for counts in self._host.counts.of(self.key.group_id):
+                counts.lock_timeouts += held - core.acquired
+            self.carry_out(effects)
 
     def wake_up(self) -> None:
         for waiter in list(self.fetch_waiters.clients):
@@ -221,6 +276,8 @@ class SharePartitions:
         replicas: ReplicaManager,
         reading: RecordReading,
         persister: SharePersister,
+        dead_letters: DeadLetters,
+        counts: ShareCounts,
         settings_of: Callable[[str], ShareGroupConfig],
     ) -> None:
         """``settings_of`` returns the configuration of a group."""
@@ -230,11 +287,17 @@ class SharePartitions:
         self._replicas = replicas
         self._reading = reading
         self.persister = persister
+        self.dead_letters = dead_letters
+        self.counts = counts
         self._settings_of = settings_of
         self._led: dict[TopicIdPartition, dict[str, LedSharePartition]] = {}
         """By partition, and by group."""
         self._count = 0
         replicas.add_hosting_listener(self._on_hosted)
+
+    def __iter__(self) -> Iterator[LedSharePartition]:
+        """Yield those that are loaded."""
+        return (one for groups in self._led.values() for one in groups.values() if one.core is not None)
 
     def settings(self, group_id: str) -> ShareGroupConfig:
         return self._settings_of(group_id)
@@ -271,6 +334,7 @@ class SharePartitions:
         settings = share_settings(self._settings_of(group_id))
         if one.core.settings != settings:
             one.core.settings = settings
+        one.resume()
         return one
 
     def release(self, session: ShareSession) -> None:

@@ -53,6 +53,7 @@ BROKER_DEFAULT = -1
 class ResourceType(enum.IntEnum):
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class ConfigSource(enum.IntEnum):

@@ -1,8 +1,8 @@
-"""The admin client for consumer groups; ``nilometer group`` uses it.
+"""The admin client for groups; ``nilometer group`` uses it.
 
-Lists are requested from all brokers, everything else from the group's coordinator. Classic groups and groups
-of the consumer protocol (KIP-848) are described by the same values. An operation on several groups returns
-one outcome per group: the result, or the group's KafkaError.
+Lists are requested from all brokers, everything else from the group's coordinator. Classic groups, groups of
+the consumer protocol (KIP-848) and share groups (KIP-932) are described by the same values. An operation on
+several groups returns one outcome per group: the result, or the group's KafkaError.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ from functools import partial
 from typing import TypeVar
 
 from nilometer.client.admin.requests import AdminRequests
+from nilometer.client.admin.share_offsets import (
+    ShareOffset,
+    alter_request,
+    check_altered,
+    delete_request,
+    describe_request,
+    read_deleted,
+    read_described,
+)
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
@@ -35,21 +44,23 @@ from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
-from nilometer.wire.own_apis import RebalanceState
+from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, SharePartitionState
 
 T = TypeVar("T")
 
-CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 STATES_SINCE, TYPES_SINCE = 4, 5
 DEAD, EMPTY = "Dead", "Empty"
 STATES = (
     *(EMPTY, "Stable", "PreparingRebalance", "CompletingRebalance"),
     *("Assigning", "Reconciling", DEAD),  # the first two are of the consumer protocol alone
 )
-_NOT_A_CONSUMER_GROUP = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
-"""Error codes of ConsumerGroupDescribe for a classic group: from a broker with and without KIP-848."""
+_OF_ANOTHER_TYPE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
+"""Error codes for a group of another type: from a broker that serves the type, and one that does not."""
 GROUPS_AT_ONCE = 64
 """So many groups are asked for in one request, which brokers handle as a whole."""
+PARTITIONS_AT_ONCE = 64
+"""So many share partitions are described by one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class MemberDescription:
     topics: tuple[str, ...] = ()
     """The subscribed topics; empty if the member's metadata is not in Kafka's consumer format."""
     target: tuple[TopicPartition, ...] | None = None
-    """The target assignment of the consumer protocol (KIP-848); None for a classic group."""
+    """The target assignment of the consumer protocol (KIP-848); None for other groups."""
     epoch: int | None = None
     rack: str | None = None
 
@@ -90,7 +101,11 @@ class GroupDescription:
     """The group's last rebalance; None from a coordinator that is not a Nilometer broker."""
 
     def owner(self, partition: TopicPartition) -> MemberDescription | None:
-        return next((member for member in self.members if partition in member.assignment), None)
+        return next(iter(self.owners(partition)), None)
+
+    def owners(self, partition: TopicPartition) -> list[MemberDescription]:
+        """Return the members that have the partition: of a share group, possibly several."""
+        return [member for member in self.members if partition in member.assignment]
 
 
 class GroupAdmin(AdminRequests):
@@ -146,6 +161,122 @@ class GroupAdmin(AdminRequests):
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
         """Return all committed offsets of each group, or why they could not be read."""
         return await self._of_coordinators(group_ids, self._committed)
+
+    async def share_offsets_of(
+        self, group_ids: Sequence[str]
+    ) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
+        """Return where each share group reads its partitions from, or why that could not be read."""
+        return await self._of_coordinators(group_ids, self._share_offsets)
+
+    async def share_partitions(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, SharePartitionState | KafkaError]:
+        """Return which records of a share group's partitions each member has, and how often they were
+        delivered, or why that is not known: the leaders are asked, each once.
+
+        An error of a broker that is no Nilometer broker: UNSUPPORTED_VERSION.
+        """
+        await reachable(self._client, partitions)
+        metadata = self._client.metadata
+        found: dict[TopicPartition, SharePartitionState | KafkaError] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = metadata.leader(partition)
+            if leader is None:
+                found[partition] = KafkaError(ErrorCode.leader_not_available, f"{partition} has no leader")
+            else:
+                by_leader.setdefault(leader.node_id, []).append(partition)
+        asked = [
+            (leader, of_leader[first : first + PARTITIONS_AT_ONCE])
+            for leader, of_leader in by_leader.items()
+            for first in range(0, len(of_leader), PARTITIONS_AT_ONCE)
+        ]
+        for answers in await asyncio.gather(*(self._share_partitions_of(group_id, *one) for one in asked)):
+            found |= answers
+        return found
+
+    async def _share_partitions_of(
+        self, group_id: str, broker_id: int, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, SharePartitionState | KafkaError]:
+        topics = tuple(
+            SharePartitionsOfTopic(topic=topic, partitions=tuple(numbers))
+            for topic, numbers in numbers_by_topic(partitions).items()
+        )
+        try:
+            response = await self._client.send_to(
+                broker_id,
+                NilometerApiKey.DESCRIBE_SHARE_PARTITIONS,
+                lambda api: api.request(group_id=group_id, topics=topics),
+            )
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error)
+        found: dict[TopicPartition, SharePartitionState | KafkaError] = {}
+        states: Sequence[SharePartitionState] = response.partitions
+        for one in states:
+            place = TopicPartition(one.topic, one.partition)
+            code = ErrorCode(one.error_code)
+            found[place] = one if code == ErrorCode.none else KafkaError(code, str(place))
+        code = ErrorCode(response.error_code or ErrorCode.unknown_server_error)
+        missing = KafkaError(code, f"broker {broker_id} did not describe it")
+        return {partition: found.get(partition, missing) for partition in partitions}
+
+    async def alter_share_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the start offsets of a share group that has no members. Raises KafkaError."""
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> None:
+            response = await coordinator.ask(
+                ApiKey.ALTER_SHARE_GROUP_OFFSETS, lambda api: alter_request(api, group_id, offsets)
+            )
+            coordinator.check(response.error_code, response.error_message or "altering its offsets")
+            check_altered(response)
+
+        await self._client.retry(ask, self._timeout_ms)
+
+    async def delete_share_offsets(
+        self, group_id: str, topics: Sequence[str]
+    ) -> dict[str, KafkaError | None]:
+        """Forget where a share group without members reads topics from; return the outcome by topic.
+
+        Raises KafkaError if the coordinator rejects the whole request.
+        """
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> dict[str, KafkaError | None]:
+            response = await coordinator.ask(
+                ApiKey.DELETE_SHARE_GROUP_OFFSETS, lambda api: delete_request(api, group_id, topics)
+            )
+            coordinator.check(response.error_code, response.error_message or "deleting its offsets")
+            return read_deleted(response)
+
+        return await self._client.retry(ask, self._timeout_ms)
+
+    async def positions(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return from where a group goes on: its committed offsets, or the start offsets of a share group.
+        Raises KafkaError."""
+        if not await self._is_shared(group_id):
+            return await self.committed(group_id)
+        found = (await self.share_offsets_of((group_id,)))[group_id]
+        if isinstance(found, KafkaError):
+            raise found
+        return {
+            partition: OffsetAndMetadata(one.start_offset)
+            for partition, one in found.items()
+            if one.start_offset is not None
+        }
+
+    async def set_positions(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let a group without members go on from these offsets, whatever its type. Raises KafkaError."""
+        if await self._is_shared(group_id):
+            await self.alter_share_offsets(group_id, offsets)
+        else:
+            await self.alter_offsets(
+                group_id, {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+            )
+
+    async def _is_shared(self, group_id: str) -> bool:
+        found = (await self.describe((group_id,)))[group_id]
+        return isinstance(found, GroupDescription) and found.group_type == SHARE
 
     async def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit ``offsets`` for a group that has no active members. Raises KafkaError."""
@@ -220,13 +351,14 @@ class GroupAdmin(AdminRequests):
     async def _describe(
         self, broker_id: int, group_ids: Sequence[str]
     ) -> dict[str, GroupDescription | KafkaError]:
-        described = await self._describe_consumers(broker_id, group_ids)
-        others = [
-            group_id
-            for group_id in group_ids
-            if isinstance(error := described[group_id], KafkaError) and error.code in _NOT_A_CONSUMER_GROUP
-        ]
-        if others:
+        described = await self._describe_typed(
+            broker_id, ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids, _consumer_group
+        )
+        if others := _of_another_type(described):
+            described |= await self._describe_typed(
+                broker_id, ApiKey.SHARE_GROUP_DESCRIBE, others, _share_group
+            )
+        if others := _of_another_type(described):
             described |= await self._describe_classic(broker_id, others)
         there = [group_id for group_id, one in described.items() if isinstance(one, GroupDescription)]
         rebalances = await self._last_rebalances(broker_id, there)
@@ -237,18 +369,29 @@ class GroupAdmin(AdminRequests):
             for group_id, one in described.items()
         }
 
-    async def _describe_consumers(
-        self, broker_id: int, group_ids: Sequence[str]
+    async def _describe_typed(
+        self,
+        broker_id: int,
+        api_key: ApiKey,
+        group_ids: Sequence[str],
+        read: Callable[[Message, int], GroupDescription | KafkaError],
     ) -> dict[str, GroupDescription | KafkaError]:
+        """Ask with the API of one type of group."""
         try:
             response = await self._client.send_to(
-                broker_id,
-                ApiKey.CONSUMER_GROUP_DESCRIBE,
-                lambda api: api.request(group_ids=tuple(group_ids)),
+                broker_id, api_key, lambda api: api.request(group_ids=tuple(group_ids))
             )
         except UnsupportedVersion as error:
             return dict.fromkeys(group_ids, error)
-        return {group.group_id: _consumer_group(group, broker_id) for group in response.groups}
+        return {group.group_id: read(group, broker_id) for group in response.groups}
+
+    async def _share_offsets(
+        self, broker_id: int, group_ids: Sequence[str]
+    ) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
+        response = await self._client.send_to(
+            broker_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, lambda api: describe_request(api, group_ids)
+        )
+        return read_described(response)
 
     async def _describe_classic(
         self, broker_id: int, group_ids: Sequence[str]
@@ -355,6 +498,14 @@ class GroupAdmin(AdminRequests):
         return dict(zip(group_ids, outcomes, strict=True))
 
 
+def _of_another_type(described: Mapping[str, GroupDescription | KafkaError]) -> list[str]:
+    return [
+        group_id
+        for group_id, one in described.items()
+        if isinstance(one, KafkaError) and one.code in _OF_ANOTHER_TYPE
+    ]
+
+
 _NOT_ASKED = KafkaError(ErrorCode.request_timed_out)
 
 
@@ -395,6 +546,34 @@ def _consumer_group(group: Message, coordinator_id: int) -> GroupDescription | K
                 assignment=_partitions(member.assignment),
                 topics=tuple(member.subscribed_topic_names),
                 target=_partitions(member.target_assignment),
+                epoch=member.member_epoch,
+                rack=member.rack_id,
+            )
+            for member in group.members
+        ),
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _share_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
+    if group.error_code != ErrorCode.none:
+        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
+    return GroupDescription(
+        group_id=group.group_id,
+        group_type=SHARE,
+        state=group.group_state,
+        protocol_type=SHARE,
+        assignor=group.assignor_name,
+        coordinator_id=coordinator_id,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=None,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_partitions(member.assignment),
+                topics=tuple(member.subscribed_topic_names),
                 epoch=member.member_epoch,
                 rack=member.rack_id,
             )

@@ -14,7 +14,6 @@ from nilometer.client.admin.group_admin import (
     partitions_of,
     plan_reset,
 )
-from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -124,7 +123,7 @@ class ResetOffsets(msgspec.Struct, frozen=True):
     async def plan(self, connection: ClusterConnection) -> Plan:
         found = await self._planned(connection)
         return Plan(
-            f"Group {self.group_id} commits these offsets, and goes on from there. It must have no members.",
+            f"Group {self.group_id} goes on from these offsets. It must have no members.",
             ("Partition", "Now", "Then", ""),
             tuple(
                 (
@@ -138,14 +137,14 @@ class ResetOffsets(msgspec.Struct, frozen=True):
         )
 
     async def apply(self, connection: ClusterConnection) -> None:
-        offsets = {one.partition: OffsetAndMetadata(one.after) for one in await self._planned(connection)}
+        offsets = {one.partition: one.after for one in await self._planned(connection)}
         admin = await connection.admin()
-        await GroupAdmin(admin.client, admin.timeout_ms).alter_offsets(self.group_id, offsets)
+        await GroupAdmin(admin.client, admin.timeout_ms).set_positions(self.group_id, offsets)
 
     async def _planned(self, connection: ClusterConnection) -> list[PlannedReset]:
         admin = await connection.admin()
         partitions = await partitions_of(admin.client, self.topic, (), admin.timeout_ms)
-        committed = await GroupAdmin(admin.client, admin.timeout_ms).committed(self.group_id)
+        committed = await GroupAdmin(admin.client, admin.timeout_ms).positions(self.group_id)
         return await plan_reset(admin.client, partitions, committed, self.to, admin.timeout_ms)
 
 

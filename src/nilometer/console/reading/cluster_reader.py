@@ -12,7 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ResourceType
-from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags, lags_by_topic
+from nilometer.client.admin.group_admin import (
+    SHARE,
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    lags,
+    lags_by_topic,
+)
 from nilometer.client.admin.quota_admin import EntityQuotas, QuotaAdmin
 from nilometer.client.admin.security_admin import AclAdmin, UserAdmin, UserCredential
 from nilometer.client.admin.transaction_admin import TransactionAdmin, TransactionListing
@@ -38,6 +45,13 @@ from nilometer.console.views.paging import Asked, page_of
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import AppendRates
 from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
+from nilometer.console.views.share_group import (
+    ShareGroupView,
+    ShareSettingsView,
+    lag_by_topic,
+    settings_of,
+    share_group_view,
+)
 from nilometer.console.views.topics import (
     MEASURED,
     NOTHING_MEASURED,
@@ -112,7 +126,7 @@ TOO_MANY_GROUPS = (
 )
 CLEANUP_POLICY = "cleanup.policy"
 OVERVIEW, RECORDS, BYTES = "overview", "records appended per second", "bytes appended per second"
-LAG = "behind the high watermark"
+LAG, LEFT = "behind the high watermark", "records left"
 """Subjects of the history, and names of what it measures."""
 
 
@@ -354,31 +368,64 @@ class ClusterReader:
         admin = await self._connection.admin()
         groups = GroupAdmin(admin.client, admin.timeout_ms)
         ids = [group.group_id for group in listed]
-        described, offsets = await asyncio.gather(groups.describe(ids), groups.committed_of(ids))
+        shared = [group.group_id for group in listed if group.group_type == SHARE]
+        described, offsets, starts = await asyncio.gather(
+            groups.describe(ids),
+            groups.committed_of([one for one in ids if one not in shared]),
+            groups.share_offsets_of(shared),
+        )
         known = {group: found for group, found in offsets.items() if not isinstance(found, KafkaError)}
+        of_share = {group: found for group, found in starts.items() if not isinstance(found, KafkaError)}
         try:
             behind = await lags_by_topic(admin.client, known, admin.timeout_ms)
         except KafkaError as error:  # a leader that does not respond; the rest is shown all the same
             logger.info("The lag of groups is not known: %s", error)
             behind = {}
-        return group_rows(listed, described, known, behind)
+        left = {group: lag_by_topic(list(found.values())) for group, found in of_share.items()}
+        return group_rows(listed, described, {**known, **of_share}, {**behind, **left})
 
-    async def group(self, group_id: str) -> GroupView:
+    async def group(self, group_id: str) -> GroupView | ShareGroupView:
         self._history.look(_subject_of(group_id), partial(self._read_group, group_id))
         return await self._read_group(group_id)
 
-    async def _read_group(self, group_id: str) -> GroupView:
+    async def _read_group(self, group_id: str) -> GroupView | ShareGroupView:
         admin = await self._connection.admin()
         groups = GroupAdmin(admin.client, admin.timeout_ms)
         found = (await groups.describe([group_id]))[group_id]
         if isinstance(found, KafkaError):
             raise found
+        if found.group_type == SHARE:
+            return await self._read_share_group(groups, found)
         committed = await groups.committed(group_id)
         assigned = [partition for member in found.members for partition in member.assignment]
         view = group_view(found, await lags(admin.client, committed, assigned, admin.timeout_ms))
         subject = _subject_of(group_id)
         self._history.add(subject, LAG, view.lag)
         return replace(view, chart=self._history.chart(subject, LAG))
+
+    async def _read_share_group(self, groups: GroupAdmin, group: GroupDescription) -> ShareGroupView:
+        group_id = group.group_id
+        offsets = (await groups.share_offsets_of([group_id]))[group_id]
+        if isinstance(offsets, KafkaError):
+            raise offsets
+        assigned = [partition for member in group.members for partition in member.assignment]
+        states, settings = await asyncio.gather(
+            groups.share_partitions(group_id, sorted({*offsets, *assigned})), self._share_settings(group_id)
+        )
+        view = share_group_view(group, offsets, states, settings)
+        subject = _subject_of(group_id)
+        self._history.add(subject, LEFT, view.lag)
+        return replace(view, chart=self._history.chart(subject, LEFT))
+
+    async def _share_settings(self, group_id: str) -> ShareSettingsView | None:
+        """Return the settings of a share group; None if the user may not see them."""
+        admin = await self._connection.admin()
+        try:
+            entries = await admin.describe_configs(ResourceType.GROUP, group_id)
+        except KafkaError as error:
+            logger.info("The settings of group %s are not shown: %s", group_id, error)
+            return None
+        return settings_of({name: entry.value for name, entry in entries.items()})
 
     async def _read_groups(self) -> list[GroupListing]:
         admin = await self._connection.admin()
