@@ -891,6 +891,57 @@ SHARE_PARTITION = tuple(
     )
 )
 
+# --- the requests of members of share groups
+SHARE_ANSWERS = "compatibility/as_kafka/test_share_fetch_as_kafka.py"
+SHARE_SLICES = "unit/broker/test_share_work_in_slices.py"
+SHARE_REQUESTS = tuple(
+    Mutant(f"share-{name}", what, old, new, tests)
+    for name, what, old, new, tests in (
+        (
+            "late-error-takes-effect",
+            "of an acknowledgement in steps the first ones stay, though a later one failed",
+            "                    self._take_back(change, pending)\n                    return Ack",
+            "                    return Ack",
+            (f"{SHARE}::TestInSteps",),
+        ),
+        (
+            "written-in-one-piece",
+            "all batches of a share partition are written at once",
+            "tuple(batches[first : first + BATCHES_AT_ONCE])",
+            "tuple(batches)",
+            (SHARE_SLICES,),
+        ),
+        (
+            "released-late",
+            "a member's next session begins while what the former one held is still released",
+            "        while (releasing := self._releasing.get(member)) is not None:",
+            "        while False and (releasing := self._releasing.get(member)) is not None:",
+            (SHARE_SLICES,),
+        ),
+        (
+            "renewed-without-the-flag",
+            "a renewal is taken from a request that does not say that it has one",
+            "if not self.renews and any(",
+            "if False and any(",
+            (f"{SHARE_ANSWERS}::test_renewals", f"{SHARE_ANSWERS}::test_refused_acknowledgements"),
+        ),
+        (
+            "lock-time-of-a-refusal",
+            "a refused fetch names the time of locks",
+            "        lock_ms = self._settings.record_lock_duration_ms if error is None else 0",
+            "        lock_ms = self._settings.record_lock_duration_ms",
+            (f"{SHARE_ANSWERS}::test_sessions",),
+        ),
+        (
+            "records-of-no-bytes",
+            "a fetch of no bytes gets a batch",
+            "self._left and body.max_bytes > 0:",
+            "self._left:",
+            (f"{SHARE_ANSWERS}::test_what_is_asked",),
+        ),
+    )
+)
+
 # --- the state of share partitions
 STATE = "unit/share/test_state_shard.py"
 SHARE_STATE = (
@@ -1015,6 +1066,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *COMMANDS,
     *NOT_ASKED,
     *SHARE_PARTITION,
+    *SHARE_REQUESTS,
     *SHARE_STATE,
     *DEAD_LETTERS,
 )

@@ -21,6 +21,7 @@ THOROUGH = (
     "forget-commits",
     "keep-deleted-topics",
     "leave-out-the-aborted-index",
+    "share-read-no-batches",
 )
 """Found by almost every seed, in a second or two."""
 

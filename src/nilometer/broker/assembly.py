@@ -289,7 +289,9 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     name = f"transactions-of-broker-{config.node_id}"
     connections = PeerConnections(name, control.peers, metadata)
     share_state = ShareCoordinator(config, runtime, tasks, metadata, replicas, topics)
-    persister = SharePersister(config.node_id, runtime, tasks, metadata, share_state, connections)
+    persister = SharePersister(
+        config.node_id, runtime, tasks, metadata, share_state, connections, given.turns
+    )
     groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out)
     producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
@@ -363,6 +365,7 @@ def _services(
             ),
             share_counts,
             groups.share_group_config,
+            given.turns,
         ),
         end_offsets=EndOffsets(
             config.node_id, control.metadata, replication.replicas, coordinators.connections

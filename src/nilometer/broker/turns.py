@@ -250,7 +250,9 @@ class LongWork:
         """Wait for what others decide or do, which may take minutes: nothing that others need is held."""
         if self._on_wait is not None:
             self._on_wait()
-        return await result
+        waited_for = await result
+        self._began_us, self._elements = self._turns.now_us(), 0
+        return waited_for
 
     async def release(self, items: list[Any]) -> None:
         """Empty a list slice by slice: to free hundreds of thousands of objects at once takes long."""

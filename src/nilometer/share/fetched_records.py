@@ -13,7 +13,7 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import ControlType, read_end_txn_marker
 
-BATCHES_MAX = 4_000
+BATCHES_MAX = 500
 """So many batches are looked at; the next fetch looks at the others."""
 
 

@@ -2,8 +2,8 @@
 name only what has changed.
 
 A member has at most one session on a broker. Epoch 0 begins one, in place of an earlier one; each later
-request has the next epoch; epoch -1 ends it. A session ends with the connection of its newest request, too,
-and what its member holds is released.
+request has the next epoch; epoch -1 ends it. A session ends with the connection of its newest request, too.
+What its member holds is released then, but not if another session takes its place.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class ShareSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def has(self, member: MemberKey) -> bool:
+        return member in self._sessions
 
     def begin(
         self,

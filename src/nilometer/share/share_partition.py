@@ -33,7 +33,7 @@ and counted: :mod:`nilometer.share.in_flight`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
 from operator import attrgetter
@@ -81,6 +81,10 @@ INT32_MAX: Final = 2**31 - 1
 """The field for the delivery-complete count takes no more, but a gap in the log may be longer."""
 LOCKS_PER_TURN: Final = 500
 """So many entries of the list of locks are looked at in one call of ``on_time``."""
+RUNS_PER_STEP: Final = 128
+"""So many runs of records with one type are acknowledged in one step."""
+NEAR: Final = 16
+"""Ranges of a change that are no further apart are looked at together when it is written."""
 STALE_LOCKS_MIN: Final = 64
 """So many entries the list of locks may have, however few records are locked."""
 
@@ -122,6 +126,14 @@ class _Want(NamedTuple):
         if last_offset < first_offset or index < 0:
             return last_offset
         return min(max(last_offset, self.batches[index].last_offset), self.last_offset)
+
+
+class _Run(NamedTuple):
+    """Records of which a member says the same."""
+
+    first_offset: int
+    last_offset: int
+    kind: int
 
 
 class SharePartition:
@@ -235,7 +247,7 @@ class SharePartition:
         self._in_flight.pass_final()
         effects: tuple[Effect, ...] = ()
         if dead or (self._unwritten and not acquired):
-            effects = (self._write(_Change([], dead), []),)
+            effects = (self._write(self._next_change(), _Change([], dead), []),)
         return Acquisition(tuple(acquired), effects)
 
     def acknowledge(
@@ -247,45 +259,59 @@ class SharePartition:
         unknown, or a range was never read. INVALID_RECORD_STATE: the member does not hold one of the records,
         an acknowledgement of it waits already, or renewals are not enabled.
         """
-        error = self._check_form(batches)
-        batches = [batch for batch in batches if batch.last_offset >= self.start_offset]
-        for batch in batches:
-            if error is not NONE:
-                break
-            error = self._check_held(member_id, batch)
-        if error is not NONE:
+        steps = self.acknowledge_in_steps(member_id, batches, now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+
+    def acknowledge_in_steps(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch], now_ms: int
+    ) -> Generator[int, None, Acknowledgement]:
+        """As :meth:`acknowledge`: a generator, which yields how many runs it has gone through since.
+
+        Other events may come between two steps. What the first steps took waits meanwhile as if it were being
+        written, and is taken back if a later one fails.
+        """
+        error, checked = self._check_form(batches)
+        if checked < len(batches) and not checked:
             return Acknowledgement(error)
         change = self._next_change()
-        written: list[StateBatch] = []
-        pending = _Change([], [])
-        for batch in batches:
-            first_offset = max(batch.first_offset, self.start_offset)
-            for kind, span in self._spans_by_type(batch, first_offset):
-                if kind == AcknowledgeType.RENEW:
-                    span.lock_ends_ms = now_ms + self.settings.record_lock_ms
-                    self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
-                else:
-                    self._begin(span, kind, change, pending, written)
-            pending.ranges.append(OffsetRange(first_offset, batch.last_offset))
-            self._in_flight.join(first_offset, batch.last_offset)
-        if not written:
-            return Acknowledgement()
-        return Acknowledgement(NONE, (self._write(pending, written),))
+        pending, written = _Change([], []), list[StateBatch]()
+        renewed: list[OffsetRange] = []
+        runs = _runs(batches[:checked])
+        while True:
+            some = list(islice(runs, RUNS_PER_STEP))
+            for together in _adjacent(some):
+                failed = self._take(member_id, together, change, pending, written, renewed)
+                if failed is not NONE:
+                    self._take_back(change, pending)
+                    return Acknowledgement(failed)
+            if len(some) < RUNS_PER_STEP:
+                break
+            yield len(some)
+        if error is NONE and renewed:
+            error = self._renew(member_id, renewed, now_ms)
+        if error is not NONE:
+            self._take_back(change, pending)
+            return Acknowledgement(error)
+        return Acknowledgement(NONE, (self._write(change, pending, written),) if written else ())
 
     def release_member(self, member_id: str) -> tuple[Effect, ...]:
         """The member's session has ended: what it holds becomes available when that is written."""
         if member_id not in self._in_flight.held:
             return ()
-        change = self._next_change()
         written: list[StateBatch] = []
         pending = _Change([], [])
         held = [span for span in self._in_flight if span.member_id == member_id and span.is_locked]
         if not held:
             return ()
+        change = self._next_change()
         for span in held:
             self._begin(span, AcknowledgeType.RELEASE, change, pending, written)
         pending.ranges.append(OffsetRange(held[0].first_offset, held[-1].last_offset))
-        return (self._write(pending, written),)
+        return (self._write(change, pending, written),)
 
     def on_written(self, change: int, ok: bool) -> tuple[Effect, ...]:
         """The share coordinator has the change; or does not have it, and then records stay as they were."""
@@ -328,7 +354,7 @@ class SharePartition:
                     _add(written, span, ARCHIVED)
             self._in_flight.join(first_offset, last_offset)
         self._in_flight.pass_final()
-        return (self._write(_Change([], []), written),) if written else ()
+        return (self._write(self._next_change(), _Change([], []), written),) if written else ()
 
     def on_time(self, now_ms: int) -> tuple[Effect, ...]:
         """Locks that have ended by now: the records are available again, or archived at the limit.
@@ -348,7 +374,7 @@ class SharePartition:
                     _add(written, span, becomes)
             self._in_flight.join(first_offset, last_offset)
         self._in_flight.pass_final()
-        return (self._write(done, written),) if written else ()
+        return (self._write(self._next_change(), done, written),) if written else ()
 
     def on_log_start_moved(self, log_start_offset: int) -> None:
         """The log has no records below: neither has the share partition. The next write says so."""
@@ -532,48 +558,100 @@ class SharePartition:
 
     # --- acknowledging
 
-    def _check_form(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
-        """A member holds no more records than may be locked, and so cannot name more."""
+    def _check_form(self, batches: Sequence[AcknowledgementBatch]) -> tuple[ErrorCode, int]:
+        """Return the first error of the batches in themselves, and how many precede it whose records have to
+        be looked at first; none, if the batches are not in order.
+
+        A member holds no more records than may be locked, and so cannot name more.
+        """
         if len(batches) > EXCESS * self.settings.max_record_locks:
-            return ErrorCode.invalid_request
+            return ErrorCode.invalid_request, 0
         before = -1
         for first_offset, last_offset, types in batches:
             if not before <= first_offset <= last_offset:
-                return ErrorCode.invalid_request
+                return ErrorCode.invalid_request, 0
             if len(types) not in (1, last_offset - first_offset + 1):
-                return ErrorCode.invalid_request
+                return ErrorCode.invalid_request, 0
             if first_offset == before:  # said twice, or no offset
-                return ErrorCode.invalid_record_state
+                return ErrorCode.invalid_record_state, 0
             before = last_offset
-        return NONE
+        for index, batch in enumerate(batches):
+            error = self._check_batch(batch)
+            if error is not NONE:
+                return error, index
+        return NONE, len(batches)
 
-    def _check_held(self, member_id: str, batch: AcknowledgementBatch) -> ErrorCode:
-        first_offset = max(batch.first_offset, self.start_offset)
+    def _check_batch(self, batch: AcknowledgementBatch) -> ErrorCode:
+        if batch.last_offset < self.start_offset:
+            return NONE
         if not len(self._in_flight):
             return ErrorCode.invalid_record_state
         if batch.last_offset >= self.end_offset:
             return ErrorCode.invalid_request
-        types = set(self._types_from(batch, first_offset))
-        if not all(AcknowledgeType.GAP <= kind <= AcknowledgeType.RENEW for kind in types):
+        types = batch.types
+        if len(types) > 1 and batch.first_offset < self.start_offset:
+            types = types[self.start_offset - batch.first_offset :]
+        if not all(AcknowledgeType.GAP <= kind <= AcknowledgeType.RENEW for kind in set(types)):
             return ErrorCode.invalid_request
-        for span in self._in_flight.between(first_offset, batch.last_offset):
-            if not span.is_locked or span.member_id != member_id:
-                return ErrorCode.invalid_record_state
-        if AcknowledgeType.RENEW in types and not self.settings.renew_enabled:
-            return ErrorCode.invalid_record_state
         return NONE
 
-    def _types_from(self, batch: AcknowledgementBatch, first_offset: int) -> Sequence[int]:
-        return batch.types if len(batch.types) == 1 else batch.types[first_offset - batch.first_offset :]
+    def _take(
+        self,
+        member_id: str,
+        runs: Sequence[_Run],
+        change: int,
+        pending: _Change,
+        written: list[StateBatch],
+        renewed: list[OffsetRange],
+    ) -> ErrorCode:
+        """Begin to change what the member says of runs that follow each other, if it holds all of it."""
+        first_offset, last_offset = max(runs[0].first_offset, self.start_offset), runs[-1].last_offset
+        if last_offset < first_offset:
+            return NONE
+        if not self._holds(member_id, first_offset, last_offset):
+            return ErrorCode.invalid_record_state
+        _add_range(pending.ranges, first_offset, last_offset)
+        kinds = iter(runs)
+        run = next(kinds)
+        boundaries = [one.first_offset for one in runs if one.first_offset > first_offset]
+        for span in self._in_flight.cut(first_offset, last_offset, boundaries):
+            while run.last_offset < span.first_offset:
+                run = next(kinds)
+            if run.kind == AcknowledgeType.RENEW:
+                _add_range(renewed, span.first_offset, span.last_offset, near=0)
+            else:
+                self._begin(span, run.kind, change, pending, written)
+        self._in_flight.join(first_offset, last_offset)
+        return NONE
 
-    def _spans_by_type(self, batch: AcknowledgementBatch, first_offset: int) -> Iterable[tuple[int, Span]]:
-        """Return each type, and a span of which it is said: those are split where the type changes."""
-        types = self._types_from(batch, first_offset)
-        boundaries = [
-            first_offset + index for index in range(1, len(types)) if types[index] != types[index - 1]
-        ]
-        for span in self._in_flight.cut(first_offset, batch.last_offset, boundaries):
-            yield types[span.first_offset - first_offset if len(types) > 1 else 0], span
+    def _holds(self, member_id: str, first_offset: int, last_offset: int) -> bool:
+        for span in self._in_flight.between(first_offset, last_offset):
+            if not span.is_locked or span.member_id != member_id:
+                return False
+        return True
+
+    def _take_back(self, change: int, pending: _Change) -> None:
+        """Let the records stay as they were, whose change does not come about."""
+        for first_offset, last_offset in pending.ranges:
+            for span in self._in_flight.between(first_offset, last_offset):
+                if span.change == change:
+                    self._in_flight.finish(span, written=False)
+                    self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
+            self._in_flight.join(first_offset, last_offset)
+
+    def _renew(self, member_id: str, ranges: Sequence[OffsetRange], now_ms: int) -> ErrorCode:
+        if not self.settings.renew_enabled:
+            return ErrorCode.invalid_record_state
+        if not all(self._holds(member_id, max(first, self.start_offset), last) for first, last in ranges):
+            return ErrorCode.invalid_record_state
+        lock_ends_ms = now_ms + self.settings.record_lock_ms
+        for first_offset, last_offset in ranges:
+            first_offset = max(first_offset, self.start_offset)
+            for span in self._in_flight.cut(first_offset, last_offset) if first_offset <= last_offset else ():
+                span.lock_ends_ms = lock_ends_ms
+            self._push_lock(lock_ends_ms, first_offset, last_offset)
+            self._in_flight.join(first_offset, last_offset)
+        return NONE
 
     def _begin(self, span: Span, kind: int, change: int, pending: _Change, written: list[StateBatch]) -> None:
         if kind == AcknowledgeType.ACCEPT:
@@ -621,18 +699,18 @@ class SharePartition:
         self._in_flight.append(Span(first_offset, last_offset, together, state, count))
 
     def _next_change(self) -> int:
-        return self._last_change + 1
-
-    def _write(self, change: _Change, written: list[StateBatch]) -> Write:
         self._last_change += 1
-        self._changes[self._last_change] = change
+        return self._last_change
+
+    def _write(self, change: int, pending: _Change, written: list[StateBatch]) -> Write:
+        self._changes[change] = pending
         batches = sorted(
             (batch for batch in self._unwritten + written if batch.last_offset >= self.start_offset),
             key=lambda batch: batch.first_offset,
         )
         self._unwritten.clear()
         complete = min(self._in_flight.complete, INT32_MAX)
-        return Write(self._last_change, tuple(batches), self.start_offset, complete)
+        return Write(change, tuple(batches), self.start_offset, complete)
 
     def _push_lock(self, ends_ms: int, first_offset: int, last_offset: int) -> None:
         heappush(self._locks, (ends_ms, first_offset, last_offset))
@@ -643,6 +721,37 @@ class SharePartition:
                 if span.is_locked
             ]
             heapify(self._locks)
+
+
+def _runs(batches: Iterable[AcknowledgementBatch]) -> Iterator[_Run]:
+    """Return the runs of records with one type; a run ends where its batch does."""
+    for first_offset, last_offset, types in batches:
+        if len(types) == 1:
+            yield _Run(first_offset, last_offset, types[0])
+            continue
+        for kind, same in groupby(types):
+            count = len(list(same))
+            yield _Run(first_offset, first_offset + count - 1, kind)
+            first_offset += count
+
+
+def _adjacent(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
+    """Divide runs into such as follow each other without a gap."""
+    together: list[_Run] = []
+    for run in runs:
+        if together and run.first_offset != together[-1].last_offset + 1:
+            yield together
+            together = []
+        together.append(run)
+    if together:
+        yield together
+
+
+def _add_range(ranges: list[OffsetRange], first_offset: int, last_offset: int, near: int = NEAR) -> None:
+    """Add a range above the others: to the last one, if that ends at most ``near`` offsets below it."""
+    if ranges and first_offset - ranges[-1].last_offset <= near + 1:
+        first_offset = ranges.pop().first_offset
+    ranges.append(OffsetRange(first_offset, last_offset))
 
 
 def _add(batches: list[StateBatch], span: Span, state: DeliveryState) -> None:

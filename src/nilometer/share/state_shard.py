@@ -38,7 +38,9 @@ from nilometer.wire.errors import ErrorCode
 DEFAULT_EPOCH = 0
 """Of a share partition that is not initialized, and of a leader that has not read yet."""
 STATE_BATCHES_MAX = 10_000
-"""So many batches has one share partition, or one write, at most: as many as its leader may lock records."""
+"""So many batches has one share partition at most: as many as its leader may lock records."""
+WRITE_BATCHES_MAX = 2_000
+"""So many has one write: leaders write fewer at once."""
 DELETED_PER_CALL_MAX = 1_000
 """A call writes one batch of records: of more share partitions whose topic was deleted, the rest follows."""
 BATCHES_PER_CALL_MAX = 2_000
@@ -458,8 +460,8 @@ def _invalid(request: StateRequest) -> tuple[ErrorCode, str] | None:
 
 
 def _invalid_batches(batches: tuple[StateBatch, ...]) -> str | None:
-    if len(batches) > STATE_BATCHES_MAX:
-        return f"A write may have {STATE_BATCHES_MAX} state batches, not {len(batches)}."
+    if len(batches) > WRITE_BATCHES_MAX:
+        return f"A write may have {WRITE_BATCHES_MAX} state batches, not {len(batches)}."
     for batch in batches:
         if not 0 <= batch.first_offset <= batch.last_offset or batch.delivery_count < 0:
             return f"The state batch from {batch.first_offset} to {batch.last_offset} is invalid."

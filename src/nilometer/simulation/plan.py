@@ -24,6 +24,7 @@ from nilometer.simulation.fault_kinds import (
     Kind,
 )
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
@@ -79,6 +80,8 @@ LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
 TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
+SHARE_GROUPS_SHARE = 0.4
+"""The share of seeds that have a share group."""
 NEARLY_EXHAUSTED = 2**15 - 8
 """A producer epoch with a few more above it."""
 FAULT_PHASE_SHARE = 0.85
@@ -144,6 +147,8 @@ class Plan:
     """Whether a topic is compacted."""
     transactions: TransactionPlan | None = None
     """The transactional programs, if there are any."""
+    share: SharePlan | None = None
+    """The share group, if there is one."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
@@ -213,6 +218,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
     group = _group(random.Random(f"{seed}/group"))
     transactions = draw_transactions(random.Random(f"{seed}/transactions"))
+    share = draw_share(random.Random(f"{seed}/share"))
     membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * FAULT_PHASE_SHARE)
     paces = random.Random(f"{seed}/pace")
     machines = 1 if one_machine else brokers + (membership is not None)
@@ -227,6 +233,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         settings=_settings(chance)
         | (group.settings if group is not None else {})
         | (transactions.settings if transactions is not None else {})
+        | (share.settings if share is not None else {})
         | _cleaner(random.Random(f"{seed}/cleaner")),
         topics=topics,
         writers=_writers(chance, topics),
@@ -246,6 +253,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         reuses_names=random.Random(f"{seed}/names").random() < 0.35,
         compacts=random.Random(f"{seed}/compaction").random() < 0.35,
         transactions=transactions,
+        share=share,
     )
 
 
@@ -369,6 +377,18 @@ def draw_transactions(chance: random.Random, share: float = TRANSACTIONS_SHARE) 
         timeout_ms=chance.choice((3_000, 10_000)),
         gap_s=chance.choice((1.0, 2.5)),
         first_epoch=chance.choice((0, NEARLY_EXHAUSTED)),
+    )
+
+
+def draw_share(chance: random.Random, share: float = SHARE_GROUPS_SHARE) -> SharePlan | None:
+    if chance.random() >= share:
+        return None
+    return SharePlan(
+        members=chance.randint(2, 4),
+        limit=chance.choice((2, 3, 5)),
+        lock_ms=chance.choice((1_500, 4_000)),
+        max_record_locks=chance.choice((100, 2_000)),
+        per_second=chance.choice((1.0, 4.0)),
     )
 
 

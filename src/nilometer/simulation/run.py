@@ -37,6 +37,7 @@ from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
+from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.admin_programs import KEY, AdminProgram, Mover, TopicChurn, Trimmer
 from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
@@ -44,6 +45,7 @@ from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.program import Program
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
 from nilometer.simulation.workload.random_administrator import RandomAdministrator
 from nilometer.simulation.workload.reused_names import NameReuser
@@ -161,7 +163,7 @@ SETTLE_S: Final = 180.0
 FINDINGS_SHOWN: Final = 10
 
 _Operator = AdminProgram | RogueClient | RandomAdministrator
-_Client = Writer | _Operator | TransactionalProgram | Grantor | Guest | Reader | GroupMember
+_Client = Writer | _Operator | TransactionalProgram | Grantor | Guest | Reader | GroupMember | Program
 
 
 class RunClients:
@@ -203,7 +205,12 @@ class RunClients:
             else None
         )
         self.rights = RightsWorkload(cluster, host, flushes=durable) if plan.rights else None
-        self._larger = [each for each in (self.transactions, self.rights) if each is not None]
+        self.share = (
+            ShareWorkload(cluster, host, plan.share, flush_each=durable) if plan.share is not None else None
+        )
+        self.workers = self.share.workers if self.share is not None else []
+        larger = (self.transactions, self.rights, self.share)
+        self._larger = [each for each in larger if each is not None]
         programs = [program for each in self._larger for program in each.programs]
         self.readers += self.transactions.readers if self.transactions is not None else []
         self._rogue = RogueClient(host, cluster) if plan.rogue else None
@@ -215,7 +222,7 @@ class RunClients:
 
     @property
     def all(self) -> list[_Client]:
-        return [*self.changers, *self.readers, *self.members]
+        return [*self.changers, *self.readers, *self.members, *self.workers]
 
     @property
     def has_decided(self) -> Callable[[BrokerNode], bool] | None:
@@ -262,10 +269,13 @@ class RunClients:
                 member.start()  # it had crashed and was to be started again later
         if self.transactions is not None:
             self.transactions.restart_transformers()
+        if self.share is not None:
+            self.share.stop_disrupting()
 
     def producers(self) -> int:
         """Return how many producers there have been."""
-        programs = [one for one in (self._reuser, self._compactor, self.transactions) if one is not None]
+        several = (self._reuser, self._compactor, self.transactions, self.share)
+        programs = [one for one in several if one is not None]
         return sum(each.incarnations for each in self._writers) + sum(each.producers for each in programs)
 
     def busy(self) -> list[str]:
@@ -274,7 +284,7 @@ class RunClients:
 
     def reading(self) -> list[str]:
         """Return the names of the clients that still read."""
-        return _alive([*self.readers, *self.members])
+        return _alive([*self.readers, *self.members, *self.workers])
 
     def failed(self) -> Iterable[str]:
         for client in self.all:
@@ -286,6 +296,8 @@ class RunClients:
         return self.transactions.not_converged() if self.transactions is not None else []
 
     def group_not_settled(self) -> list[str]:
+        if self.share is not None and (unsettled := self.share.not_settled()):
+            return unsettled
         if not self.members:
             return []
         return (
@@ -494,7 +506,7 @@ class _Run:
             self._services.look_at_rest()
         await self._until(lambda: not self._clients.group_not_settled(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._clients.group_not_settled())
-        for reader in (*self._clients.readers, *self._clients.members):
+        for reader in (*self._clients.readers, *self._clients.members, *self._clients.workers):
             reader.stop()
         await self._until(lambda: not self._clients.reading(), SETTLE_S)
         if watching.done():
@@ -505,6 +517,8 @@ class _Run:
         await self._driver.stop()
         if not self._verdict.findings:
             await self._judge_at_rest()
+            if self._clients.share is not None:
+                self._verdict.find(Exit.WRONG_RESULT, self._clients.share.judge_at_rest())
         self._judge_history()
         self._verdict.find(Exit.CRASH, self._clients.failed())
 

@@ -15,6 +15,7 @@ from planted_faults import (
     replication_faults,
     rights_faults,
     settings_faults,
+    share_faults,
     storage_faults,
     transaction_faults,
 )
@@ -35,5 +36,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *ensemble_faults.FAULTS,
     *compaction_faults.FAULTS,
     *transaction_faults.FAULTS,
+    *share_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -15,6 +15,7 @@ import pytest
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import LOCAL, Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
+from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.workload.members import GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.transactions.program import TransactionPlan
@@ -53,6 +54,8 @@ class PlantedFault:
     """Whether a topic is compacted."""
     transactions: TransactionPlan | None = None
     """The transactional programs."""
+    share: SharePlan | None = None
+    """The share group."""
     administers: bool = False
     """Whether random requests of an administrator are sent."""
     membership: MembershipPlan | None = None
@@ -80,6 +83,7 @@ class PlantedFault:
         one_machine = drawn.one_machine if self.one_machine is None else self.one_machine
         group = self.group.settings if self.group is not None else {}
         transactions = self.transactions.settings if self.transactions is not None else {}
+        share = self.share.settings if self.share is not None else {}
         return replace(
             drawn,
             faults=schedule(
@@ -104,6 +108,7 @@ class PlantedFault:
             reuses_names=self.reuses_names,
             compacts=self.compacts,
             transactions=self.transactions,
+            share=self.share,
             administers=self.administers,
             membership=self.membership,
             group=self.group,
@@ -111,6 +116,7 @@ class PlantedFault:
                 **drawn.settings,
                 **group,
                 **transactions,
+                **share,
                 "replica.lag.time.max.ms": "2000",
                 **self.settings,
             },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 from share_partition_harness import (
     ACCEPT,
@@ -17,8 +19,15 @@ from share_partition_harness import (
 
 from nilometer.invariants import InvariantBroken
 from nilometer.share.delivery_state import NO_START_OFFSET, DeliveryState, StateBatch
-from nilometer.share.partition_events import AcknowledgementBatch, Dead, DeadReason, ShareSettings
-from nilometer.share.share_partition import LOCKS_PER_TURN
+from nilometer.share.partition_events import (
+    Acknowledgement,
+    AcknowledgementBatch,
+    Dead,
+    DeadReason,
+    ShareSettings,
+    Write,
+)
+from nilometer.share.share_partition import LOCKS_PER_TURN, RUNS_PER_STEP
 from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ARCHIVED
@@ -444,6 +453,63 @@ class TestLocks:
         assert len(leader.writes) == 2
 
 
+class TestInSteps:
+    """What is said of many records is taken in steps, between which others may come."""
+
+    RUNS = 2 * RUNS_PER_STEP + 10
+
+    def leader(self) -> Leader:
+        leader = Leader(max_record_locks=1_000)
+        leader.fetch(0, self.RUNS - 1, limit=self.RUNS)
+        return leader
+
+    def batches(self, *kinds: int) -> list[AcknowledgementBatch]:
+        return [AcknowledgementBatch(at, at, (kinds[at % len(kinds)],)) for at in range(self.RUNS)]
+
+    def end_of(self, steps: Generator[int, None, Acknowledgement]) -> Acknowledgement:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+
+    def test_each_step_has_few_runs_and_the_result_is_that_of_one(self) -> None:
+        in_steps, at_once = self.leader(), self.leader()
+        steps = in_steps.partition.acknowledge_in_steps("a", self.batches(ACCEPT, RELEASE), 0)
+        assert [next(steps), next(steps)] == [RUNS_PER_STEP] * 2
+        (write,) = self.end_of(steps).effects
+        assert isinstance(write, Write)
+        assert at_once.acknowledge_all(*self.batches(ACCEPT, RELEASE)) is NONE
+        in_steps.partition.on_written(write.change, ok=True)
+        assert in_steps.state == at_once.state
+        assert write.batches == at_once.writes[0].batches
+
+    def test_types_of_one_batch_are_runs_too(self) -> None:
+        leader = self.leader()
+        types = [ACCEPT, REJECT] * (self.RUNS // 2)
+        steps = leader.partition.acknowledge_in_steps("a", [AcknowledgementBatch(0, self.RUNS - 1, types)], 0)
+        assert next(steps) == RUNS_PER_STEP
+
+    @pytest.mark.parametrize("kind", [ACCEPT, RENEW])
+    def test_if_a_lock_ends_between_two_steps_nothing_has_changed(self, kind: int) -> None:
+        leader = self.leader()
+        steps = leader.partition.acknowledge_in_steps("a", self.batches(kind, RELEASE), 0)
+        next(steps)
+        assert leader.acknowledge(0, 0, ACCEPT) is (NONE if kind == RENEW else INVALID_RECORD_STATE)
+        leader.wait(LOCK_MS)
+        assert self.end_of(steps) == Acknowledgement(INVALID_RECORD_STATE)
+        leader.wait(0)
+        assert leader.partition.next_fetch_offset() == (1 if kind == RENEW else 0)
+        assert leader.partition.view(1).acquired == 0
+
+    def test_a_late_error_takes_back_what_the_first_steps_took(self) -> None:
+        leader = self.leader()
+        unknown = [*self.batches(ACCEPT)[:-1], AcknowledgementBatch(self.RUNS - 1, self.RUNS - 1, (9,))]
+        assert leader.acknowledge_all(*unknown) is INVALID_REQUEST
+        assert leader.acknowledge_all(*self.batches(ACCEPT)) is NONE
+        assert leader.partition.start_offset == self.RUNS
+
+
 class TestUntilItIsWritten:
     def test_what_waits_is_neither_acquired_nor_acknowledged_again(self) -> None:
         leader = Leader()
@@ -458,9 +524,9 @@ class TestUntilItIsWritten:
         assert leader.writes[-1].batches == (StateBatch(5, 9, AVAILABLE, 1),)
         leader.wait(LOCK_MS)
         assert len(leader.writes) == 2
-        leader.written(1)
+        leader.written(leader.writes[0].change)
         assert leader.partition.next_fetch_offset() == 0
-        leader.written(2)
+        leader.written(leader.writes[1].change)
         assert leader.state == "0-9:available×1"
 
     def test_a_write_that_failed_leaves_records_with_the_member(self) -> None:

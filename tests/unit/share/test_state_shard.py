@@ -206,6 +206,14 @@ def test_a_share_partition_has_so_many_batches_at_most(monkeypatch: pytest.Monke
     assert at.state().batches == (batch(0, 2), batch(4, 4))
 
 
+def test_a_write_has_so_many_batches_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_shard, "WRITE_BATCHES_MAX", 3)
+    at = world()
+    at.initialize(start=0)
+    assert at.write(*(batch(index, index) for index in range(4))).error is INVALID
+    assert at.write(*(batch(index, index) for index in range(3))).error is NONE
+
+
 # ── snapshots ───────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("updates", [0, 1, 3])
 def test_after_so_many_updates_the_whole_state_is_written(updates: int) -> None:

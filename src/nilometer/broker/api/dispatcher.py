@@ -66,9 +66,11 @@ class RequestDispatcher:
         if connection in self.connections:
             del self.connections[connection]
             self._admission.end(connection.context.listener, connection.peer[0])
-            for session in self._services.share_sessions.of_connection(connection):
+            sessions = self._services.share_sessions.of_connection(connection)
+            for session in sessions:
                 self._services.share_sessions.end(session)
-                self._services.share_partitions.release(session)
+            if sessions:
+                self._services.share_partitions.release_all(sessions)
 
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request failed", exc_info=error)

@@ -3,12 +3,16 @@ of those that it has acquired.
 
 A ShareFetch takes acknowledgements along, too. They are written first, then records are acquired, so that a
 member that releases a record and fetches may get it again.
+
+A member may have thousands of partitions, and acknowledge thousands of records: both are long work
+(:class:`~nilometer.broker.turns.LongWork`), which goes on slice by slice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -21,11 +25,12 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
-from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.sharing.share_partitions import LedSharePartition
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.groups.share.share_groups import MEMBER_ID_MAX
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerId,
@@ -35,19 +40,34 @@ from nilometer.identifiers import (
     uuid_from_text,
 )
 from nilometer.share.fetched_records import batches_of, fetched
-from nilometer.share.partition_events import AcknowledgementBatch, Acquired, AcquireMode
-from nilometer.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, MemberKey, ShareSession
+from nilometer.share.partition_events import AcknowledgementBatch, AcknowledgeType, Acquired, AcquireMode
+from nilometer.share.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    PARTITIONS_MAX,
+    MemberKey,
+    ShareSession,
+)
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.compression import Bytes
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.messages import milliseconds
+from nilometer.wire.primitives import LeaderIdAndEpoch
 
 NO_TOPIC = UUID(int=0)
-MEMBER_ID_MAX = 256
-"""Characters; clients of Kafka have random UUIDs."""
 PARTITION_BYTES_MAX = 4 << 20
 """So much of one partition is read in a fetch: far fewer records may be locked than would fill a response."""
+ELEMENTS_MAX = 4 * PARTITIONS_MAX
+"""Of a request: each partition of a session may be of its own topic, with an acknowledgement of one type."""
+NAMED_MAX = 256
+"""A fetch that names more partitions waits at most ``LONG_WAIT_MS``: it is in memory for as long."""
+LONG_WAIT_MS = 500
+LOADING_AT_ONCE = 64
+"""So many share partitions are loaded at once for one fetch."""
+FEW_WAITERS = 8
+"""Of more fetches that wait on a partition, each goes on in a turn of its own."""
 RENEWALS_SINCE = 2
 """The version of both APIs (KIP-1222)."""
 _NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -71,12 +91,14 @@ class _Result(msgspec.Struct):
 class _Asked:
     """What both requests have: the member, its rights, and what it acknowledges."""
 
-    def __init__(self, services: Services, request: Request) -> None:
+    def __init__(self, services: Services, request: Request, work: LongWork) -> None:
         self.services = services
         self.request = request
+        self.work = work
         body = request.body
         self.member = MemberKey(body.group_id or "", body.member_id or "")
         self.epoch: int = body.share_session_epoch
+        self.renews = bool(getattr(body, "is_renew_ack", False))
         self.results: dict[TopicIdPartition, _Result] = {}
         """In the order of the request."""
         self.acknowledgements: dict[TopicIdPartition, list[AcknowledgementBatch]] = {}
@@ -86,7 +108,7 @@ class _Asked:
         if not self.services.groups.serves_share_groups:
             raise KafkaError(ErrorCode.unsupported_version, "share.version is 0")
         group_id, member_id = self.member
-        if not group_id or not member_id or len(member_id) > MEMBER_ID_MAX:
+        if not group_id or not 0 < len(member_id) <= MEMBER_ID_MAX:
             raise KafkaError(ErrorCode.invalid_request, "a group id and a member id are required")
         if not access_of(self.services, self.request).allows(Operation.READ, ResourceType.GROUP, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
@@ -94,16 +116,30 @@ class _Asked:
     def result(self, key: TopicIdPartition) -> _Result:
         return self.results.setdefault(key, _Result())
 
-    def take_acknowledgements(self, topics: Sequence[Message]) -> None:
+    async def take_acknowledgements(self, topics: Sequence[Message]) -> None:
         for topic in topics:
             topic_id = _id_of(topic)
             for part in topic.partitions:
                 if part.acknowledgement_batches:
+                    batches: list[AcknowledgementBatch] = []
                     key = TopicIdPartition(topic_id, part.partition_index)
-                    self.acknowledgements[key] = [
-                        AcknowledgementBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
-                        for batch in part.acknowledgement_batches
-                    ]
+                    self.acknowledgements[key] = batches
+                    for batch in part.acknowledgement_batches:
+                        types = batch.acknowledge_types
+                        batches.append(AcknowledgementBatch(batch.first_offset, batch.last_offset, types))
+                        await self.work.step(1)
+                await self.work.step(1)
+
+    async def keys(self, topics: Sequence[Message]) -> list[TopicIdPartition]:
+        """Return the partitions that a list of topics names, as numbers or as elements of their own."""
+        keys: list[TopicIdPartition] = []
+        for topic in topics:
+            topic_id = _id_of(topic)
+            for part in topic.partitions:
+                keys.append(TopicIdPartition(topic_id, getattr(part, "partition_index", part)))
+                await self.work.step(1)
+            await self.work.step(1)
+        return keys
 
     def why_not(self, key: TopicIdPartition) -> ErrorCode:
         """Return why the member may not read the partition's topic; NONE if it may."""
@@ -126,45 +162,67 @@ class _Asked:
                 result.acknowledge_error = answer
             else:
                 waiting.append((result, answer))
+            await self.work.step(1)
         for result, answer in waiting:
-            result.acknowledge_error = await answer
+            result.acknowledge_error = await self.work.wait(answer)
 
     async def _acknowledge_one(
         self, key: TopicIdPartition, batches: Sequence[AcknowledgementBatch]
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
         if (error := self.why_not(key)) is not NONE:
             return error
+        if not self.renews and any(AcknowledgeType.RENEW in batch.types for batch in batches):
+            return ErrorCode.invalid_request
         try:
-            led = await self.services.share_partitions.get(self.member.group_id, key)
+            led = self.services.share_partitions.of_acknowledgement(self.member.group_id, key)
         except KafkaError as refused:
             return refused.code
-        answer = led.acknowledge(self.member.member_id, batches)
-        led.drop_if_unused()
-        return answer
+        return await led.acknowledge(self.member.member_id, batches, self.work)
 
-    def end_session(self, session: ShareSession) -> None:
+    async def end_session(self, session: ShareSession) -> None:
         self.services.share_sessions.end(session)
-        self.services.share_partitions.release(session)
+        await self.services.share_partitions.release(session, self.work)
 
     # --- the response
 
-    def topics(
-        self, hints: LeaderHints, topic_name: str, fields_of: Callable[[_Result], dict[str, object]]
-    ) -> tuple[Message, ...]:
-        make = self.request.make
-        by_topic: dict[str, list[Message]] = {}
+    async def topics(self, topic_type: str, hints: LeaderHints) -> Sequence[Message]:
+        """Return the topics of the response, which are made when they are encoded."""
+        by_topic: dict[str, list[tuple[int, _Result, LeaderIdAndEpoch | None]]] = {}
         for (topic_id, index), result in self.results.items():
-            fields = fields_of(result)
-            leader_id, leader_epoch = 0, 0
-            if fields["error_code"] in _NOT_LEADER:
-                leader_id, leader_epoch = hints.leader(uuid_from_text(topic_id), index)
-            leader = make("LeaderIdAndEpoch", leader_id=leader_id, leader_epoch=leader_epoch)
-            part = make("PartitionData", partition_index=index, current_leader=leader, **fields)
-            by_topic.setdefault(topic_id, []).append(part)
-        return tuple(
-            make(topic_name, topic_id=uuid_from_text(topic_id), partitions=tuple(parts))
-            for topic_id, parts in by_topic.items()
+            leader = None
+            if self.error_of(result) in _NOT_LEADER:
+                leader = hints.leader(uuid_from_text(topic_id), index)
+            by_topic.setdefault(topic_id, []).append((index, result, leader))
+            await self.work.step(1)
+        return LazySequence(partial(self._topic, topic_type), list(by_topic.items()))
+
+    def _topic(
+        self, topic_type: str, topic: tuple[str, list[tuple[int, _Result, LeaderIdAndEpoch | None]]]
+    ) -> Message:
+        topic_id, parts = topic
+        return self.request.make(
+            topic_type, topic_id=uuid_from_text(topic_id), partitions=LazySequence(self._partition, parts)
         )
+
+    def _partition(self, part: tuple[int, _Result, LeaderIdAndEpoch | None]) -> Message:
+        index, result, leader = part
+        leader_id, leader_epoch = (0, 0) if leader is None else leader
+        return self.request.make(
+            "PartitionData",
+            partition_index=index,
+            current_leader=self.request.make(
+                "LeaderIdAndEpoch", leader_id=leader_id, leader_epoch=leader_epoch
+            ),
+            **self.fields_of(result),
+        )
+
+    def error_of(self, result: _Result) -> ErrorCode:
+        """Return the error of a partition that clients take for its leader's."""
+        return result.acknowledge_error
+
+    def fields_of(self, result: _Result) -> dict[str, object]:
+        """Return what the part of a partition has besides its number and its leader."""
+        return {"error_code": result.acknowledge_error, "error_message": None}
 
     def respond_with(
         self, error: KafkaError | None, hints: LeaderHints, topics: Sequence[Message], **fields: object
@@ -178,22 +236,27 @@ class _Asked:
         return self.request.respond(
             error_code=NONE if error is None else error.code,
             error_message=None if error is None else error.message or None,
-            responses=() if error is not None else tuple(topics),
+            responses=() if error is not None else topics,
             node_endpoints=endpoints,
             **fields,
         )
 
 
 class _Wait:
-    """A fetch that waits for records: new ones, or such as become available again."""
+    """A fetch that waits for records: new ones, or such as become available again.
+
+    It notices what comes while the fetch looks, too: the fetch looks again then.
+    """
 
     for_replica = False
 
-    def __init__(self, watched: Sequence[FetchWatchable]) -> None:
-        self._watched = watched
+    def __init__(self) -> None:
+        self._watched: list[FetchWatchable] = []
         self._is_over = asyncio.get_running_loop().create_future()
-        for one in watched:
-            one.fetch_waiters.add(self)
+
+    def watch(self, one: FetchWatchable) -> None:
+        self._watched.append(one)
+        one.fetch_waiters.add(self)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         self.end()
@@ -208,26 +271,39 @@ class _Wait:
         if not self._is_over.done():
             self._is_over.set_result(None)
 
+    def begin(self) -> None:
+        """What has come so far is looked at now."""
+        if self._is_over.done():
+            self._is_over = asyncio.get_running_loop().create_future()
+
     async def over(self, seconds: float) -> None:
         """Return when there is something, or after ``seconds``."""
-        try:
-            await asyncio.wait((self._is_over,), timeout=seconds)
-        finally:
-            for one in self._watched:
-                one.fetch_waiters.discard(self)
+        await asyncio.wait((self._is_over,), timeout=seconds)
+
+    @property
+    def has_many_beside(self) -> bool:
+        """Whether many wait for the same."""
+        return any(len(one.fetch_waiters) > FEW_WAITERS for one in self._watched[:FEW_WAITERS])
+
+    def stop(self) -> None:
+        for one in self._watched:
+            one.fetch_waiters.discard(self)
 
 
 class _ShareFetch(_Asked):
-    def __init__(self, services: Services, request: Request) -> None:
-        super().__init__(services, request)
+    def __init__(self, services: Services, request: Request, work: LongWork) -> None:
+        super().__init__(services, request, work)
         body = request.body
         self._left: int = max(0, body.max_records)
         self._batch_size: int = max(1, body.batch_size)
         self._mode = AcquireMode.BATCH_OPTIMIZED
         self._settings = services.share_partitions.settings(self.member.group_id)
+        self._max_wait_ms = milliseconds(body.max_wait)
         self._led: dict[TopicIdPartition, LedSharePartition] = {}
-        self._hosted: dict[FetchWatchable, None] = {}
         self._offsets: dict[TopicIdPartition, int] = {}
+        """The partitions that are read now, and from where."""
+        self._asked: list[FetchPartition] = []
+        """The same, for the reader."""
         self._has_ended_early = False
         self._bytes_max = min(body.max_bytes, services.config.fetch_max_bytes)
         if self._has_quota:
@@ -248,91 +324,132 @@ class _ShareFetch(_Asked):
             if mode not in tuple(AcquireMode):
                 raise KafkaError(ErrorCode.invalid_request, f"there is no acquire mode {mode}")
             self._mode = AcquireMode(mode)
-            self.take_acknowledgements(body.topics)
+            await self.take_acknowledgements(body.topics)
             if self.epoch == INITIAL_EPOCH and self.acknowledgements:
                 raise KafkaError(ErrorCode.invalid_request, "a new share session acknowledges nothing")
-            is_renewal = bool(getattr(body, "is_renew_ack", False))
-            if is_renewal and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait):
+            if self.renews and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait):
                 raise KafkaError(ErrorCode.invalid_request, "a renewal fetches no records")
+            added, removed = await self.keys(body.topics), await self.keys(body.forgotten_topics_data)
             session, replaced = services.share_sessions.begin(
-                self.member,
-                self.epoch,
-                self.request.connection,
-                _keys(body.topics),
-                _keys(body.forgotten_topics_data),
+                self.member, self.epoch, self.request.connection, added, removed
             )
         except KafkaError as refused:
-            return self.respond(refused)
-        if replaced is not None:
-            services.share_partitions.release(replaced)
+            return await self.respond(refused)
+        if len(added) + len(removed) > NAMED_MAX:
+            self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS)
+        await self._leave(session, removed if replaced is None else replaced.partitions)
+        await services.share_partitions.wait_released(self.member)
         await self.acknowledge()
         if self.epoch == FINAL_EPOCH:
-            self.end_session(session)
-        elif not is_renewal and self._left:
+            await self.end_session(session)
+        elif not self.renews and self._left and body.max_bytes > 0:
             await self._fetch(session)
             session.rotate([key for key, result in self.results.items() if result.acquired])
         if self.epoch != INITIAL_EPOCH:
             self.results = {key: result for key, result in self.results.items() if result.is_told}
-        return self.respond()
+        return await self.respond()
+
+    async def _leave(self, session: ShareSession, keys: Iterable[TopicIdPartition]) -> None:
+        """Leave the partitions that the session has no more. What the member holds of them stays locked."""
+        for key in keys:
+            if key not in session.partitions:
+                self.services.share_partitions.leave(self.member, key)
+            await self.work.step(1)
 
     # --- reading
 
     async def _fetch(self, session: ShareSession) -> None:
         """Acquire records, if need be after a wait."""
-        clock = self.services.runtime.clock
-        deadline_ms = clock.monotonic_ms() + milliseconds(self.request.body.max_wait)
-        await self._load(session)
+        deadline_ms = self.services.runtime.clock.monotonic_ms() + self._max_wait_ms
+        wait = _Wait()
+        try:
+            await self._load(session)
+            if self._max_wait_ms > 0:
+                for led in self._led.values():
+                    wait.watch(led)
+                    wait.watch(led.partition)
+                    await self.work.step(1)
+            await self._acquire_until(deadline_ms, wait)
+        finally:
+            wait.stop()
+            if not self.services.share_sessions.has(self.member):  # it ended with the connection meanwhile
+                self.services.share_partitions.release_all([session])
+
+    async def _acquire_until(self, deadline_ms: int, wait: _Wait) -> None:
+        """Look for records until there are some; after a wait, when others have come or time is over."""
+        clock, connection = self.services.runtime.clock, self.request.connection
         reader = self._reader()
         while True:
-            reader.read()
+            wait.begin()
+            await self._prepare()
+            for asked in reader.begin():
+                connection.expect(max(reader.max_bytes, reader.bytes_read))
+                reader.read_next(asked)
+                await self.work.step(1)
+            connection.expect(reader.bytes_read)
             left_ms = deadline_ms - clock.monotonic_ms()
             is_final = left_ms <= 0 or self._has_ended_early or self._has_failed
             if reader.has_cold:
-                self.request.connection.expect(reader.max_bytes)
-                reader.take_cold(await self.services.runtime.disk.offload(reader.read_cold))
-            if (reader.bytes_read >= self._bytes_min or is_final) and self._acquire(reader):
+                connection.expect(reader.max_bytes)
+                cold = self.services.runtime.disk.offload(reader.read_cold)
+                reader.take_cold(await self.work.wait(cold))
+            if (reader.bytes_read >= self._bytes_min or is_final) and await self._acquire(reader):
                 return
             reader.drop()
             if is_final:
                 return
-            await self._wait(left_ms / 1000)
+            await self._wait(wait, left_ms / 1000)
 
     @property
     def _has_failed(self) -> bool:
         return any(result.error is not NONE for result in self.results.values())
 
     async def _load(self, session: ShareSession) -> None:
-        for key in list(session.partitions):
+        partitions = self.services.share_partitions
+        group_id = self.member.group_id
+        keys = list(session.partitions)
+        loading: deque[asyncio.Future[KafkaError | None]] = deque()
+        for key in keys:
             result = self.result(key)
-            if (error := self.why_not(key)) is not NONE:
-                result.error = error
-                continue
-            try:
-                led = self._led[key] = await self.services.share_partitions.get(self.member.group_id, key)
-                led.members[self.member.member_id] = None
-            except KafkaError as refused:
-                result.error, result.message = refused.code, refused.message
+            result.error = self.why_not(key)
+            if result.error is NONE:
+                try:
+                    led = partitions.begin(group_id, key)
+                except KafkaError as refused:
+                    result.error, result.message = refused.code, refused.message
+                else:
+                    if led.core is None and led.loading is not None:
+                        loading.append(led.loading)
+            if len(loading) >= LOADING_AT_ONCE:
+                await self.work.wait(asyncio.wait((loading.popleft(),)))
+            await self.work.step(1)
+        for key in keys:
+            result = self.result(key)
+            if result.error is NONE:
+                try:
+                    led = self._led[key] = await partitions.get(group_id, key)
+                    led.members[self.member.member_id] = None
+                except KafkaError as refused:
+                    result.error, result.message = refused.code, refused.message
+            await self.work.step(1)
 
     def _reader(self) -> FetchReader:
         services = self.services
         return FetchReader(
             services.replicas,
             ReaderIdentity(BrokerId(-1), NO_BROKER_EPOCH, self._settings.read_committed, ""),
-            self._to_read,
+            lambda: self._asked,
             max_bytes=self._bytes_max,
-            on_found=self._note,
+            on_found=lambda asked, partition: None,
             quota=services.replication_quotas.leader,
             now_us=services.turns.now_us,
             memory=services.response_memory,
         )
 
-    def _note(self, _asked: FetchPartition, partition: Partition) -> None:
-        self._hosted[partition] = None
-
-    def _to_read(self) -> list[FetchPartition]:
-        """Return the partitions that have room for records, each from where they are read next."""
-        asked: list[FetchPartition] = []
+    async def _prepare(self) -> None:
+        """Note the partitions that have room for records, each with where it is read next."""
         self._offsets.clear()
+        self._asked = []
         for key, led in self._led.items():
             led.end_locks()
             core = led.core
@@ -341,33 +458,34 @@ class _ShareFetch(_Asked):
             elif core.can_acquire():
                 offset = self._offsets[key] = core.next_fetch_offset()
                 topic = TopicKey(uuid_from_text(key.topic_id).bytes, None)
-                asked.append(FetchPartition(topic, key.partition, offset, PARTITION_BYTES_MAX))
-        return asked
+                self._asked.append(FetchPartition(topic, key.partition, offset, PARTITION_BYTES_MAX))
+            await self.work.step(1)
 
-    def _acquire(self, reader: FetchReader) -> bool:
+    async def _acquire(self, reader: FetchReader) -> bool:
         """Acquire what was read; return whether there is anything to respond."""
         for key, outcome in zip(self._offsets, reader.outcomes, strict=True):
-            self._acquire_one(key, outcome)
+            await self.work.step(1 + self._acquire_one(key, outcome))
         reader.count_sent()
         return any(result.is_told and not result.has_acknowledged for result in self.results.values()) or any(
             result.acquired for result in self.results.values()
         )
 
-    def _acquire_one(self, key: TopicIdPartition, outcome: FetchOutcome) -> None:
+    def _acquire_one(self, key: TopicIdPartition, outcome: FetchOutcome) -> int:
+        """Acquire what was read of one partition; return of how many batches that was."""
         led, result = self._led[key], self.result(key)
         core = led.core
         if outcome.error is ErrorCode.offset_out_of_range:
-            return  # the log begins later now, or the high watermark is behind after an election
+            return 0  # the log begins later now, or the high watermark is behind after an election
         if outcome.error is not NONE or core is None or led.is_dropped:
             result.error = outcome.error if outcome.error is not NONE else ErrorCode.not_leader_or_follower
-            return
+            return 0
         if not outcome.size or self._left <= 0:
-            return
+            return 0
         try:
             found = fetched(outcome.records, self._offsets[key], outcome.aborted or ())
         except CorruptBatch as corrupt:
             result.error, result.message = corrupt.code, corrupt.message
-            return
+            return 0
         acquired, effects = core.acquire(
             self.member.member_id,
             found,
@@ -382,16 +500,18 @@ class _ShareFetch(_Asked):
             result.acquired = acquired
             result.records = batches_of(outcome.records, acquired)
             self._left -= sum(one.last_offset - one.first_offset + 1 for one in acquired)
+        return len(found.batches)
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait(self, wait: _Wait, seconds: float) -> None:
         connection = self.request.connection
         connection.expect(0)
-        wait = _Wait([*self._hosted, *self._led.values()])
         connection.complete_early = partial(self._end_early, wait)
         try:
-            await wait.over(seconds)
+            await self.work.wait(wait.over(seconds))
         finally:
             connection.complete_early = None
+        if wait.has_many_beside:
+            await self.services.turns.wait_next()
 
     def _end_early(self, wait: _Wait) -> None:
         """Another request of this connection waits."""
@@ -400,10 +520,10 @@ class _ShareFetch(_Asked):
 
     # --- the response
 
-    def respond(self, error: KafkaError | None = None) -> Reply:
+    async def respond(self, error: KafkaError | None = None) -> Reply:
         hints = LeaderHints(self.services, self.request.context.listener)
-        topics = self.topics(hints, "ShareFetchableTopicResponse", self._partition)
-        lock_ms = self._settings.record_lock_duration_ms
+        topics = await self.topics("ShareFetchableTopicResponse", hints)
+        lock_ms = self._settings.record_lock_duration_ms if error is None else 0
         return self.respond_with(
             error,
             hints,
@@ -426,24 +546,26 @@ class _ShareFetch(_Asked):
             self.request.connection.mute(throttle_ms)
         return throttle_ms
 
-    def _partition(self, result: _Result) -> dict[str, object]:
-        make = self.request.make
+    def error_of(self, result: _Result) -> ErrorCode:
+        return result.error
+
+    def fields_of(self, result: _Result) -> dict[str, object]:
         return {
             "error_code": result.error,
             "error_message": result.message,
             "acknowledge_error_code": int(result.acknowledge_error),
             "acknowledge_error_message": None,
             "records": bytes(result.records),
-            "acquired_records": tuple(
-                make(
-                    "AcquiredRecords",
-                    first_offset=one.first_offset,
-                    last_offset=one.last_offset,
-                    delivery_count=one.delivery_count,
-                )
-                for one in result.acquired
-            ),
+            "acquired_records": tuple(map(self._acquired, result.acquired)),
         }
+
+    def _acquired(self, one: Acquired) -> Message:
+        return self.request.make(
+            "AcquiredRecords",
+            first_offset=one.first_offset,
+            last_offset=one.last_offset,
+            delivery_count=one.delivery_count,
+        )
 
 
 def _id_of(topic: Message) -> TopicId:
@@ -451,55 +573,64 @@ def _id_of(topic: Message) -> TopicId:
     return topic_id_of(topic.topic_id or NO_TOPIC)
 
 
-def _keys(topics: Sequence[Message]) -> list[TopicIdPartition]:
-    """Return the partitions that a list of topics names, as numbers or as elements of their own."""
-    return [
-        TopicIdPartition(_id_of(topic), getattr(part, "partition_index", part))
-        for topic in topics
-        for part in topic.partitions
-    ]
-
-
 class _ShareAcknowledge(_Asked):
     async def run(self) -> Reply:
         body, services = self.request.body, self.services
         try:
             self.check()
-            self.take_acknowledgements(body.topics)
+            await self.take_acknowledgements(body.topics)
             if self.epoch == INITIAL_EPOCH:
                 raise KafkaError(ErrorCode.invalid_share_session_epoch, "it begins no session")
             session = services.share_sessions.of(self.member, self.epoch, self.request.connection)
         except KafkaError as refused:
-            return self.respond(refused)
+            return await self.respond(refused)
         await self.acknowledge()
         if self.epoch == FINAL_EPOCH:
-            self.end_session(session)
-        return self.respond()
+            await self.end_session(session)
+        return await self.respond()
 
-    def respond(self, error: KafkaError | None = None) -> Reply:
+    async def respond(self, error: KafkaError | None = None) -> Reply:
         hints = LeaderHints(self.services, self.request.context.listener)
-        topics = self.topics(hints, "ShareAcknowledgeTopicResponse", self._partition)
+        topics = await self.topics("ShareAcknowledgeTopicResponse", hints)
         fields: dict[str, object] = {}
         if self.request.version >= RENEWALS_SINCE:
-            lock_ms = self.services.share_partitions.settings(self.member.group_id).record_lock_duration_ms
+            settings = self.services.share_partitions.settings(self.member.group_id)
+            lock_ms = settings.record_lock_duration_ms if error is None else 0
             fields["acquisition_lock_timeout"] = timedelta(milliseconds=lock_ms)
         return self.respond_with(error, hints, topics, **fields)
 
-    def _partition(self, result: _Result) -> dict[str, object]:
-        return {"error_code": result.acknowledge_error, "error_message": None}
+
+async def fetch_long(services: Services, request: Request, work: LongWork) -> Reply:
+    return await _ShareFetch(services, request, work).run()
+
+
+async def acknowledge_long(services: Services, request: Request, work: LongWork) -> Reply:
+    return await _ShareAcknowledge(services, request, work).run()
 
 
 def handle_fetch(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _ShareFetch(services, request).run(), "ShareFetch")
+    return spawn(services, fetch_long(services, request, LongWork(services.turns)), "ShareFetch")
 
 
 def handle_acknowledge(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _ShareAcknowledge(services, request).run(), "ShareAcknowledge")
+    return spawn(services, acknowledge_long(services, request, LongWork(services.turns)), "ShareAcknowledge")
 
 
 _RIGHTS = (Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC))
 
-FETCH = ApiSpec(key=ApiKey.SHARE_FETCH, versions=(1, 2), handle=handle_fetch, rights=_RIGHTS)
+FETCH = ApiSpec(
+    key=ApiKey.SHARE_FETCH,
+    versions=(1, 2),
+    handle=handle_fetch,
+    handle_long=fetch_long,
+    elements_max=ELEMENTS_MAX,
+    rights=_RIGHTS,
+)
 ACKNOWLEDGE = ApiSpec(
-    key=ApiKey.SHARE_ACKNOWLEDGE, versions=(1, 2), handle=handle_acknowledge, rights=_RIGHTS
+    key=ApiKey.SHARE_ACKNOWLEDGE,
+    versions=(1, 2),
+    handle=handle_acknowledge,
+    handle_long=acknowledge_long,
+    elements_max=ELEMENTS_MAX,
+    rights=_RIGHTS,
 )

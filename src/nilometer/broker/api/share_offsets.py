@@ -73,6 +73,8 @@ async def _describe_group(services: Services, request: Request, asked: Message) 
     if error is NONE:
         reply = await _ask(services, ShareGroupPartitions(asked.group_id))
         error, message = reply.error_code, reply.error_message
+        if error is ErrorCode.group_id_not_found:
+            error, message = NONE, None  # as Kafka: a group without a state
         if error is NONE:
             wanted = _wanted(services, asked, reply.initialized)
             topics = await _describe_topics(services, request, asked.group_id, wanted, reply.initialized)
@@ -114,7 +116,7 @@ async def _describe_topics(
                 continue
             parts = [_failed(request, index, ErrorCode.topic_authorization_failed) for index in partitions]
         elif topic is None:
-            parts = [_failed(request, index, ErrorCode.unknown_topic_or_partition) for index in partitions]
+            parts = [_described(request, index, NO_START_OFFSET, 0, UNKNOWN_LAG) for index in partitions]
         else:
             known = initialized.get(uuid_from_text(topic.id), frozenset())
             parts = await _describe_partitions(services, request, group_id, topic, partitions, known)
@@ -268,6 +270,7 @@ async def _delete(services: Services, request: Request) -> Reply:
     body = request.body
     error, message = _why_not(services, request, Operation.DELETE, body.group_id), None
     errors: dict[str, ErrorCode] = {}
+    found_ids: dict[str, UUID] = {}
     if error is NONE:
         ids: dict[UUID, str] = {}
         for topic in body.topics:
@@ -280,6 +283,11 @@ async def _delete(services: Services, request: Request) -> Reply:
                 ids[uuid_from_text(found.id)] = topic.topic_name
         reply = await _ask(services, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
         error, message = reply.error_code, reply.error_message
+        for topic_id, name in ids.items():
+            if topic_id in reply.initialized:
+                found_ids[name] = topic_id
+            else:
+                errors[name] = ErrorCode.unknown_topic_or_partition
         for topic_id, of_topic in reply.errors.items():
             for failed in of_topic.values():
                 errors[ids[topic_id]] = failed
@@ -287,16 +295,17 @@ async def _delete(services: Services, request: Request) -> Reply:
             audit_own_change(services, request, group_id=body.group_id)
     topics = ()
     if error is NONE:
-        topics = tuple(_deleted(services, request, topic.topic_name, errors) for topic in body.topics)
+        topics = tuple(_deleted(request, topic.topic_name, found_ids, errors) for topic in body.topics)
     return request.respond(error_code=error, error_message=message, responses=topics)
 
 
-def _deleted(services: Services, request: Request, name: str, errors: Mapping[str, ErrorCode]) -> Message:
-    found = services.image.topic(name)
+def _deleted(
+    request: Request, name: str, ids: Mapping[str, UUID], errors: Mapping[str, ErrorCode]
+) -> Message:
     return request.make(
         "DeleteShareGroupOffsetsResponseTopic",
         topic_name=name,
-        topic_id=None if found is None else uuid_from_text(found.id),
+        topic_id=ids.get(name),
         error_code=errors.get(name, NONE),
         error_message=None,
     )

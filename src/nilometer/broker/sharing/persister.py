@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
 from nilometer.identifiers import topic_id_of, uuid_from_text
@@ -52,6 +54,11 @@ COMPLETE_COUNT_SINCE = 1
 """The version of WriteShareGroupState (KIP-1226)."""
 PER_REQUEST_MAX = 60
 """Share partitions in a request: brokers handle so many as a whole."""
+BATCHES_AT_ONCE = 250
+"""Of the state batches of share partitions, so many are written at once, or those of one write less; what
+members acknowledge record by record may be many times as much."""
+DECISION_ELEMENTS = 64
+"""As so many elements of long work counts a share partition that a group begins or deletes."""
 AWAY = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -63,6 +70,9 @@ AWAY = frozenset(
     }
 )
 """The errors of a coordinator that moves, or cannot be reached."""
+
+
+_FIRST = attrgetter("first_offset")
 
 
 class _Asked(NamedTuple):
@@ -85,7 +95,9 @@ class SharePersister:
         metadata: MetadataLog,
         coordinator: ShareCoordinator,
         connections: PeerConnections,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._broker_id = broker_id
         self._runtime = runtime
         self._tasks = tasks
@@ -125,20 +137,35 @@ class SharePersister:
                 epochs = self._writes[key][0].epochs
                 taken = [one for one in self._writes[key] if one.epochs == epochs]
                 self._writes[key] = [one for one in self._writes[key] if one.epochs != epochs]
-                newest = taken[-1].write
-                reply = await self.ask(
-                    WriteState(
-                        key,
-                        *epochs,
-                        newest.start_offset,
-                        newest.delivery_complete_count,
-                        tuple(batch for one in taken for batch in one.write.batches),
-                    )
-                )
+                error = await self._write_together(key, epochs, [one.write for one in taken])
                 for one in taken:
-                    one.done(reply.error)
+                    one.done(error)
         finally:
             del self._writes[key]
+
+    async def _write_together(
+        self, key: SharePartitionKey, epochs: tuple[int, int], writes: Sequence[Write]
+    ) -> ErrorCode:
+        """Write in the order of the offsets, some batches after the others; return the first error.
+
+        If a later part fails, the coordinator has an earlier one although its members get an error: as if the
+        response to the whole had been lost.
+        """
+        batches = sorted((batch for one in writes for batch in one.batches), key=_FIRST)
+        newest = writes[-1]
+        for first in range(0, len(batches) or 1, BATCHES_AT_ONCE):
+            reply = await self.ask(
+                WriteState(
+                    key,
+                    *epochs,
+                    newest.start_offset,
+                    newest.delivery_complete_count,
+                    tuple(batches[first : first + BATCHES_AT_ONCE]),
+                )
+            )
+            if reply.error is not NONE:
+                return reply.error
+        return NONE
 
     async def carry_out(self, action: InitializeShareState | DeleteShareState) -> ShareStateResult:
         """Begin or delete the states that a share group's coordinator has decided on."""
@@ -151,7 +178,12 @@ class SharePersister:
                     requests.append(InitializeState(key, action.state_epoch, start_offset))
                 else:
                     requests.append(DeleteState(key))
-        replies = await asyncio.gather(*(self.ask(request) for request in requests))
+        work = LongWork(self._turns)
+        asking: list[asyncio.Future[StateReply]] = []
+        for request in requests:
+            asking.append(asyncio.ensure_future(self.ask(request)))
+            await work.step(DECISION_ELEMENTS)
+        replies = await asyncio.gather(*asking)
         errors: dict[UUID, dict[int, ErrorCode]] = {}
         for reply in replies:
             if reply.error is not NONE:
@@ -222,13 +254,20 @@ class SharePersister:
 
 def _together(queue: Sequence[_Asked]) -> list[list[_Asked]]:
     """Divide what is asked into requests: of one kind, and about share partitions of one group, each named
-    once."""
+    once, with few batches."""
     requests: dict[tuple[type, str], list[dict[SharePartitionKey, _Asked]]] = {}
+    batches: dict[tuple[type, str], int] = {}
     for one in queue:
-        of_kind = requests.setdefault((type(one.request), one.request.key.group_id), [{}])
-        if one.request.key in of_kind[-1] or len(of_kind[-1]) >= PER_REQUEST_MAX:
+        kind = type(one.request), one.request.key.group_id
+        of_kind = requests.setdefault(kind, [{}])
+        count = len(one.request.batches) if isinstance(one.request, WriteState) else 0
+        together = batches.get(kind, 0) + count
+        is_full = len(of_kind[-1]) >= PER_REQUEST_MAX or (of_kind[-1] and together > BATCHES_AT_ONCE)
+        if is_full or one.request.key in of_kind[-1]:
             of_kind.append({})
+            together = count
         of_kind[-1][one.request.key] = one
+        batches[kind] = together
     return [list(request.values()) for of_kind in requests.values() for request in of_kind]
 
 

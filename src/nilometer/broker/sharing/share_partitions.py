@@ -23,6 +23,7 @@ from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.persister import AWAY, SharePersister
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.groups.settings import ShareGroupConfig
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
@@ -37,7 +38,7 @@ from nilometer.share.partition_events import (
     ShareSettings,
     Write,
 )
-from nilometer.share.sessions import ShareSession
+from nilometer.share.sessions import MemberKey, ShareSession
 from nilometer.share.share_partition import SharePartition
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
@@ -45,7 +46,16 @@ logger = logging.getLogger("nilometer.broker.sharing")
 
 SHARE_PARTITIONS_MAX = 20_000
 """So many are kept on a broker; a further one is not loaded."""
+RELEASED_AT_ONCE = 256
+"""So many share partitions of a lost connection are released at once, more slice by slice."""
 _TAKEN_OVER = (ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch)
+_TOLD = (
+    NONE,
+    ErrorCode.group_id_not_found,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_leader_or_follower,
+)
+"""The errors that members get as they are; UNKNOWN_SERVER_ERROR stands for others."""
 
 
 def share_settings(config: ShareGroupConfig) -> ShareSettings:
@@ -118,17 +128,21 @@ class LedSharePartition:
 
     # --- what members do
 
-    def acknowledge(
-        self, member_id: str, batches: Sequence[AcknowledgementBatch]
+    async def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch], work: LongWork
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Return the error of an acknowledgement, or its future if it is written first."""
         core = self.core
         if core is None or self.is_dropped:
             return ErrorCode.not_leader_or_follower
-        now_ms = self._host.now_ms()
         self.end_locks()
-        error, effects = core.acknowledge(member_id, batches, now_ms)
+        error, effects = await work.go_through(
+            core.acknowledge_in_steps(member_id, batches, self._host.now_ms())
+        )
+        if self.is_dropped:
+            return ErrorCode.not_leader_or_follower
         if error is not NONE:
+            self._schedule()
             return error
         self._host.counts.note_acknowledged(batches)
         answer: ErrorCode | asyncio.Future[ErrorCode] = NONE
@@ -149,8 +163,15 @@ class LedSharePartition:
     def note_acquired(self, acquired: Sequence[Acquired]) -> None:
         self._host.counts.note_acquired(self.key.group_id, acquired)
 
+    def leave(self, member_id: str) -> None:
+        """The member's session has the partition no more; what the member holds stays locked."""
+        self.members.pop(member_id, None)
+        self.drop_if_unused()
+
     def drop_if_unused(self) -> None:
-        if not self.members and not self._writes and not self._burying and not self.is_dropped:
+        if self.members or self._writes or self._burying or self.is_dropped:
+            return
+        if self.core is None or self.core.next_deadline_ms() is None:
             self._host.drop(self)
 
     def resume(self) -> None:
@@ -256,16 +277,20 @@ class LedSharePartition:
         deadline_ms = None if self.core is None else self.core.next_deadline_ms()
         if deadline_ms is not None:
             wait_s = max(0, deadline_ms - self._host.now_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self.end_locks)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.end_locks()
+        self.drop_if_unused()
 
 
 def acknowledgement_error(error: ErrorCode) -> ErrorCode:
     """Return what a member is told if its acknowledgement was not written, as Kafka does."""
-    if error is ErrorCode.fenced_leader_epoch:
+    if error in _TAKEN_OVER:
         return ErrorCode.not_leader_or_follower
     if error in AWAY:
         return ErrorCode.coordinator_not_available
-    return error
+    return error if error in _TOLD else ErrorCode.unknown_server_error
 
 
 class SharePartitions:
@@ -279,6 +304,7 @@ class SharePartitions:
         dead_letters: DeadLetters,
         counts: ShareCounts,
         settings_of: Callable[[str], ShareGroupConfig],
+        turns: Turns,
     ) -> None:
         """``settings_of`` returns the configuration of a group."""
         self.now_ms = runtime.clock.monotonic_ms
@@ -293,6 +319,9 @@ class SharePartitions:
         self._led: dict[TopicIdPartition, dict[str, LedSharePartition]] = {}
         """By partition, and by group."""
         self._count = 0
+        self._turns = turns
+        self._releasing: dict[MemberKey, asyncio.Future[None]] = {}
+        """The members whose former sessions still hold records."""
         replicas.add_hosting_listener(self._on_hosted)
 
     def __iter__(self) -> Iterator[LedSharePartition]:
@@ -307,8 +336,8 @@ class SharePartitions:
         one = self._led.get(key, {}).get(group_id)
         return one if one is not None and one.core is not None else None
 
-    async def get(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
-        """Return the share partition, loaded first if need be. Raises KafkaError."""
+    def begin(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
+        """Return the share partition; one that was not loaded begins to be. Raises KafkaError."""
         partition = self._replicas.partition_by_raw_id(uuid_from_text(key.topic_id).bytes, key.partition)
         leader = partition.leader
         one = self._led.get(key, {}).get(group_id)
@@ -325,6 +354,20 @@ class SharePartitions:
             self._led.setdefault(key, {})[group_id] = one
             self._count += 1
             one.loading = self._tasks.spawn(self._load(one), name=f"loading {one}")
+        return one
+
+    def of_acknowledgement(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
+        """Return the share partition of which records may be held: it is loaded. Raises KafkaError."""
+        partition = self._replicas.partition_by_raw_id(uuid_from_text(key.topic_id).bytes, key.partition)
+        leader_epoch = partition.leader.leader_epoch
+        one = self.loaded(group_id, key)
+        if one is None or one.partition is not partition or one.epochs[1] != leader_epoch:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, "no member has fetched it here")
+        return one
+
+    async def get(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
+        """Return the share partition, loaded first if need be. Raises KafkaError."""
+        one = self.begin(group_id, key)
         if one.core is None and one.loading is not None:
             refused = await asyncio.shield(one.loading)
             if refused is not None:
@@ -337,13 +380,46 @@ class SharePartitions:
         one.resume()
         return one
 
-    def release(self, session: ShareSession) -> None:
-        """Release what the member of an ended session holds."""
-        group_id, member_id = session.member
-        for key in session.partitions:
-            one = self.loaded(group_id, key)
-            if one is not None:
-                one.release_member(member_id)
+    async def release(self, session: ShareSession, work: LongWork) -> None:
+        """Release what the member of an ended session holds. Its next session waits until that is done."""
+        member = session.member
+        await self.wait_released(member)
+        released = self._releasing[member] = asyncio.get_running_loop().create_future()
+        try:
+            for key in session.partitions:
+                self._release_one(member, key)
+                await work.step(1)
+        finally:
+            del self._releasing[member]
+            released.set_result(None)
+
+    async def wait_released(self, member: MemberKey) -> None:
+        """Wait until what the member's former session held is released."""
+        while (releasing := self._releasing.get(member)) is not None:
+            await asyncio.shield(releasing)
+
+    def release_all(self, sessions: Sequence[ShareSession]) -> None:
+        """Release what the members of a lost connection hold; soon, if that is much."""
+        few = sum(len(session.partitions) for session in sessions) <= RELEASED_AT_ONCE
+        if few and not any(session.member in self._releasing for session in sessions):
+            for session in sessions:
+                for key in session.partitions:
+                    self._release_one(session.member, key)
+        else:
+            for session in sessions:
+                work = self.release(session, LongWork(self._turns))
+                self._tasks.spawn(work, name="release of share sessions")
+
+    def leave(self, member: MemberKey, key: TopicIdPartition) -> None:
+        """The member's session has the partition no more."""
+        one = self.loaded(member.group_id, key)
+        if one is not None:
+            one.leave(member.member_id)
+
+    def _release_one(self, member: MemberKey, key: TopicIdPartition) -> None:
+        one = self.loaded(member.group_id, key)
+        if one is not None:
+            one.release_member(member.member_id)
 
     def drop(self, one: LedSharePartition) -> None:
         key = TopicIdPartition(one.key.topic_id, one.key.partition)
@@ -405,4 +481,4 @@ def loading_error(error: ErrorCode) -> ErrorCode:
         return ErrorCode.leader_not_available
     if error in _TAKEN_OVER:
         return ErrorCode.not_leader_or_follower
-    return error
+    return error if error in _TOLD else ErrorCode.unknown_server_error

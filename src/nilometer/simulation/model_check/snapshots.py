@@ -4,7 +4,7 @@ The model check branches from one state into many, and must recognise a state it
 ``fingerprint`` visit the whole object, so a field that is added to a role needs no change here.
 
 Frozen structs and dataclasses, numbers, strings and enum members are values and are shared. Everything else
-consists of slots, lists and dicts.
+consists of fields, lists and dicts.
 """
 
 # The walk is over objects of any type.
@@ -12,8 +12,9 @@ consists of slots, lists and dicts.
 
 from __future__ import annotations
 
+import copy
 import enum
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import msgspec
@@ -43,8 +44,12 @@ def clone(thing: Any, copies: dict[int, Any] | None = None) -> Any:
     if isinstance(thing, dict):
         copies[id(thing)] = copied = {key: clone(item, copies) for key, item in thing.items()}
         return copied
-    copies[id(thing)] = copied = type(thing).__new__(type(thing))  # pyright: ignore[reportCallIssue]
-    for name in type(thing).__slots__:
+    if isinstance(thing, msgspec.Struct):
+        copied = copy.copy(thing)
+    else:
+        copied = type(thing).__new__(type(thing))  # pyright: ignore[reportCallIssue]
+    copies[id(thing)] = copied
+    for name in _fields(thing):
         setattr(copied, name, clone(getattr(thing, name), copies))
     return copied
 
@@ -61,4 +66,11 @@ def fingerprint(thing: Any, met: set[int] | None = None) -> Hashable:
         return tuple(fingerprint(item, met) for item in thing)
     if isinstance(thing, dict):
         return tuple(sorted((key, fingerprint(item, met)) for key, item in thing.items()))
-    return (type(thing).__name__, *(fingerprint(getattr(thing, name), met) for name in type(thing).__slots__))
+    return (type(thing).__name__, *(fingerprint(getattr(thing, name), met) for name in _fields(thing)))
+
+
+def _fields(thing: Any) -> Iterable[str]:
+    if isinstance(thing, msgspec.Struct):
+        return thing.__struct_fields__
+    slots = getattr(type(thing), "__slots__", None)
+    return vars(thing) if slots is None else slots

@@ -1,0 +1,233 @@
+"""What members of share groups make long is done slice by slice: requests about thousands of partitions, the
+release of what a lost connection held, and what is written about many records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from nilometer.broker.api import share_fetch
+from nilometer.broker.api.spec import Request
+from nilometer.broker.replies import wait_whole
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.sharing import persister as persisting
+from nilometer.broker.sharing.persister import BATCHES_AT_ONCE, DECISION_ELEMENTS, SharePersister
+from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, SharePartitions
+from nilometer.broker.turns import ELEMENTS_MAX, LongWork, Turns
+from nilometer.groups.turn import InitializeShareState
+from nilometer.identifiers import TopicIdPartition, topic_id_of
+from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, StateBatch
+from nilometer.share.partition_events import Write
+from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
+from nilometer.share.state_shard import StateReply, StateRequest, WriteState
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import NONE, ErrorCode
+from nilometer.wire.messages import RequestHeader, api, decode_response
+
+PARTITIONS = 3 * ELEMENTS_MAX
+TOPIC = UUID(int=9)
+KEY = SharePartitionKey("g", topic_id_of(TOPIC), 0)
+SHARE_SETTINGS = {"g": SimpleNamespace(read_committed=False, record_lock_duration_ms=1)}
+CLOCK = SimpleNamespace(monotonic_us=lambda: 0, thread_cpu_us=lambda: 0, monotonic_ms=lambda: 0)
+
+
+class CountedTurns(Turns):
+    """Counts how often long work has waited for its turn. No time passes."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, CLOCK))
+        self.waits = 0
+
+    async def wait_next(self) -> None:
+        self.waits += 1
+        await super().wait_next()
+
+
+class Connection:
+    def expect(self, size: int) -> None:
+        """Hold no memory."""
+
+
+def send(turns: Turns, key: ApiKey, monkeypatch: pytest.MonkeyPatch, sessions: ShareSessions) -> Any:
+    """Send a request about partitions of a topic that does not exist; return its response."""
+    monkeypatch.setattr(share_fetch, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
+    codec = api(key, 2)
+    partition, topic = ("FetchPartition", "FetchTopic")
+    fields: dict[str, object] = {"share_session_epoch": 0}
+    if key is ApiKey.SHARE_FETCH:
+        fields |= {"max_wait": timedelta(seconds=100), "min_bytes": 1, "max_bytes": 100}
+        fields |= {"max_records": 10, "batch_size": 10, "forgotten_topics_data": ()}
+    else:
+        partition, topic = ("AcknowledgePartition", "AcknowledgeTopic")
+        fields["share_session_epoch"] = 1
+    batches: tuple[Any, ...] = ()
+    if key is ApiKey.SHARE_ACKNOWLEDGE:
+        batches = (
+            codec.make_request("AcknowledgementBatch", first_offset=0, last_offset=0, acknowledge_types=(1,)),
+        )
+    parts = tuple(
+        codec.make_request(partition, partition_index=index, acknowledgement_batches=batches)
+        for index in range(PARTITIONS)
+    )
+    topics = (codec.make_request(topic, topic_id=TOPIC, partitions=parts),)
+    services = SimpleNamespace(
+        turns=turns,
+        groups=SimpleNamespace(serves_share_groups=True),
+        share_sessions=sessions,
+        share_partitions=share_partitions(turns),
+        image=SimpleNamespace(topic_by_id=lambda _: None, topic_by_uuid=lambda _: None),
+        runtime=SimpleNamespace(clock=CLOCK),
+        replicas=None,
+        config=SimpleNamespace(fetch_max_bytes=1_000),
+        client_quotas=SimpleNamespace(limits_clients=False),
+        replication_quotas=SimpleNamespace(leader=None),
+        response_memory=SimpleNamespace(fetch_bytes_max=lambda: 1_000),
+    )
+    body = codec.request(group_id="g", member_id="m", topics=topics, **fields)
+    header = RequestHeader(key, 2, 1, "client", 0)
+    request = Request(header, body, codec, cast(Any, Connection()), RequestContext())
+    handle = share_fetch.fetch_long if key is ApiKey.SHARE_FETCH else share_fetch.acknowledge_long
+
+    async def run() -> bytes:
+        reply = await handle(cast(Any, services), request, LongWork(turns))
+        assert reply is not None
+        return await wait_whole(cast(Any, reply), turns)
+
+    return decode_response(key, 2, asyncio.run(run())[4:])[1]
+
+
+def share_partitions(turns: Turns, tasks: object = None) -> SharePartitions:
+    runtime = SimpleNamespace(clock=CLOCK)
+    replicas = SimpleNamespace(add_hosting_listener=lambda _: None)
+    settings = SHARE_SETTINGS.get
+    return SharePartitions(
+        *(cast(Any, one) for one in (runtime, tasks, replicas, None, None, None, None, settings, turns))
+    )
+
+
+def test_requests_about_thousands_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = ShareSessions(10)
+    for key, passes in ((ApiKey.SHARE_FETCH, 5), (ApiKey.SHARE_ACKNOWLEDGE, 3)):
+        turns = CountedTurns()
+        response = send(turns, key, monkeypatch, sessions)
+        ((topic),) = response.responses
+        assert [part.partition_index for part in topic.partitions] == list(range(PARTITIONS))
+        assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_id}
+        assert turns.waits >= passes * (PARTITIONS // ELEMENTS_MAX), key
+
+
+class Held:
+    """A share partition, and which members were released."""
+
+    core = object()
+
+    def __init__(self, released: list[str]) -> None:
+        self._released = released
+
+    def release_member(self, member_id: str) -> None:
+        self._released.append(member_id)
+
+
+def session_of(
+    member: MemberKey, partitions: SharePartitions, count: int, released: list[str]
+) -> ShareSession:
+    session = ShareSession(member, None)
+    for index in range(count):
+        key = TopicIdPartition(topic_id_of(TOPIC), index)
+        session.partitions[key] = None
+        partitions._led.setdefault(key, {})[member.group_id] = cast(Any, Held(released))
+    return session
+
+
+def test_what_a_lost_connection_held_is_released_before_its_members_come_again() -> None:
+    async def scenario() -> None:
+        turns, released = CountedTurns(), list[str]()
+        spawned: list[asyncio.Task[None]] = []
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+            spawned.append(asyncio.ensure_future(work))
+
+        partitions = share_partitions(turns, SimpleNamespace(spawn=spawn))
+        one, two = MemberKey("g", "one"), MemberKey("g", "two")
+        partitions.release_all([session_of(one, partitions, RELEASED_AT_ONCE, released)])
+        assert (len(released), spawned) == (RELEASED_AT_ONCE, [])
+        partitions.release_all([session_of(two, partitions, PARTITIONS, released)])
+        assert len(released) == RELEASED_AT_ONCE
+        await asyncio.sleep(0)
+        await partitions.wait_released(one)
+        assert len(released) == RELEASED_AT_ONCE + ELEMENTS_MAX
+        await partitions.wait_released(two)
+        assert len(released) == RELEASED_AT_ONCE + PARTITIONS
+        assert turns.waits == PARTITIONS // ELEMENTS_MAX
+        await asyncio.gather(*spawned)
+
+    asyncio.run(scenario())
+
+
+class Asked(SharePersister):
+    """Its coordinator is asked, and says ``errors`` one after the other."""
+
+    def __init__(self, turns: Turns, *errors: ErrorCode) -> None:
+        super().__init__(*(cast(Any, one) for one in (1, None, None, None, None, None, turns)))
+        self.asked: list[StateRequest] = []
+        self._errors = list(errors)
+
+    async def ask(self, request: StateRequest) -> StateReply:
+        self.asked.append(request)
+        return StateReply(request.key, self._errors.pop(0) if self._errors else NONE)
+
+
+def batches(*offsets: int) -> tuple[StateBatch, ...]:
+    return tuple(StateBatch(offset, offset, DeliveryState.ACKNOWLEDGED, 1) for offset in offsets)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_many_batches_are_written_some_after_the_others(failing: int) -> None:
+    errors = [ErrorCode.fenced_leader_epoch if index == failing else NONE for index in range(3)]
+    persister = Asked(CountedTurns(), *errors)
+    odd = Write(1, batches(*range(1, 2 * BATCHES_AT_ONCE, 2)), 0, 1)
+    even = Write(2, batches(*range(0, 2 * BATCHES_AT_ONCE + 2, 2)), 0, 7)
+    error = asyncio.run(persister._write_together(KEY, (3, 4), [odd, even]))
+    assert error is ErrorCode.fenced_leader_epoch
+    writes = [one for one in persister.asked if isinstance(one, WriteState)]
+    assert len(writes) == failing + 1, "none follows one that failed"
+    assert {(one.state_epoch, one.leader_epoch, one.delivery_complete_count) for one in writes} == {(3, 4, 7)}
+    offsets = [batch.first_offset for one in writes for batch in one.batches]
+    assert offsets == sorted(offsets)
+    assert max(len(one.batches) for one in writes) <= BATCHES_AT_ONCE
+
+
+def test_a_write_without_batches_is_written_too() -> None:
+    persister = Asked(CountedTurns())
+    assert asyncio.run(persister._write_together(KEY, (3, 4), [Write(1, (), 50, 0)])) is NONE
+    (written,) = persister.asked
+    assert isinstance(written, WriteState)
+    assert (written.start_offset, written.batches) == (50, ())
+
+
+def test_one_request_has_few_batches_and_few_share_partitions() -> None:
+    def write(index: int, count: int) -> Any:
+        return persisting._Asked(
+            WriteState(KEY._replace(partition=index), 1, 1, 0, 0, batches(*range(count))), cast(Any, None)
+        )
+
+    half = BATCHES_AT_ONCE // 2
+    together = persisting._together([write(0, half), write(1, half), write(2, 1), write(3, 10 * half)])
+    assert [[one.request.key.partition for one in request] for request in together] == [[0, 1], [2], [3]]
+    many = persisting._together([write(index, 1) for index in range(persisting.PER_REQUEST_MAX + 1)])
+    assert list(map(len, many)) == [persisting.PER_REQUEST_MAX, 1]
+
+
+def test_a_group_begins_its_share_partitions_slice_by_slice() -> None:
+    turns = CountedTurns()
+    persister = Asked(turns)
+    count = 10 * ELEMENTS_MAX // DECISION_ELEMENTS
+    action = InitializeShareState("g", 1, {TOPIC: dict.fromkeys(range(count), -1)})
+    result = asyncio.run(persister.carry_out(action))
+    assert (len(persister.asked), result.errors, turns.waits) == (count, {}, 10)
