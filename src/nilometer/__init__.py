@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nilometer.kafka.errors import FatalTransactionError as FatalTransactionError
     from nilometer.kafka.errors import InvalidSetting as InvalidSetting
     from nilometer.kafka.errors import KafkaError as KafkaError
+    from nilometer.kafka.errors import LockLost as LockLost
     from nilometer.kafka.errors import ProducerFenced as ProducerFenced
     from nilometer.kafka.errors import RecordDeserializationError as RecordDeserializationError
     from nilometer.kafka.errors import RegistryError as RegistryError
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from nilometer.kafka.formats import JSON as JSON
     from nilometer.kafka.formats import Format as Format
     from nilometer.kafka.formats import nullable as nullable
+    from nilometer.kafka.queue import Queue as Queue
+    from nilometer.kafka.queue_jobs import Backoff as Backoff
+    from nilometer.kafka.queue_jobs import Job as Job
     from nilometer.kafka.records import Record as Record
     from nilometer.kafka.records import Records as Records
     from nilometer.kafka.schema_formats import Avro as Avro
@@ -44,16 +48,20 @@ __all__ = [
     "JSON",
     "AbortableTransactionError",
     "Avro",
+    "Backoff",
     "CommitFailed",
     "ConnectionLost",
     "ErrorCode",
     "FatalTransactionError",
     "Format",
     "InvalidSetting",
+    "Job",
     "JsonSchema",
     "Kafka",
     "KafkaError",
+    "LockLost",
     "ProducerFenced",
+    "Queue",
     "RebalanceListener",
     "Record",
     "RecordDeserializationError",
@@ -70,7 +78,8 @@ __all__ = [
 
 _CLIENT = frozenset(
     {
-        *("JSON", "Avro", "Format", "JsonSchema", "Kafka", "RebalanceListener", "Record", "Records"),
+        *("JSON", "Avro", "Backoff", "Format", "Job", "JsonSchema", "Kafka", "Queue"),
+        *("RebalanceListener", "Record", "Records"),
         *("SchemaRegistry", "TopicPartition", "connect", "nullable"),
     }
 )

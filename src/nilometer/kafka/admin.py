@@ -18,7 +18,8 @@ from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription, Gro
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.offsets.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.wire.errors import KafkaError
+from nilometer.kafka.queue_settings import DEFAULT_MAX_DELIVERIES, Duration, create
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
@@ -82,6 +83,49 @@ class KafkaAdmin:
         starts = await self._admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
         ends = await self._admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
         return {place.partition: OffsetRange(starts[place].offset, ends[place].offset) for place in places}
+
+    # --- queues
+
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        max_deliveries: int = DEFAULT_MAX_DELIVERIES,
+        lock: Duration = "30s",
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a queue: its topic, the dead-letter topic ``dlq.NAME``, and the settings of its workers.
+
+        A job is delivered at most ``max_deliveries`` times; a worker that does not end it, nor renew it,
+        within ``lock`` has lost it. Both have bounds at the brokers (``group.share.…``). ``configs`` are the
+        topic's. A queue that exists with these settings is left as it is; one with others is an error that
+        names both. Raises InvalidSetting.
+        """
+        await create(
+            self._admin,
+            name,
+            max_deliveries=max_deliveries,
+            lock=lock,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs or {},
+        )
+
+    async def share_group_lags(self, group: str, topic: str) -> dict[int, int]:
+        """Return, by partition, how many records of a topic a share group has neither accepted nor archived;
+        without the partitions that no member has read yet."""
+        found = (await self._groups.share_offsets_of((group,)))[group]
+        if isinstance(found, KafkaError):
+            if found.code is ErrorCode.group_id_not_found:
+                return {}
+            raise found
+        return {
+            each.partition: offset.lag
+            for each, offset in found.items()
+            if each.topic == topic and offset.lag is not None
+        }
 
     # --- configurations
 

@@ -13,7 +13,7 @@ import functools
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from nilometer.client.consumer.fetch_exchange import K, V
 from nilometer.client.group.member import RebalanceListener
@@ -22,8 +22,11 @@ from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.connection import KS, VS, ConnectionSettings, Kafka, Transaction, TypedProducer
-from nilometer.kafka.formats import FormatLike
+from nilometer.kafka.formats import JSON, FormatLike
 from nilometer.kafka.records import BATCH_RECORDS_MAX, Record, Records
+
+if TYPE_CHECKING:
+    from nilometer.kafka.blocking_queue import BlockingQueue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -197,6 +200,8 @@ class BlockingAdmin(Blocking[KafkaAdmin]):
     group_offsets = blocking(KafkaAdmin.group_offsets)
     set_group_offsets = blocking(KafkaAdmin.set_group_offsets)
     delete_group_offsets = blocking(KafkaAdmin.delete_group_offsets)
+    create_queue = blocking(KafkaAdmin.create_queue)
+    share_group_lags = blocking(KafkaAdmin.share_group_lags)
 
 
 class ThreadListener(RebalanceListener):
@@ -257,6 +262,11 @@ class BlockingKafka(Blocking[Kafka]):
         self, *, key: FormatLike[KS] | None = None, value: FormatLike[VS] | None = None
     ) -> BlockingProducer[KS, VS]:
         return BlockingProducer(self.loop, self.inner.producer(key=key, value=value))
+
+    def queue(self, name: str, *, value: FormatLike[V] = JSON) -> BlockingQueue[V]:
+        from nilometer.kafka.blocking_queue import BlockingQueue  # which is made of what stands here
+
+        return BlockingQueue(self.loop, self.inner.queue(name, value=value))
 
     @contextmanager
     def transaction(

@@ -21,11 +21,13 @@ from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig, GivenValue
+from nilometer.client.share.share_consumer import ShareConsumer
 from nilometer.client.transactions.transaction_manager import ProducerState
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.formats import (
+    JSON,
     Data,
     Format,
     FormatLike,
@@ -35,6 +37,9 @@ from nilometer.kafka.formats import (
     to_bytes,
     to_headers,
 )
+from nilometer.kafka.queue import Queue
+from nilometer.kafka.queue_jobs import Pauses, Worker
+from nilometer.kafka.queue_settings import Duration, settings_of
 from nilometer.kafka.records import K, Reading, Records, V
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -118,10 +123,30 @@ class Transaction(Generic[KS, VS]):
         The parameters are those of ``Kafka.send``. Raises AbortableTransactionError if an earlier record of
         the transaction failed, FatalTransactionError.
         """
-        return await self._producer.send(
+        return await self.send_encoded(
             topic,
             await encoded(value, topic, "value", self._value),
             key=await encoded(key, topic, "key", self._key),
+            headers=headers,
+            partition=partition,
+            timestamp=timestamp,
+        )
+
+    async def send_encoded(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Send a record whose key and value are bytes already, whatever the transaction's formats are."""
+        return await self._producer.send(
+            topic,
+            value,
+            key=key,
             headers=to_headers(headers, topic),
             partition=partition,
             timestamp=timestamp,
@@ -204,6 +229,7 @@ class Kafka:
         self._producer: Producer | None = None
         self._transactional: dict[str, TransactionalProducer] = {}
         self._records: list[Records[Any, Any]] = []
+        self._workers: list[Worker[Any]] = []
         self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Kafka:
@@ -227,6 +253,7 @@ class Kafka:
         ``failed``: do not wait for acknowledgements, and do not commit the last record of each consumer.
         """
         records, self._records = self._records, []
+        workers, self._workers = self._workers, []
         transactional, self._transactional = self._transactional, {}
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
@@ -237,6 +264,8 @@ class Kafka:
                 last_first.push_async_callback(producer.close, 0 if failed else None)
             for each in transactional.values():
                 last_first.push_async_callback(each.close)
+            for worker in workers:
+                last_first.push_async_callback(worker.close)
             for one in records:
                 last_first.push_async_callback(one.close, failed=failed)
 
@@ -360,6 +389,45 @@ class Kafka:
         records = Records(consumer, reading, _form(key), _form(value), self.send)
         self._records = [*(one for one in self._records if not one.closed), records]
         return records
+
+    # --- queues
+
+    def queue(self, name: str, *, value: FormatLike[V] = JSON) -> Queue[V]:
+        """Return the queue of this name, which ``kafka.admin.create_queue`` has created: to put jobs, and to
+        do them. ``value`` is the format of the jobs."""
+        self._opened()
+        return Queue(self, name, format_of(value))
+
+    async def open_worker(
+        self,
+        queue: str,
+        form: Format[V] | None,
+        *,
+        time_limit_s: float,
+        pauses: Pauses,
+        max_deliveries: int | None = None,
+        lock: Duration | None = None,
+    ) -> Worker[V]:
+        """Return a worker of a queue, which joins its group. :class:`~nilometer.kafka.queue.Queue` has the
+        methods to use. Raises KafkaError, InvalidSetting."""
+        settings = await settings_of(self._opened(), queue, max_deliveries=max_deliveries, lock=lock)
+        runtime = Runtime.system()
+        consumer = ShareConsumer(runtime, self._settings.consumer({"group.id": queue}), [queue])
+        worker = Worker(
+            consumer, settings, runtime.clock, self.send, form, time_limit_s=time_limit_s, pauses=pauses
+        )
+        try:
+            await worker.start()
+        except BaseException:
+            await consumer.close()
+            raise
+        self._workers.append(worker)
+        return worker
+
+    async def close_worker(self, worker: Worker[Any]) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
+        await worker.close()
 
     # --- transactions
 

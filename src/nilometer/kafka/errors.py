@@ -8,6 +8,7 @@ details. The client has retried a retriable error already, until ``default.api.t
 - ConnectionLost (NETWORK_EXCEPTION, retriable): no broker could be reached, or the connection ended.
 - RequestTimedOut (REQUEST_TIMED_OUT, retriable): a broker did not respond in time.
 - CommitFailed (not retriable): the consumer has lost its partitions; other members read its records again.
+- LockLost (not retriable): a job of a queue is not this worker's any more, and is delivered again.
 - TransactionError (not retriable): either AbortableTransactionError, after which the next transaction may
   begin, or FatalTransactionError. ProducerFenced is a fatal one: another program uses the transactional id.
 - InvalidSetting (INVALID_CONFIG, not retriable): a setting that does not exist, or has a wrong value.
@@ -39,6 +40,7 @@ __all__ = [
     "FatalTransactionError",
     "InvalidSetting",
     "KafkaError",
+    "LockLost",
     "ProducerFenced",
     "RecordDeserializationError",
     "RegistryError",
@@ -52,6 +54,14 @@ class InvalidSetting(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_config, message)
+
+
+class LockLost(KafkaError):
+    """A job is not this worker's any more, or it is not known whether the broker has written its end.
+
+    The lock ended, or the connection, or the partition has another leader: the job is delivered again, unless
+    what this worker said of it was written and only the answer is missing.
+    """
 
 
 class RecordDeserializationError(KafkaError):

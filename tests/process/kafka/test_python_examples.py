@@ -17,7 +17,14 @@ from support.stub_registry import StubRegistry
 
 ADDRESS = "127.0.0.1:9092"
 REGISTRY = "http://127.0.0.1:8081"
-PAGES = ("../README.md", "python.md", "transactions.md", "how-to/from-other-clients.md")
+PAGES = (
+    "../README.md",
+    "python.md",
+    "transactions.md",
+    "how-to/from-other-clients.md",
+    "how-to/work-queue.md",
+    "how-to/from-celery.md",
+)
 BLOCKS = {page: code_blocks(page, "python") for page in PAGES}
 FIXTURE = BLOCKS["../README.md"].pop()  # a test, of a file of its own
 EXAMPLES = [
@@ -52,9 +59,11 @@ def test_the_example_runs(cluster: Cluster, where: str, block: str):
 def test_there_are_examples():
     assert {page: len(blocks) for page, blocks in BLOCKS.items()} == {
         "../README.md": 1,
-        "python.md": 11,
+        "python.md": 12,
         "transactions.md": 3,
         "how-to/from-other-clients.md": 4,
+        "how-to/work-queue.md": 4,
+        "how-to/from-celery.md": 2,
     }
 
 

@@ -14,13 +14,22 @@ from support.documentation.code_blocks import DOCS
 PAGE = DOCS / "python-reference.md"
 NAMES = {
     "client": (kafka, ("connect", "Kafka", "TypedProducer", "Records", "Record", "Transaction")),
+    "queues": (
+        kafka,
+        ("Queue", "Job", "Jobs", "Backoff", "Ended", "DeadLetter", "QueueStats"),
+    ),
     "parts": (kafka, ("Delivery", "RecordMetadata", "TopicPartition", "RebalanceListener")),
     "formats": (kafka, ("Format", "nullable", "Avro", "JsonSchema", "SchemaRegistry")),
     "admin": (kafka, ("KafkaAdmin", "OffsetRange")),
     "testing": (nilometer.testing, ("Cluster", "Faults", "Fault", "KafkaContainer")),
 }
 """The parts of the page, with the names that each has."""
-NOT_FOR_PROGRAMS = frozenset({"has_buffered", "next_buffered", "on_committed", "processed"})
+NOT_FOR_PROGRAMS = frozenset(
+    {
+        *("has_buffered", "next_buffered", "on_committed", "processed", "open_worker", "close_worker"),
+        *("send_encoded", "decode", "of"),
+    }
+)
 _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 _LINE_MAX = 100
 

@@ -1,0 +1,1 @@
+"""The member of a share group (KIP-932): its heartbeats, its sessions with brokers, its acknowledgements."""
