@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -20,9 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kio.schema.index import schema_name_map
-
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.later_versions import schema_module, versions_of
 
 # The fields of kio's schema classes, as plain data.
 #
@@ -176,8 +174,8 @@ def _has_another_version(message_type: type[Any], name: str) -> bool:
     first: nearly always one is enough."""
     api_path, _, part = message_type.__module__.rsplit(".", 2)
     api_name = api_path.rsplit(".", 1)[1]
-    for number in sorted(schema_name_map[api_name], reverse=True):
-        module = importlib.import_module(f"{api_path}.v{number}.{part}")
+    for number in sorted(versions_of(api_name), reverse=True):
+        module = schema_module(api_name, number, part)
         other = getattr(module, message_type.__name__, None)
         if other is not None and name in _plan(other)[0]:
             return True

@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from kio.index import load_entity_module, load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
-from kio.static.constants import EntityType
 
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
@@ -31,6 +28,7 @@ from nilometer.wire.errors import (
     MalformedResponse,
     UnsupportedVersion,
 )
+from nilometer.wire.later_versions import API_NAMES, message_type, schema_module, versions_of
 from nilometer.wire.own_apis import OWN_APIS, OWN_VERSIONS
 from nilometer.wire.survey import skip_tagged_fields, survey
 
@@ -71,10 +69,9 @@ def supported_versions(api_key: int) -> tuple[int, int]:
     """Return the lowest and highest version with a schema. Raises UnsupportedVersion for an unknown key."""
     if (own := OWN_VERSIONS.get(api_key)) is not None:
         return own
-    try:
-        versions = schema_name_map[api_key_map[api_key]]
-    except KeyError:
-        raise UnsupportedVersion(api_key, 0) from None
+    versions = versions_of(API_NAMES.get(api_key, ""))
+    if not versions:
+        raise UnsupportedVersion(api_key, 0)
     return min(versions), max(versions)
 
 
@@ -83,7 +80,7 @@ def api(api_key: int, version: int) -> Api:
     """Return the API of this key and version (cached). Raises UnsupportedVersion."""
     if (own := OWN_APIS.get((api_key, version))) is not None:
         return own
-    if version not in schema_name_map.get(api_key_map.get(api_key, ""), {}):
+    if version not in versions_of(API_NAMES.get(api_key, "")):
         raise UnsupportedVersion(api_key, version)
     return KafkaApi(api_key, version)
 
@@ -94,13 +91,13 @@ class KafkaApi:
     def __init__(self, key: int, version: int) -> None:
         self.key = ApiKey(key)
         self.version = version
-        self.request_type: type[Any] = load_request_schema(key, version)
-        self.response_type: type[Any] = load_response_schema(key, version)
+        name = API_NAMES[key]
+        self.request_type = message_type(name, version, "request")
+        self.response_type = message_type(name, version, "response")
         self.flexible: bool = self.request_type.__flexible__
         self.flexible_response_header: bool = self.response_type.__header_schema__.__version__ > 0
-        name = api_key_map[key]
-        self._request_types = nested_types(vars(load_entity_module(name, version, EntityType.request)))
-        self._response_types = nested_types(vars(load_entity_module(name, version, EntityType.response)))
+        self._request_types = nested_types(vars(schema_module(name, version, "request")))
+        self._response_types = nested_types(vars(schema_module(name, version, "response")))
         self._read_request = entity_reader(self.request_type)
         self._read_response = entity_reader(self.response_type)
         self._write_request = writer(self.request_type)

@@ -21,9 +21,12 @@ Item = TypeVar("Item")
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
+_UINT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _VARINT_BYTES_MAX = 5
+_NULL, _PRESENT = -1, 1
+"""The byte before a nullable structure."""
 
 
 class Writer:
@@ -38,6 +41,9 @@ class Writer:
 
     def int16(self, value: int) -> None:
         self._pieces.append(_INT16.pack(value))
+
+    def uint16(self, value: int) -> None:
+        self._pieces.append(_UINT16.pack(value))
 
     def int32(self, value: int) -> None:
         self._pieces.append(_INT32.pack(value))
@@ -82,6 +88,9 @@ class Writer:
         listed = list(values)
         self._pieces += (array_size(len(listed), self._flexible), struct.pack(f">{len(listed)}i", *listed))
 
+    def int16s(self, values: Iterable[int]) -> None:
+        self.array(values, self.int16)
+
     def strings(self, values: Iterable[str]) -> None:
         self.array(values, self.string)
 
@@ -107,6 +116,9 @@ class Reader:
 
     def int16(self) -> int:
         return int.from_bytes(self._take(2), "big", signed=True)
+
+    def uint16(self) -> int:
+        return int.from_bytes(self._take(2), "big")
 
     def int32(self) -> int:
         return int.from_bytes(self._take(4), "big", signed=True)
@@ -166,6 +178,9 @@ class Reader:
         if count == -1:
             raise MalformedMessage("an array that must not be null")
         return struct.unpack(f">{count}i", self._take(count * _INT32.size))
+
+    def int16s(self) -> tuple[int, ...]:
+        return self.array(self.int16)
 
     def strings(self) -> tuple[str, ...]:
         return self.array(self.string)
@@ -245,7 +260,9 @@ STRING = Field(Writer.string, Reader.string)
 NULLABLE_STRING = Field(Writer.string, Reader.nullable_string)
 BLOB = Field(Writer.blob, Reader.blob)
 INT32S = Field(Writer.int32s, Reader.int32s)
+INT16S = Field(Writer.int16s, Reader.int16s)
 STRINGS = Field(Writer.strings, Reader.strings)
+UINT16 = Field(Writer.uint16, Reader.uint16)
 
 
 class Layout(Generic[Item]):
@@ -281,6 +298,20 @@ class Layout(Generic[Item]):
         for name, tag, field in self._tagged:
             values[name] = field.read(tags[tag]) if tag in tags else field.default
         return self.make(**values)
+
+    @property
+    def nullable(self) -> Field:
+        """Such a structure or None, behind a byte that is negative for None."""
+
+        def write(writer: Writer, value: Item | None) -> None:
+            writer.int8(_NULL if value is None else _PRESENT)
+            if value is not None:
+                self.write(writer, value)
+
+        def read(reader: Reader) -> Item | None:
+            return None if reader.int8() < 0 else self.read(reader)
+
+        return Field(write, read)
 
     @property
     def array(self) -> Field:
