@@ -835,8 +835,8 @@ OFFSETS = (
     Mutant(
         "commit-to-a-group-that-is-gone",
         "a member of a group that does not exist commits",
-        "if request.generation_id_or_member_epoch < 0:\n            return ErrorCode.none\n        if",
-        "if not request.is_transactional:\n            return ErrorCode.none\n        if",
+        "if request.generation_id_or_member_epoch < 0:\n            return ErrorCode.none\n        return",
+        "if not request.is_transactional:\n            return ErrorCode.none\n        return",
         ("unit/groups/test_offsets_of_groups.py",),
     ),
 )

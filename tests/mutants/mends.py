@@ -1003,6 +1003,101 @@ SHARE_STATE = (
     ),
 )
 
+# --- streams groups
+STREAMS_MODEL = "unit/groups/test_streams_group_state_machine.py"
+STREAMS_TASKS = "unit/groups/test_streams_tasks.py"
+STREAMS_MEMBERS = "unit/groups/test_streams_group_members.py"
+STREAMS_GROUPS = tuple(
+    Mutant(f"streams-{name}", what, old, new, tests)
+    for name, what, old, new, tests in (
+        (
+            "active-twice",
+            "a task becomes active while another member runs it",
+            "if not (others.run(task) or others.have_replica_here(task))",
+            "if not others.have_replica_here(task)",
+            (STREAMS_MODEL, STREAMS_TASKS),
+        ),
+        (
+            "standby-beside-active",
+            "a process gets a standby task that another of its members runs",
+            "if not (others.run_here(task) or others.have_replica_here(task))",
+            "if not others.have_replica_here(task)",
+            (STREAMS_TASKS,),
+        ),
+        (
+            "not-revoked",
+            "a member counts as having revoked a task that it still claims",
+            "revokes = bool(excess) and (claimed is None or excess.shares(claimed))",
+            "revokes = bool(excess) and claimed is None",
+            (STREAMS_MODEL, STREAMS_TASKS),
+        ),
+        (
+            "revoking-is-forgotten",
+            "what a member has still to revoke counts as free",
+            "    yield from member.pending_revocation.active\n",
+            "",
+            (STREAMS_MODEL, STREAMS_MEMBERS),
+        ),
+        (
+            "topics-unseen",
+            "a group does not notice that its topics have changed",
+            "if group.configured is not None and group.configured.metadata_hash == metadata_hash:",
+            "if group.configured is not None:",
+            (STREAMS_MODEL, STREAMS_MEMBERS),
+        ),
+        (
+            "replaced-forgets",
+            "a static member that comes back has lost its tasks",
+            "    draft.target_of(new.member_id, target)\n    draft.member_assignment(new)",
+            "    draft.member_assignment(new)",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "ghost-group",
+            "an invalid topology leaves a group behind",
+            "            return StreamsGroup(request.group_id)\n",
+            "            self._state.groups[request.group_id] = StreamsGroup(request.group_id)\n",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "stale-commit",
+            "a member commits with an epoch before it had the task",
+            "if since is None or since > epoch:",
+            "if since is None:",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "same-process",
+            "a standby task is given to the process that runs the task",
+            "            found = task not in process.tasks\n",
+            "            found = True\n",
+            ("unit/groups/test_streams_group_assignor.py",),
+        ),
+        (
+            "copartition-ignored",
+            "joined topics may have different numbers of partitions",
+            "            counts |= _copartitioned(group, fixed, counts, count_of)\n",
+            "            _copartitioned(group, fixed, {}, count_of)\n",
+            ("unit/groups/test_streams_topology.py",),
+        ),
+        (
+            "topics-without-right",
+            "internal topics are created for a client without the right",
+            "    if not access.on_cluster(Operation.CREATE, report=False):\n"
+            "        may_create = access.allowed(Operation.CREATE, ResourceType.TOPIC, names)\n",
+            "",
+            ("process/authorization/test_streams_requests.py",),
+        ),
+        (
+            "another-brokers-client",
+            "a client that means another broker is served",
+            "if cluster_id is not None and (cluster_id, node_id) != meant:",
+            "if cluster_id is not None and cluster_id != meant[0]:",
+            ("compatibility/as_kafka/test_api_versions_as_kafka.py",),
+        ),
+    )
+)
+
 # --- dead letters of share groups
 LETTERS = "unit/broker/test_dead_letter_writer.py"
 DEAD_LETTERS = (
@@ -1068,5 +1163,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *SHARE_PARTITION,
     *SHARE_REQUESTS,
     *SHARE_STATE,
+    *STREAMS_GROUPS,
     *DEAD_LETTERS,
 )

@@ -34,6 +34,7 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.markers import MarkerSender, MarkerWriter
 from nilometer.broker.coordinators.share import ShareCoordinator
+from nilometer.broker.coordinators.streams_topics import StreamsTopics
 from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
@@ -369,6 +370,9 @@ def _services(
         ),
         end_offsets=EndOffsets(
             config.node_id, control.metadata, replication.replicas, coordinators.connections
+        ),
+        streams_topics=StreamsTopics(
+            given.runtime, given.tasks, control.link, config.integer("default.replication.factor")
         ),
         share_sessions=ShareSessions(config.integer("group.share.max.share.sessions")),
         verification=coordinators.verification,

@@ -17,6 +17,7 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.markers import MarkerWriter
 from nilometer.broker.coordinators.share import ShareCoordinator
+from nilometer.broker.coordinators.streams_topics import StreamsTopics
 from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
@@ -66,6 +67,7 @@ class Services(msgspec.Struct, kw_only=True):
     share_partitions: SharePartitions
     share_sessions: ShareSessions
     end_offsets: EndOffsets
+    streams_topics: StreamsTopics
     verification: TransactionVerification
     marker_writer: MarkerWriter
     fetch_sessions: FetchSessionCache

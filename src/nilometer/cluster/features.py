@@ -11,6 +11,7 @@ behaviour is enabled for all brokers at once, after the last one was upgraded.
 - ``group.version``: 1 serves the consumer group protocol of KIP-848.
 - ``share.version``: 1 serves share groups (KIP-932). At level 2 they may have dead letters (KIP-1191): the
   state of a share partition then has records that are archiving, which earlier versions cannot read.
+- ``streams.version``: 1 serves streams groups (KIP-1071).
 - ``eligible.leader.replicas.version``: always 1 (KIP-966).
 - ``metadata.version``: the release of Kafka that the cluster corresponds to. Nilometer has its own metadata
   format, so there is only one level: that of the release it is compared with.
@@ -37,6 +38,7 @@ METADATA_FORMAT = "nilometer.metadata.format"
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 SHARE_VERSION = "share.version"
+STREAMS_VERSION = "streams.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 
 DEAD_LETTERS_SHARE_VERSION = 2
@@ -52,6 +54,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_3),
     SupportedFeature(METADATA_FORMAT, GROUP_CONFIGS_FORMAT_VERSION, FORMAT_VERSION),
     SupportedFeature(SHARE_VERSION, 0, DEAD_LETTERS_SHARE_VERSION),
+    SupportedFeature(STREAMS_VERSION, 0, 1),
     SupportedFeature(TRANSACTION_VERSION, 0, 2),
 )
 """The features and levels that this version of the broker supports, by name."""

@@ -229,13 +229,10 @@ class Offsets:
         group = self._state.groups.get(request.group_id)
         if group is not None:
             error = group.check_offset_commit(request)
-            # TxnOffsetCommit knows no member epochs.
-            is_stale = request.is_transactional and error is ErrorCode.stale_member_epoch
+            is_stale = not request.knows_member_epochs and error is ErrorCode.stale_member_epoch
             return ErrorCode.illegal_generation if is_stale else error
         if request.generation_id_or_member_epoch < 0:
             return ErrorCode.none
-        if request.is_transactional:
-            return ErrorCode.illegal_generation
         return ErrorCode.group_id_not_found if request.knows_member_epochs else ErrorCode.illegal_generation
 
     def _commit_topic(

@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from nilometer.groups import streams_topology as streams
 from nilometer.groups.records import (
+    AssignedTaskIds,
     AssignedTopicPartitions,
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -50,6 +52,17 @@ from nilometer.groups.records import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
     TopicInfo,
     TopicMetadata,
     TopicPartitionsInfo,
@@ -59,12 +72,15 @@ from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.value_bytes import (
     BLOB,
     INT8,
+    INT16,
+    INT16S,
     INT32,
     INT32S,
     INT64,
     NULLABLE_STRING,
     STRING,
     STRINGS,
+    UINT16,
     UUID_BYTES,
     Field,
     Layout,
@@ -178,6 +194,40 @@ _ASSIGNED = Layout(
     assignment_epochs=INT32S.tagged(0, default=()),
 )
 _PARTITIONS = Layout(TopicPartitions, topic_id=UUID_BYTES, partitions=INT32S)
+_KEY_VALUE = Layout(streams.KeyValue, key=STRING, value=STRING)
+_KEY_VALUES = _KEY_VALUE.array
+
+
+def _read_key_values(reader: Reader) -> tuple[streams.KeyValue, ...]:
+    """Read an array that may be null, which is as good as an empty one."""
+    return reader.nullable_array(lambda: _KEY_VALUE.read(reader)) or ()
+
+
+_STREAMS_TOPICS = Layout(
+    streams.TopicInfo, name=STRING, partitions=INT32, replication_factor=INT16, topic_configs=_KEY_VALUES
+).array
+_SUBTOPOLOGY = Layout(
+    streams.Subtopology,
+    subtopology_id=STRING,
+    source_topics=STRINGS,
+    source_topic_regex=STRINGS,
+    state_changelog_topics=_STREAMS_TOPICS,
+    repartition_sink_topics=STRINGS,
+    repartition_source_topics=_STREAMS_TOPICS,
+    copartition_groups=Layout(
+        streams.CopartitionGroup,
+        source_topics=INT16S,
+        source_topic_regex=INT16S,
+        repartition_source_topics=INT16S,
+    ).array,
+)
+_TASKS = Layout(streams.TaskIds, subtopology_id=STRING, partitions=INT32S).array
+_ASSIGNED_TASKS = Layout(
+    AssignedTaskIds,
+    subtopology_id=STRING,
+    partitions=INT32S,
+    assignment_epochs=INT32S.tagged(0, default=None),
+).array
 _PARTITIONS_INFO = Layout(TopicPartitionsInfo, topic_id=UUID_BYTES, topic_name=STRING, partitions=INT32S)
 _OFFSETS = _Type(
     Layout(OffsetCommitKey, group=STRING, topic=STRING, partition=INT32),
@@ -311,6 +361,69 @@ _TYPES = {
     16: _Type(
         Layout(ConsumerGroupRegularExpressionKey, group_id=STRING, regular_expression=STRING),
         Layout(ConsumerGroupRegularExpressionValue, topics=STRINGS, version=INT64, timestamp=INT64),
+    ),
+    17: _Type(
+        Layout(StreamsGroupMetadataKey, group_id=STRING),
+        Layout(
+            StreamsGroupMetadataValue,
+            epoch=INT32,
+            metadata_hash=INT64,
+            validated_topology_epoch=INT32.tagged(0, default=-1),
+            last_assignment_configs=Field(_KEY_VALUES.write, _read_key_values).tagged(1, default=()),
+            stored_description_topology_epoch=INT32.tagged(2, default=-1),
+            failed_description_topology_epoch=INT32.tagged(3, default=-1),
+        ),
+    ),
+    19: _Type(
+        Layout(StreamsGroupMemberMetadataKey, group_id=STRING, member_id=STRING),
+        Layout(
+            StreamsGroupMemberMetadataValue,
+            instance_id=NULLABLE_STRING,
+            rack_id=NULLABLE_STRING,
+            client_id=STRING,
+            client_host=STRING,
+            rebalance_timeout_ms=INT32,
+            topology_epoch=INT32,
+            process_id=STRING,
+            user_endpoint=Layout(streams.Endpoint, host=STRING, port=UINT16).nullable,
+            client_tags=_KEY_VALUES,
+        ),
+    ),
+    20: _Type(
+        Layout(StreamsGroupTargetAssignmentMetadataKey, group_id=STRING),
+        Layout(
+            StreamsGroupTargetAssignmentMetadataValue,
+            assignment_epoch=INT32,
+            assignment_timestamp=INT64.tagged(0, default=0),
+        ),
+    ),
+    21: _Type(
+        Layout(StreamsGroupTargetAssignmentMemberKey, group_id=STRING, member_id=STRING),
+        Layout(
+            StreamsGroupTargetAssignmentMemberValue,
+            active_tasks=_TASKS,
+            standby_tasks=_TASKS,
+            warmup_tasks=_TASKS,
+        ),
+    ),
+    22: _Type(
+        Layout(StreamsGroupCurrentMemberAssignmentKey, group_id=STRING, member_id=STRING),
+        Layout(
+            StreamsGroupCurrentMemberAssignmentValue,
+            member_epoch=INT32,
+            previous_member_epoch=INT32,
+            state=INT8,
+            active_tasks=_ASSIGNED_TASKS,
+            standby_tasks=_ASSIGNED_TASKS,
+            warmup_tasks=_ASSIGNED_TASKS,
+            active_tasks_pending_revocation=_ASSIGNED_TASKS,
+            standby_tasks_pending_revocation=_ASSIGNED_TASKS,
+            warmup_tasks_pending_revocation=_ASSIGNED_TASKS,
+        ),
+    ),
+    23: _Type(
+        Layout(StreamsGroupTopologyKey, group_id=STRING),
+        Layout(streams.Topology, epoch=INT32, subtopologies=_SUBTOPOLOGY.array),
     ),
 }
 """By the number of the type, with which a key begins."""

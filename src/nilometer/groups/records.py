@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from nilometer.groups.requests import TopicPartitions
+from nilometer.groups.streams_topology import Endpoint, KeyValue, TaskIds, Topology
 
 
 # ── offsets ─────────────────────────────────────────────────────────────────────────────────────
@@ -244,6 +245,91 @@ class ShareGroupStatePartitionMetadataValue(msgspec.Struct, frozen=True):
     deleting_topics: tuple[TopicInfo, ...] = ()
 
 
+# ── streams groups (KIP-1071) ───────────────────────────────────────────────────────────────────
+class StreamsGroupMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
+class StreamsGroupMetadataValue(msgspec.Struct, frozen=True):
+    epoch: int
+    metadata_hash: int
+    validated_topology_epoch: int = -1
+    """The topology's epoch if all its topics are there and fit together; else -1."""
+    last_assignment_configs: tuple[KeyValue, ...] = ()
+    """The settings with which the target assignment was made."""
+    stored_description_topology_epoch: int = -1
+    """This and the next belong to a plugin of Kafka: the epochs whose description it has, and rejected."""
+    failed_description_topology_epoch: int = -1
+
+
+class StreamsGroupMemberMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class StreamsGroupMemberMetadataValue(msgspec.Struct, frozen=True):
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    topology_epoch: int
+    process_id: str
+    user_endpoint: Endpoint | None
+    client_tags: tuple[KeyValue, ...]
+
+
+class StreamsGroupTargetAssignmentMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
+class StreamsGroupTargetAssignmentMetadataValue(msgspec.Struct, frozen=True):
+    assignment_epoch: int
+    assignment_timestamp: int = 0
+
+
+class StreamsGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class StreamsGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True):
+    active_tasks: tuple[TaskIds, ...]
+    standby_tasks: tuple[TaskIds, ...]
+    warmup_tasks: tuple[TaskIds, ...]
+
+
+class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class AssignedTaskIds(msgspec.Struct, frozen=True):
+    subtopology_id: str
+    partitions: tuple[int, ...]
+    assignment_epochs: tuple[int, ...] | None = None
+    """The member epoch in which each task was assigned; of active tasks only."""
+
+
+class StreamsGroupCurrentMemberAssignmentValue(msgspec.Struct, frozen=True):
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    """1 stable, 2 unrevoked tasks, 3 unreleased tasks."""
+    active_tasks: tuple[AssignedTaskIds, ...]
+    standby_tasks: tuple[AssignedTaskIds, ...]
+    warmup_tasks: tuple[AssignedTaskIds, ...]
+    active_tasks_pending_revocation: tuple[AssignedTaskIds, ...]
+    standby_tasks_pending_revocation: tuple[AssignedTaskIds, ...]
+    warmup_tasks_pending_revocation: tuple[AssignedTaskIds, ...]
+
+
+class StreamsGroupTopologyKey(msgspec.Struct, frozen=True):
+    """Its value is a :class:`~nilometer.groups.streams_topology.Topology`."""
+
+    group_id: str
+
+
 RecordKey: TypeAlias = (
     OffsetCommitKey
     | GroupMetadataKey
@@ -260,6 +346,12 @@ RecordKey: TypeAlias = (
     | ShareGroupTargetAssignmentMemberKey
     | ShareGroupCurrentMemberAssignmentKey
     | ShareGroupStatePartitionMetadataKey
+    | StreamsGroupMetadataKey
+    | StreamsGroupMemberMetadataKey
+    | StreamsGroupTargetAssignmentMetadataKey
+    | StreamsGroupTargetAssignmentMemberKey
+    | StreamsGroupCurrentMemberAssignmentKey
+    | StreamsGroupTopologyKey
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
@@ -277,6 +369,12 @@ RecordValue: TypeAlias = (
     | ShareGroupTargetAssignmentMemberValue
     | ShareGroupCurrentMemberAssignmentValue
     | ShareGroupStatePartitionMetadataValue
+    | StreamsGroupMetadataValue
+    | StreamsGroupMemberMetadataValue
+    | StreamsGroupTargetAssignmentMetadataValue
+    | StreamsGroupTargetAssignmentMemberValue
+    | StreamsGroupCurrentMemberAssignmentValue
+    | Topology
 )
 
 

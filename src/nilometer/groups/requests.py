@@ -1,7 +1,7 @@
 """Requests to a group coordinator and their replies, independent of API versions.
 
-Those of members of classic groups, of consumer groups and of share groups, those about committed offsets, and
-those of operators. A reply with one error for a whole request has it in every error field of its API.
+Those of members of classic, consumer, share and streams groups, those about committed offsets, and those of
+operators. A reply with one error for a whole request has it in every error field of its API.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from uuid import UUID
 import msgspec
 
 from nilometer.coordinators.turn import Producer
+from nilometer.groups.streams_topology import (
+    ConfiguredSubtopology,
+    Endpoint,
+    InternalTopic,
+    KeyValue,
+    Status,
+    TaskIds,
+    Topology,
+)
 from nilometer.wire.errors import ErrorCode
 
 __all__ = [
@@ -35,6 +44,8 @@ __all__ = [
     "DescribedGroupMember",
     "DescribedShareGroup",
     "DescribedShareGroupMember",
+    "DescribedStreamsGroup",
+    "DescribedStreamsMember",
     "DescribedTopicPartitions",
     "GroupRequest",
     "Heartbeat",
@@ -75,11 +86,16 @@ __all__ = [
     "ShareGroupOffsetsReply",
     "ShareGroupOffsetsRequest",
     "ShareGroupPartitions",
+    "StreamsGroupDescribe",
+    "StreamsGroupDescribeReply",
+    "StreamsGroupHeartbeat",
+    "StreamsGroupHeartbeatReply",
     "SyncGroup",
     "SyncGroupAssignment",
     "SyncGroupReply",
     "TopicPartitions",
     "metadata_bytes",
+    "streams_bytes",
     "subscription_bytes",
 ]
 
@@ -385,6 +401,132 @@ class ShareGroupOffsetsReply(msgspec.Struct, frozen=True):
     )
 
 
+# ── StreamsGroupHeartbeat (KIP-1071) ────────────────────────────────────────────────────────────
+class TaskOffset(msgspec.Struct, frozen=True):
+    subtopology_id: str
+    partition: int
+    offset: int
+
+
+class StreamsGroupHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A heartbeat of a member of a streams group; None: as in its last one."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    """0: the member joins; -1: it leaves; -2: it leaves and will join again with its instance id."""
+    endpoint_information_epoch: int = -1
+    """That of the last reply that the member got."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    """-1: as in its last heartbeat."""
+    topology: Topology | None = None
+    """Only while the member joins."""
+    active_tasks: tuple[TaskIds, ...] | None = None
+    standby_tasks: tuple[TaskIds, ...] | None = None
+    warmup_tasks: tuple[TaskIds, ...] | None = None
+    process_id: str | None = None
+    user_endpoint: Endpoint | None = None
+    client_tags: tuple[KeyValue, ...] | None = None
+    task_offsets: tuple[TaskOffset, ...] | None = None
+    task_end_offsets: tuple[TaskOffset, ...] | None = None
+    shutdown_application: bool = False
+    client_id: str = ""
+    client_host: str = ""
+    knows_missing_tags: bool = False
+    """Version 1 and later: the client knows the status MISSING_CLIENT_TAGS."""
+
+
+def streams_bytes(request: StreamsGroupHeartbeat) -> int:
+    """Return about how much memory the member of this request takes, and its group."""
+    endpoint, names = request.user_endpoint, (request.instance_id, request.rack_id, request.process_id)
+    tags = [text for tag in request.client_tags or () for text in (tag.key, tag.value)]
+    offsets = NAME_BYTES * (len(request.task_offsets or ()) + len(request.task_end_offsets or ()))
+    host = "" if endpoint is None else endpoint.host
+    held = subscription_bytes(tags, request.member_id, request.client_id, host, *names)
+    return held + offsets + (0 if request.topology is None else request.topology.bytes())
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    status_code: Status
+    status_detail: str
+
+
+class EndpointPartitions(msgspec.Struct, frozen=True):
+    """The partitions of source topics that a member with an endpoint reads, or has the state of."""
+
+    user_endpoint: Endpoint
+    active: Mapping[str, tuple[int, ...]]
+    """By topic name."""
+    standby: Mapping[str, tuple[int, ...]]
+    """Those of standby and warm-up tasks."""
+
+
+class StreamsGroupHeartbeatReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    acceptable_recovery_lag: int = -1
+    task_offset_interval_ms: int = 0
+    status: tuple[GroupStatus, ...] = ()
+    active_tasks: tuple[TaskIds, ...] | None = None
+    standby_tasks: tuple[TaskIds, ...] | None = None
+    warmup_tasks: tuple[TaskIds, ...] | None = None
+    endpoint_information_epoch: int = 0
+    partitions_by_user_endpoint: tuple[EndpointPartitions, ...] | None = None
+    missing_topics: tuple[InternalTopic, ...] = ()
+    """Internal topics that are to be created, with the rights of the member's client."""
+
+
+# ── StreamsGroupDescribe (KIP-1071) ─────────────────────────────────────────────────────────────
+class StreamsGroupDescribe(msgspec.Struct, frozen=True):
+    group_ids: tuple[str, ...]
+
+
+class StreamsAssignment(msgspec.Struct, frozen=True):
+    active_tasks: tuple[TaskIds, ...] = ()
+    standby_tasks: tuple[TaskIds, ...] = ()
+    warmup_tasks: tuple[TaskIds, ...] = ()
+
+
+class DescribedStreamsMember(msgspec.Struct, frozen=True):
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topology_epoch: int
+    process_id: str
+    user_endpoint: Endpoint | None
+    client_tags: tuple[KeyValue, ...]
+    task_offsets: tuple[TaskOffset, ...]
+    task_end_offsets: tuple[TaskOffset, ...]
+    assignment: StreamsAssignment
+    target_assignment: StreamsAssignment
+
+
+class DescribedStreamsGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    topology: Topology | None = None
+    configured: Mapping[str, ConfiguredSubtopology] | None = None
+    """The subtopologies by id, if all their topics are there; else None."""
+    members: tuple[DescribedStreamsMember, ...] = ()
+    assignor_name: str | None = None
+
+
+class StreamsGroupDescribeReply(msgspec.Struct, frozen=True):
+    groups: tuple[DescribedStreamsGroup, ...]
+
+
 # ── OffsetCommit ────────────────────────────────────────────────────────────────────────────────
 class OffsetCommitPartition(msgspec.Struct, frozen=True):
     partition_index: int
@@ -409,7 +551,8 @@ class OffsetCommit(msgspec.Struct, frozen=True):
     retention_time_ms: int = -1
     """The retention time of the offsets, which versions 2 to 4 may set; -1: the broker's."""
     knows_member_epochs: bool = True
-    """Version 9 and later: the client handles GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
+    """The client knows GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH: version 9 and later of OffsetCommit
+    (KIP-848), 6 and later of TxnOffsetCommit (KIP-1319)."""
     producer: Producer | None = None
     """For TxnOffsetCommit: the offsets count once this producer's transaction is committed."""
 
@@ -519,7 +662,7 @@ class ListedGroup(msgspec.Struct, frozen=True):
     protocol_type: str
     group_state: str
     group_type: str
-    """``classic``, ``consumer`` or ``share``."""
+    """``classic``, ``consumer``, ``share`` or ``streams``."""
 
 
 class ListGroupsReply(msgspec.Struct, frozen=True):
@@ -605,6 +748,8 @@ GroupRequest: TypeAlias = (
     | ShareGroupPartitions
     | AlterShareGroupOffsets
     | DeleteShareGroupOffsets
+    | StreamsGroupHeartbeat
+    | StreamsGroupDescribe
 )
 Reply: TypeAlias = (
     JoinGroupReply
@@ -622,6 +767,8 @@ Reply: TypeAlias = (
     | ShareGroupHeartbeatReply
     | ShareGroupDescribeReply
     | ShareGroupOffsetsReply
+    | StreamsGroupHeartbeatReply
+    | StreamsGroupDescribeReply
 )
 
 
@@ -664,6 +811,12 @@ def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = 
         case ShareGroupDescribe():
             return ShareGroupDescribeReply(
                 tuple(DescribedShareGroup(group_id, error_code, message) for group_id in request.group_ids)
+            )
+        case StreamsGroupHeartbeat():
+            return StreamsGroupHeartbeatReply(error_code, message)
+        case StreamsGroupDescribe():
+            return StreamsGroupDescribeReply(
+                tuple(DescribedStreamsGroup(group_id, error_code, message) for group_id in request.group_ids)
             )
         case _:
             assert_never(request)

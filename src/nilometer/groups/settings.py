@@ -1,5 +1,5 @@
 """The settings of a group coordinator, with Kafka's names and defaults, and those that a single group may
-have of its own (KIP-848, KIP-932).
+have of its own (KIP-848, KIP-932, KIP-1071).
 """
 
 from __future__ import annotations
@@ -114,6 +114,29 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_share_partition_max_record_locks: int = 2_000
     group_share_min_partition_max_record_locks: int = 100
     group_share_max_partition_max_record_locks: int = 4_000
+
+    group_streams_max_size: int = INT32_MAX
+    group_streams_assignors: tuple[str, ...] = ("sticky",)
+    """The task assignors by short name; the first is used if the group names none."""
+    group_streams_session_timeout_ms: int = 45_000
+    group_streams_min_session_timeout_ms: int = 45_000
+    group_streams_max_session_timeout_ms: int = 60_000
+    group_streams_heartbeat_interval_ms: int = 5_000
+    group_streams_min_heartbeat_interval_ms: int = 5_000
+    group_streams_max_heartbeat_interval_ms: int = 15_000
+    group_streams_assignment_interval_ms: int = 1_000
+    """The least time between two target assignments of a group; 0: no delay."""
+    group_streams_min_assignment_interval_ms: int = 0
+    group_streams_max_assignment_interval_ms: int = 15_000
+    group_streams_num_standby_replicas: int = 0
+    group_streams_max_standby_replicas: int = 2
+    group_streams_initial_rebalance_delay_ms: int = 3_000
+    group_streams_rack_aware_assignment_tags: tuple[str, ...] = ()
+    """The tags that each member is to have."""
+    group_streams_task_offset_interval_ms: int = 60_000
+    group_streams_min_task_offset_interval_ms: int = 15_000
+    group_streams_acceptable_recovery_lag: int = 10_000
+
     share_auto_offset_reset: ShareOffsetReset = ShareOffsetReset("latest")
     """This and the following are settings of groups alone: brokers have none for their defaults."""
     share_isolation_level: str = READ_UNCOMMITTED
@@ -131,10 +154,12 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         for setting in _SETTINGS.values():
             low, high = setting.bounds(self)
             value: int = getattr(self, setting.field)
-            key, lowest, highest = (f"group.{name}" for name in setting.names)
-            _ordered(lowest, low, key, value)
-            _ordered(key, value, highest, high)
-        for kind in ("consumer", "share"):
+            key = f"group.{setting.name}"
+            if setting.lowest is not None:
+                _ordered(f"group.{setting.lowest}", low, key, value)
+            if setting.highest is not None:
+                _ordered(key, value, f"group.{setting.highest}", high)
+        for kind in KINDS:
             if not _is_session_longer(kind, self):
                 raise ValueError(
                     f"group.{kind}.heartbeat.interval.ms must be below group.{kind}.session.timeout.ms"
@@ -143,6 +168,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("group.consumer.assignors must name at least one assignor")
         if len(self.group_share_assignors) != 1:
             raise ValueError("group.share.assignors must name exactly one assignor")
+        if not self.group_streams_assignors:
+            raise ValueError("group.streams.assignors must name at least one assignor")
 
 
 def _ordered(lower: str, low: int, upper: str, high: int) -> None:
@@ -155,12 +182,16 @@ class _Setting(msgspec.Struct, frozen=True):
 
     name: str
     doc: str
+    lowest: str | None
+    highest: str | None
+    """The broker's settings with the bounds, without ``group.``; None: 0 and the highest number."""
+    kind: ConfigKind = ConfigKind.INT
 
-    @property
-    def names(self) -> tuple[str, str, str]:
-        """Its name; and those of the lowest and the highest value, after ``group.``."""
-        kind, rest = self.name.split(".", 1)
-        return self.name, f"{kind}.min.{rest}", f"{kind}.max.{rest}"
+    @classmethod
+    def between(cls, name: str, doc: str) -> _Setting:
+        """Return the setting whose bounds are called after it: ``share.min.session.timeout.ms``."""
+        kind, rest = name.split(".", 1)
+        return cls(name, doc, f"{kind}.min.{rest}", f"{kind}.max.{rest}")
 
     @property
     def field(self) -> str:
@@ -169,8 +200,9 @@ class _Setting(msgspec.Struct, frozen=True):
 
     def bounds(self, config: GroupConfig) -> tuple[int, int]:
         """Return the lowest and the highest value that a broker allows."""
-        _, low, high = self.names
-        return getattr(config, _field(low)), getattr(config, _field(high))
+        low = 0 if self.lowest is None else getattr(config, _field(self.lowest))
+        high = INT32_MAX if self.highest is None else getattr(config, _field(self.highest))
+        return low, high
 
 
 def _field(name: str) -> str:
@@ -185,8 +217,10 @@ SHARE_RENEW_ACKNOWLEDGE_ENABLE = "share.renew.acknowledge.enable"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 COPIES_DEAD_LETTERS = "errors.deadletterqueue.copy.record.enable"
 
-_SETTINGS = {
-    name: _Setting(name, doc)
+KINDS = ("consumer", "share", "streams")
+"""The kinds of groups whose members send heartbeats to a coordinator that assigns."""
+_BETWEEN = (
+    _Setting.between(name, doc)
     for name, doc in (
         (SESSION_TIMEOUT, "A member of the group without a heartbeat for this long is removed."),
         (HEARTBEAT_INTERVAL, "The heartbeat interval of the group's members."),
@@ -215,6 +249,46 @@ _SETTINGS = {
             "share.partition.max.record.locks",
             "How many records of one partition the members may hold at the same time.",
         ),
+        (
+            "streams.session.timeout.ms",
+            "A member of the streams group without a heartbeat for this long is removed.",
+        ),
+        ("streams.heartbeat.interval.ms", "The heartbeat interval of the streams group's members."),
+        (
+            "streams.assignment.interval.ms",
+            "The minimum time between two target assignments of the streams group.",
+        ),
+    )
+)
+_SETTINGS = {
+    setting.name: setting
+    for setting in (
+        *_BETWEEN,
+        _Setting(
+            "streams.num.standby.replicas",
+            "How many standby tasks each task with state has.",
+            None,
+            "streams.max.standby.replicas",
+        ),
+        _Setting(
+            "streams.initial.rebalance.delay.ms",
+            "How long an empty streams group waits for more members before its first assignment.",
+            None,
+            None,
+        ),
+        _Setting(
+            "streams.task.offset.interval.ms",
+            "How often members tell how far they have the state of their tasks.",
+            "streams.min.task.offset.interval.ms",
+            None,
+        ),
+        _Setting(
+            "streams.acceptable.recovery.lag",
+            "Up to how many records behind a member may count as having the state of a task.",
+            None,
+            None,
+            ConfigKind.LONG,
+        ),
     )
 }
 
@@ -222,25 +296,26 @@ _SETTINGS = {
 def definition_of(config: GroupConfig) -> ConfigDefinition:
     """Return the keys, with the bounds and defaults of a broker's ``config``."""
     keys = [_key(setting, config) for setting in _SETTINGS.values()]
-    rules = [_session_rule("consumer"), _session_rule("share")]
-    return ConfigDefinition.of("group", [*keys, *_SHARE_KEYS], rules)
+    rules = [_session_rule(kind) for kind in KINDS]
+    return ConfigDefinition.of("group", [*keys, *_SHARE_KEYS, *_streams_keys(config)], rules)
 
 
 def _key(setting: _Setting, config: GroupConfig) -> ConfigKey:
     low, high = setting.bounds(config)
-    _, lowest, highest = setting.names
+    lowest = f"group.{setting.lowest} ({low})" if setting.lowest is not None else str(low)
+    highest = f"group.{setting.highest} ({high})" if setting.highest is not None else str(high)
 
     def check(value: ConfigValue) -> str | None:
         assert isinstance(value, int)
         if value < low:
-            return f"must be greater than or equal to group.{lowest} ({low})"
+            return f"must be greater than or equal to {lowest}"
         if value > high:
-            return f"must be less than or equal to group.{highest} ({high})"
+            return f"must be less than or equal to {highest}"
         return None
 
     return ConfigKey(
         name=setting.name,
-        kind=ConfigKind.INT,
+        kind=setting.kind,
         default=getattr(config, setting.field),
         doc=setting.doc,
         validate=check,
@@ -303,14 +378,50 @@ _SHARE_KEYS = (
         dynamic=True,
     ),
 )
+
+
+def why_repeated(value: ConfigValue) -> str | None:
+    """Return what is wrong with a list that names something twice; None if it does not."""
+    assert isinstance(value, tuple)
+    return "must not contain duplicates" if len(set(value)) < len(value) else None
+
+
+STREAMS_ASSIGNOR_NAME = "streams.assignor.name"
+STREAMS_RACK_AWARE_ASSIGNMENT_TAGS = "streams.rack.aware.assignment.tags"
+_STREAMS_TAGS_KEY = ConfigKey(
+    name=STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
+    kind=ConfigKind.LIST,
+    default=(),
+    doc="Tags (client.tag.NAME of Kafka Streams) that each member of the streams group is to have.",
+    validate=why_repeated,
+    dynamic=True,
+)
+
+
+def _streams_keys(config: GroupConfig) -> list[ConfigKey]:
+    assignors = config.group_streams_assignors
+    return [
+        msgspec.structs.replace(_STREAMS_TAGS_KEY, default=config.group_streams_rack_aware_assignment_tags),
+        ConfigKey(
+            name=STREAMS_ASSIGNOR_NAME,
+            kind=ConfigKind.STRING,
+            default=assignors[0],
+            choices=assignors,
+            doc="The task assignor of the streams group.",
+            dynamic=True,
+        ),
+    ]
+
+
 _FIELDS_OF_KEYS: dict[str, tuple[ConfigKey, Callable[[Any], object]]] = {
     SHARE_AUTO_OFFSET_RESET: (_SHARE_KEYS[0], ShareOffsetReset.parse),
     SHARE_ISOLATION_LEVEL: (_SHARE_KEYS[1], str),
     SHARE_RENEW_ACKNOWLEDGE_ENABLE: (_SHARE_KEYS[2], bool),
     DEAD_LETTER_TOPIC: (_SHARE_KEYS[3], str),
     COPIES_DEAD_LETTERS: (_SHARE_KEYS[4], bool),
+    STREAMS_RACK_AWARE_ASSIGNMENT_TAGS: (_STREAMS_TAGS_KEY, tuple),
 }
-"""For each key, how its value is converted for the field of the same name in `GroupConfig`."""
+"""For each key, how its value is converted for its field in `GroupConfig`."""
 
 
 def _session_rule(kind: str) -> ConfigRule:
@@ -338,7 +449,7 @@ def config_of_group(config: GroupConfig, texts: Mapping[str, str]) -> GroupConfi
         for name, text in texts.items()
         if name in _SETTINGS and _is_number(text)
     }
-    for kind in ("consumer", "share"):
+    for kind in KINDS:
         session, heartbeat = _session_fields(kind)
         session_ms = changed.get(session, getattr(config, session))
         if changed.get(heartbeat, getattr(config, heartbeat)) >= session_ms:
@@ -347,7 +458,8 @@ def config_of_group(config: GroupConfig, texts: Mapping[str, str]) -> GroupConfi
     for name, (key, convert) in _FIELDS_OF_KEYS.items():
         if name in texts:
             with contextlib.suppress(ConfigError):  # left by another version
-                changed[name.replace(".", "_")] = convert(key.parse(texts[name]))
+                field = _field(name) if hasattr(config, _field(name)) else name.replace(".", "_")
+                changed[field] = convert(key.parse(texts[name]))
     return replace(config, **changed)
 
 

@@ -55,16 +55,22 @@ from nilometer.groups.requests import (
     ShareGroupDescribeReply,
     ShareGroupHeartbeat,
     ShareGroupPartitions,
+    StreamsGroupDescribe,
+    StreamsGroupDescribeReply,
+    StreamsGroupHeartbeat,
     SyncGroup,
     refusal,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.share.group import SHARE_GROUP_KEYS, ShareGroup
 from nilometer.groups.share.share_groups import Deletion, ShareGroups
+from nilometer.groups.streams.group import STREAMS_GROUP_KEYS, StreamsGroup
+from nilometer.groups.streams.streams_groups import StreamsGroups
 from nilometer.groups.topics import Topics
 from nilometer.groups.turn import (
     CLASSIC_KINDS,
     SHARE_KINDS,
+    STREAMS_KINDS,
     Computation,
     ConsumerGroupHandler,
     Effects,
@@ -83,7 +89,9 @@ RECORDS_PER_CALL_MAX = 1_000
 EFFORT_PER_CALL_MAX = 256
 """So many members of classic groups are taken out in one call, or fewer of other groups."""
 EFFORT_OF_A_CONSUMER_GROUP = 32
-"""A consumer group or share group looks at all its members when one of them has gone."""
+"""A group of another kind looks at all its members when one of them has gone."""
+
+_WITHOUT_CLASSIC_MEMBERS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 class GroupShard:
@@ -92,6 +100,7 @@ class GroupShard:
         self._classic = ClassicGroups(self._state)
         self._consumer: ConsumerGroupHandler = ConsumerGroups(self._state, self._classic)
         self._share = ShareGroups(self._state, self._classic)
+        self._streams = StreamsGroups(self._state, self._classic)
         self._offsets = Offsets(self._state)
         self._expiry = OffsetExpiry(self._state, self._offsets, self._classic)
         self._waiting: set[Token] = set()
@@ -109,6 +118,8 @@ class GroupShard:
             self._classic.replay(key, value)
         elif isinstance(key, SHARE_GROUP_KEYS):
             self._share.replay(record)
+        elif isinstance(key, STREAMS_GROUP_KEYS):
+            self._streams.replay(record)
         else:
             self._consumer.replay(record)
 
@@ -128,6 +139,7 @@ class GroupShard:
         self._classic.on_loaded(turn)
         self._consumer.on_loaded(turn)
         self._share.on_loaded(turn)
+        self._streams.on_loaded(turn)
         self._expiry.on_loaded(turn)
         return turn.effects(self._waiting)
 
@@ -162,6 +174,11 @@ class GroupShard:
                 turn.reply(token, ShareGroupDescribeReply(described_shares))
             case ShareGroupPartitions() | AlterShareGroupOffsets() | DeleteShareGroupOffsets():
                 self._share.offsets(turn, token, request)
+            case StreamsGroupHeartbeat():
+                self._streams.heartbeat(turn, token, request)
+            case StreamsGroupDescribe():
+                described_streams = tuple(self._streams.describe(group_id) for group_id in request.group_ids)
+                turn.reply(token, StreamsGroupDescribeReply(described_streams))
             case DescribeGroups():
                 turn.reply(
                     token, DescribeGroupsReply(tuple(self._classic.describe(each) for each in request.groups))
@@ -176,8 +193,8 @@ class GroupShard:
     def _handle_member(
         self, turn: Turn, token: Token, request: Heartbeat | JoinGroup | SyncGroup | LeaveGroup
     ) -> None:
-        """Process a request of a classic member, whether its group is a classic or a consumer group; a share
-        group has no such members."""
+        """Process a request of a classic member, whether its group is a classic or a consumer group; others
+        have no such members."""
         group = self._state.groups.get(request.group_id)
         if isinstance(request, JoinGroup):
             if group is not None and group.type is GroupType.CONSUMER and not group.is_empty:
@@ -186,7 +203,7 @@ class GroupShard:
                 self._classic.join(turn, token, request)
             return
         error = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
-        if error is ErrorCode.none and (group is None or group.type is GroupType.SHARE):
+        if error is ErrorCode.none and (group is None or group.type in _WITHOUT_CLASSIC_MEMBERS):
             error = ErrorCode.unknown_member_id
         match request:
             case _ if error is not ErrorCode.none:
@@ -266,6 +283,8 @@ class GroupShard:
         group = self._state.groups.get(needed.group_id)
         if isinstance(group, ShareGroup):
             self._share.on_computed(turn, group, needed, result)
+        elif isinstance(group, StreamsGroup):
+            self._streams.on_computed(turn, group, needed, result)
         else:
             self._consumer.on_computed(turn, needed, result)
         return turn.effects(self._waiting)
@@ -311,6 +330,8 @@ class GroupShard:
             self._classic.on_timer(turn, key)
         elif key.kind in SHARE_KINDS:
             self._share.on_timer(turn, key)
+        elif key.kind in STREAMS_KINDS:
+            self._streams.on_timer(turn, key)
         else:
             self._consumer.on_timer(turn, key)
 

@@ -80,6 +80,11 @@ class Topics:
         topic = self._image.topic_by_uuid(topic_id)
         return 0 if topic is None else len(topic.partitions)
 
+    def size_of(self, name: str) -> int:
+        """Return how many partitions the topic of this name has; 0 if it does not exist."""
+        topic = self._image.topic(name)
+        return 0 if topic is None else len(topic.partitions)
+
     def partition_counts(self, names: Iterable[str]) -> dict[UUID, int]:
         found = (self._image.topic(name) for name in names)
         return {topic.uuid: len(topic.partitions) for topic in found if topic is not None}

@@ -56,6 +56,11 @@ class TimerKind(Enum):
     SHARE_SESSION = auto()
     SHARE_TOPICS = auto()
     """Topics of share groups may have been deleted."""
+    STREAMS_SESSION = auto()
+    STREAMS_REBALANCE = auto()
+    """Until when a member must confirm that it has revoked tasks."""
+    STREAMS_INITIAL_DELAY = auto()
+    """Until when a new group waits for more members before its first assignment."""
     OFFSETS_EXPIRY = auto()
     OFFSETS_PURGE = auto()
     """More offsets of deleted topics are to be removed than fit into one batch."""
@@ -72,6 +77,9 @@ CLASSIC_KINDS = frozenset(
 
 
 SHARE_KINDS = frozenset({TimerKind.SHARE_SESSION, TimerKind.SHARE_TOPICS})
+STREAMS_KINDS = frozenset(
+    {TimerKind.STREAMS_SESSION, TimerKind.STREAMS_REBALANCE, TimerKind.STREAMS_INITIAL_DELAY}
+)
 
 
 class TimerKey(NamedTuple):
@@ -99,9 +107,9 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     group_id: str
     epoch: int
     """The group epoch that it is for."""
-    compute: Callable[[], Mapping[str, Mapping[UUID, frozenset[int]]]]
-    """Returns, by member id, the partitions of each topic. Any thread may call it: it shares nothing with the
-    shard."""
+    compute: Callable[[], Mapping[str, object]]
+    """Returns, by member id, the partitions of each topic; the tasks, in a streams group. Any thread may call
+    it: it shares nothing with the shard."""
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):
@@ -170,6 +178,7 @@ class GroupType(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 class RetentionStart(msgspec.Struct, frozen=True):

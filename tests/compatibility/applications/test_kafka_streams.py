@@ -58,7 +58,7 @@ def counts_of(records: list[Message]) -> dict[str, list[int]]:
     return counts
 
 
-def word_count(cluster: NilometerCluster, folder: Path) -> Application:
+def word_count(cluster: NilometerCluster, folder: Path, protocol: str) -> Application:
     return kafka_application(
         "word-count",
         folder,
@@ -70,6 +70,7 @@ def word_count(cluster: NilometerCluster, folder: Path) -> Application:
             "replication.factor": "3",
             "session.timeout.ms": "10000",
             "producer.transaction.timeout.ms": "10000",
+            "group.protocol": protocol,
         },
     )
 
@@ -77,12 +78,12 @@ def word_count(cluster: NilometerCluster, folder: Path) -> Application:
 class Counting:
     """The application at work: lines go in, and what it has committed is watched."""
 
-    def __init__(self, cluster: NilometerCluster, folder: Path) -> None:
+    def __init__(self, cluster: NilometerCluster, folder: Path, protocol: str) -> None:
         for topic in (INPUT, OUTPUT):
             cluster.create_topic(topic, PARTITIONS)
         self._cluster = cluster
         self._state = folder / "state"
-        self._application = word_count(cluster, folder)
+        self._application = word_count(cluster, folder, protocol)
         self._lines = Lines(cluster.bootstrap)
 
     def write(self) -> None:
@@ -122,11 +123,16 @@ class Counting:
         self._application.__exit__(kind, *more)
 
 
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "streams"])
+"""The group's: its leader assigns the tasks, or the group coordinator (KIP-1071)."""
+
+
+@PROTOCOLS
 @pytest.mark.long
 def test_word_count_is_exact_while_the_coordinator_and_the_application_are_killed(
-    cluster: NilometerCluster, tmp_path: Path
+    cluster: NilometerCluster, tmp_path: Path, protocol: str
 ) -> None:
-    with Counting(cluster, tmp_path) as counting:
+    with Counting(cluster, tmp_path, protocol) as counting:
         counting.write()
         counting.wait_counted(0.1)
         cluster.kill(cluster.wait_leader("__transaction_state", timeout_s=WAIT_S))
@@ -138,10 +144,13 @@ def test_word_count_is_exact_while_the_coordinator_and_the_application_are_kille
         counting.assert_exact()
 
 
+@PROTOCOLS
 @pytest.mark.soak
-def test_word_count_is_exact_through_many_kills(cluster: NilometerCluster, tmp_path: Path) -> None:
+def test_word_count_is_exact_through_many_kills(
+    cluster: NilometerCluster, tmp_path: Path, protocol: str
+) -> None:
     """Each leader in turn that the application depends on, and every so often the application."""
-    with Counting(cluster, tmp_path) as counting:
+    with Counting(cluster, tmp_path, protocol) as counting:
         counting.write()
         counting.wait_counted(0.1)
         for number, topic in enumerate(4 * ("__transaction_state", INPUT, "__consumer_offsets", OUTPUT)):

@@ -18,12 +18,15 @@ BOTH = {
     "group.min.session.timeout.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
     "group.share.assignment.interval.ms": "0",
+    "group.streams.assignment.interval.ms": "0",
+    "group.streams.initial.rebalance.delay.ms": "0",
     **KEEP_OLD_RECORDS,
 }
 """Settings of both brokers."""
 AT_ONCE = {
     "group.consumer.assignor.offload.enable": "false",
     "group.share.assignor.offload.enable": "false",
+    "group.streams.assignor.offload.enable": "false",
 }
 """Nilometer never assigns behind a request's back."""
 

@@ -145,3 +145,36 @@ def group_probes() -> Iterator[Probe]:
         },
     )
     yield Probe(K.SHARE_GROUP_DESCRIBE, 1, "by name", lambda of: {"group_ids": of.both, **bits})
+    yield from streams_probes()
+
+
+def streams_probes() -> Iterator[Probe]:
+    key, bits = K.STREAMS_GROUP_HEARTBEAT, {"include_authorized_operations": True}
+
+    def heartbeat(of: Names, epoch: int) -> Mapping[str, object]:
+        subtopology = make(
+            key, 1, "Subtopology", subtopology_id="0", source_topics=of.both, source_topic_regex=("never.*",)
+        )
+        return {
+            "group_id": of.known,
+            "member_id": "unknown",
+            "member_epoch": epoch,
+            "rebalance_timeout_ms": -1,
+            "topology": make(key, 1, "Topology", epoch=0, subtopologies=(subtopology,)),
+            "active_tasks": None,
+            "standby_tasks": None,
+            "warmup_tasks": None,
+            "client_tags": None,
+            "task_offsets": None,
+            "task_end_offsets": None,
+        }
+
+    yield Probe(key, 1, "with a topology", lambda of: heartbeat(of, 0))
+    yield Probe(key, 1, "unknown", lambda of: {**heartbeat(of, 5), "topology": None, "group_id": of.missing})
+    yield Probe(K.STREAMS_GROUP_DESCRIBE, 1, "by name", lambda of: {"group_ids": of.both, **bits})
+    yield Probe(
+        K.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+        0,
+        "unknown",
+        lambda of: {"group_id": of.known, "member_id": "unknown", "topology_epoch": 0},
+    )

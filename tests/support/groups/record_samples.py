@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from nilometer.groups.records import (
+    AssignedTaskIds,
     AssignedTopicPartitions,
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -43,11 +44,31 @@ from nilometer.groups.records import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
     TopicInfo,
     TopicMetadata,
     TopicPartitionsInfo,
 )
 from nilometer.groups.requests import TopicPartitions
+from nilometer.groups.streams_topology import (
+    CopartitionGroup,
+    Endpoint,
+    KeyValue,
+    Subtopology,
+    TaskIds,
+    Topology,
+)
+from nilometer.groups.streams_topology import TopicInfo as StreamsTopic
 
 NOW_MS = 1_760_000_000_000
 ID, OTHER_ID = UUID(int=2**127 + 5), UUID("0193d3b0-7f5e-7000-8000-00000000abcd")
@@ -58,6 +79,17 @@ MEMBER = MemberMetadata("c-1", "inst", "c", "/127.0.0.1", 30_000, 10_000, b"\x00
 PLAIN_MEMBER = MemberMetadata("c-2", None, "", "/::1", -1, 6_000, b"", b"")
 EPOCHS = AssignedTopicPartitions(ID, (0, 3), (7, 9))
 NO_EPOCHS = AssignedTopicPartitions(OTHER_ID, (1,))
+ACTIVE = AssignedTaskIds("0", (0, 3), (7, 9))
+STANDBY = AssignedTaskIds("1_2", (1,))
+SUBTOPOLOGY = Subtopology(
+    "0",
+    ("t", "ü"),
+    ("t.*",),
+    (StreamsTopic("log", 0, 3, (KeyValue("cleanup.policy", "compact"),)), StreamsTopic("log2")),
+    ("r",),
+    (StreamsTopic("s", 4, 1),),
+    (CopartitionGroup((0, 1), (0,), (0,)), CopartitionGroup()),
+)
 CLASSIC = ClassicMemberMetadata(45_000, (ClassicProtocol("range", b"\x00\x03"), ClassicProtocol("x", b"")))
 
 _VALUES: list[tuple[RecordKey, list[RecordValue]]] = [
@@ -153,6 +185,44 @@ _VALUES: list[tuple[RecordKey, list[RecordValue]]] = [
             )
         ],
     ),
+    (
+        StreamsGroupMetadataKey("g"),
+        [
+            StreamsGroupMetadataValue(9, -(2**62), 2, (KeyValue("num.standby.replicas", "1"),), 3, 4),
+            StreamsGroupMetadataValue(1, 0),
+        ],
+    ),
+    (
+        StreamsGroupMemberMetadataKey("g", "m"),
+        [
+            StreamsGroupMemberMetadataValue(
+                "i", "r", "c", "/h", 30_000, 2, "p", Endpoint("h", 65_535), (KeyValue("zone", "a"),)
+            ),
+            StreamsGroupMemberMetadataValue(None, None, "", "", -1, 0, "", None, ()),
+        ],
+    ),
+    (
+        StreamsGroupTargetAssignmentMetadataKey("g"),
+        [StreamsGroupTargetAssignmentMetadataValue(9, NOW_MS), StreamsGroupTargetAssignmentMetadataValue(9)],
+    ),
+    (
+        StreamsGroupTargetAssignmentMemberKey("g", "m"),
+        [
+            StreamsGroupTargetAssignmentMemberValue(
+                (TaskIds("0", (0, 2)), TaskIds("1", (1,))), (TaskIds("2", (5,)),), ()
+            )
+        ],
+    ),
+    (
+        StreamsGroupCurrentMemberAssignmentKey("g", "m"),
+        [
+            StreamsGroupCurrentMemberAssignmentValue(
+                9, 8, 2, (ACTIVE,), (STANDBY,), (), (ACTIVE,), (), (STANDBY,)
+            ),
+            StreamsGroupCurrentMemberAssignmentValue(-2, 8, 1, (), (), (), (), (), ()),
+        ],
+    ),
+    (StreamsGroupTopologyKey("g"), [Topology(3, (SUBTOPOLOGY, Subtopology("1", ("u",))))]),
 ]
 SAMPLES: list[CoordinatorRecord] = [
     CoordinatorRecord(key, value) for key, values in _VALUES for value in (*values, None)

@@ -112,7 +112,7 @@ CLUSTER = (
         shows=r"Could not upgrade metadata\.version to 30.*"
         r"Invalid update version 1 for feature kraft\.version\. Local controller 1 does not support",
         status=1,
-        refused="it names features that are not here (KRaft, streams groups): use `--feature`",
+        refused="it names features of KRaft: use `--feature`",
     ),
     _features(
         "upgrade --release-version V --dry-run",

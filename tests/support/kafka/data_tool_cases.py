@@ -262,6 +262,34 @@ def _groups(asked: str, more: str = "", *, shows: str, status: int | None = 0) -
     return tool_case("kafka-consumer-groups.sh", asked, more, shows=shows, status=status)
 
 
+def _streams(asked: str, more: str = "", *, shows: str, status: int | None = 0) -> ToolCase:
+    return tool_case("kafka-streams-groups.sh", asked, more, shows=shows, status=status)
+
+
+STREAMS = (
+    _streams("--list", shows="(?m)^counters$"),
+    _streams("--list --state", shows=r"counters\s+Stable"),
+    _streams("--describe --group G", "counters", shows=r"counters\s+tools\s+0"),
+    _streams("--describe --group G --offsets --verbose", "counters", shows=r"counters\s+tools\s+0\s+1"),
+    _streams("--describe --group G --state --verbose", "counters", shows="Stable"),
+    _streams("--describe --group G --members --verbose", "counters", shows=r"counters.*\bm\b"),
+)
+"""Those for which the streams group ``counters`` has a member, ``m``."""
+STREAMS_WITHOUT_MEMBERS = (
+    _streams(
+        "--reset-offsets --group G --input-topic T --to-earliest --dry-run",
+        "counters|tools:0",
+        shows=r"counters\s+tools\s+0",
+    ),
+    _streams(
+        "--reset-offsets --group G --all-input-topics --to-latest --execute",
+        "counters",
+        shows=r"counters\s+tools\s+0",
+    ),
+    _streams("--delete-offsets --group G --input-topic T", "counters|tools:0", shows="Successful"),
+    _streams("--delete --group G", "counters", shows="(?i)deletion of requested .*groups"),
+)
+
 GROUPS = (
     _groups("--list", shows="(?m)^readers$"),
     _groups("--list --state", shows=r"readers\s+.*Empty"),
@@ -315,7 +343,6 @@ GROUPS = (
     tool_case("kafka-groups.sh", "--list --consumer", shows=""),
     tool_case("kafka-groups.sh", "--list --group-type T --protocol P", "classic|consumer", shows=""),
     tool_case("kafka-groups.sh", "--list --share", shows=""),
-    tool_case("kafka-groups.sh", "--list --streams", shows=""),
     tool_case(
         "kafka-share-groups.sh",
         "--reset-offsets --group G --topic T --to-earliest --execute",
@@ -334,12 +361,7 @@ GROUPS = (
         "sharers",
         shows="(?i)deletion of requested share groups",
     ),
-    tool_case(
-        "kafka-streams-groups.sh",
-        "--describe --group G",
-        "g",
-        shows="(?i)not support|unsupported|UNSUPPORTED",
-        status=None,
-        refused="there is no streams rebalance protocol: Kafka Streams uses the classic one",
-    ),
+    *STREAMS,
+    *STREAMS_WITHOUT_MEMBERS,
+    tool_case("kafka-groups.sh", "--list --streams", shows=""),
 )

@@ -54,9 +54,18 @@ READ_BY_GROUPS = {
             "delivery.count.limit",
             "partition.max.record.locks",
         ),
+        "streams": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
     }.items()
     for what in limits
     for bound in ("", "min.", "max.")
+} | {
+    f"group.streams.{name}"
+    for name in (
+        "num.standby.replicas",
+        "max.standby.replicas",
+        "task.offset.interval.ms",
+        "min.task.offset.interval.ms",
+    )
 }
 """``groups/settings.py`` makes their names of that of the setting that a single group may have."""
 OF_GROUPS_IN_MINUTES = {"offsets.retention.minutes": "offsets_retention_ms"}

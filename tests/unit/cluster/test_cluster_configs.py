@@ -85,7 +85,11 @@ def test_an_unknown_setting_can_be_removed(world: ClusterWorld) -> None:
         (GROUP, ("consumer.assignment.interval.ms", SET, "-1"), ErrorCode.invalid_config),
         (GROUP, ("consumer.session.timeout.ms", APPEND, "1"), ErrorCode.invalid_config),
         (GROUP, ("consumer.session.timeout.ms", SET, None), ErrorCode.invalid_request),
-        (GROUP, ("streams.session.timeout.ms", SET, "45000"), ErrorCode.invalid_config),
+        (GROUP, ("streams.session.timeout.ms", SET, "44999"), ErrorCode.invalid_config),
+        (GROUP, ("streams.num.standby.replicas", SET, "3"), ErrorCode.invalid_config),
+        (GROUP, ("streams.num.standby.replicas", SET, "-1"), ErrorCode.invalid_config),
+        (GROUP, ("streams.assignor.name", SET, "random"), ErrorCode.invalid_config),
+        (GROUP, ("streams.rack.aware.assignment.tags", SET, "a,b,a"), ErrorCode.invalid_config),
         (GROUP._replace(name=""), ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.invalid_request),
         (
             ConfigResource(ConfigResourceType.CLUSTER, ""),

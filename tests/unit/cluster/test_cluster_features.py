@@ -90,9 +90,10 @@ def test_a_level_is_lowered_and_raised(kind: UpgradeType) -> None:
         ((METADATA_FORMAT, 2, UNSAFE), f"only supports versions 3-{FORMAT_VERSION}"),
         ((METADATA_FORMAT, FORMAT_VERSION - 1, DOWN), "never lowered"),
         ((METADATA_FORMAT, FORMAT_VERSION - 1, UNSAFE), "never lowered"),
+        (("streams.version", 2, UP), "only supports versions 0-1"),
+        (("kraft.version", 1, UP), "Local controller 0 does not support this feature"),
+        (("kraft.version", 0, DOWN), "Feature kraft.version not found"),
         (("share.version", 3, UP), "only supports versions 0-2"),
-        (("streams.version", 1, UP), "Local controller 0 does not support this feature"),
-        (("streams.version", 0, DOWN), "Feature streams.version not found"),
     ],
 )
 def test_what_is_refused_changes_nothing(refused: tuple[str, int, int], why: str) -> None:

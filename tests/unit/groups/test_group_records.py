@@ -194,7 +194,7 @@ def test_records_of_share_groups_are_the_bytes_that_kafka_writes() -> None:
     assert written == SHARE_GROUP_BYTES
 
 
-@pytest.mark.parametrize("key_type", [9, 17, 23, 99, -1])
+@pytest.mark.parametrize("key_type", [9, 18, 24, 99, -1])
 def test_records_of_other_kinds_of_groups_are_passed_over(key_type: int) -> None:
     assert decode_record(struct.pack(">h", key_type) + text("g"), b"\x00\x00whatever") is None
 

@@ -133,7 +133,9 @@ def test_a_transaction_that_names_no_member_may_commit_to_a_group_with_members()
 
 def test_a_generation_of_a_group_that_is_not_there_is_illegal() -> None:
     world = GroupWorld()
-    assert world.commit(7, generation=1, member_id="a", producer=ONE) is ErrorCode.illegal_generation
+    old = world.commit(7, generation=1, member_id="a", producer=ONE, knows_member_epochs=False)
+    assert old is ErrorCode.illegal_generation
+    assert world.commit(7, generation=1, member_id="a", producer=ONE) is ErrorCode.group_id_not_found
 
 
 def _join(world: GroupWorld) -> str:

@@ -21,9 +21,11 @@ from nilometer.wire.errors import ErrorCode
 # ApiVersions: which APIs are served, in which versions, and which features (KIP-584).
 #
 # Versions: 3 has features, and the request names the client's software and its version (KIP-511); 4 lists
-# features with a lowest level of 0 too, on which clients of version 3 fail (KAFKA-17011).
+# features with a lowest level of 0 too, on which clients of version 3 fail (KAFKA-17011); 5 may say which
+# broker of which cluster the client means to reach: another one tells it to begin again with its bootstrap
+# servers (KIP-1242).
 
-FIRST_WITH_FEATURES, FIRST_WITH_LEVEL_0 = 3, 4
+FIRST_WITH_FEATURES, FIRST_WITH_LEVEL_0, FIRST_WITH_TARGET = 3, 4, 5
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
@@ -34,6 +36,13 @@ def handle(services: Services, request: Request) -> Reply:
         if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
             return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
         request.connection.client_software = (name, version)
+    if request.version >= FIRST_WITH_TARGET:
+        cluster_id, node_id = request.body.cluster_id, request.body.node_id
+        if (cluster_id is None) != (node_id == -1):
+            return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
+        meant = (services.cluster_id, services.broker_id)
+        if cluster_id is not None and (cluster_id, node_id) != meant:
+            return request.respond(error_code=ErrorCode.rebootstrap_required, api_keys=())
     advertised = services.advertised_to_brokers if request.context.is_broker else services.advertised
     return request.respond(
         api_keys=_listed(request.api, tuple(advertised.items())), **_features(services.image, request)
@@ -71,7 +80,7 @@ def _features(image: ClusterImage, request: Request) -> dict[str, object]:
 
 API_VERSIONS = ApiSpec(
     key=ApiKey.API_VERSIONS,
-    versions=(0, 4),
+    versions=(0, 5),
     handle=handle,
     rights=NO_RIGHTS,
 )

@@ -22,6 +22,7 @@ from nilometer.groups.requests import (
     LeaveGroup,
     OffsetDelete,
     ShareGroupHeartbeat,
+    StreamsGroupHeartbeat,
     SyncGroup,
     refusal,
 )
@@ -36,6 +37,7 @@ OfOneGroup: TypeAlias = (
     | OffsetDelete
     | ConsumerGroupHeartbeat
     | ShareGroupHeartbeat
+    | StreamsGroupHeartbeat
 )
 R = TypeVar("R", bound=GroupReply)
 DENIED = ErrorCode.group_authorization_failed

@@ -181,7 +181,7 @@ def _respond_delete(services: Services, request: Request, replies: Sequence[Grou
 
 DELETE = ApiSpec(
     key=ApiKey.DELETE_GROUPS,
-    versions=(0, 2),
+    versions=(0, 3),
     handle=handle_delete,
     divisions=(Division(("groups_names",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(Right(Operation.DELETE, ResourceType.GROUP),),

@@ -185,14 +185,17 @@ OFFSET_COMMIT = ApiSpec(
 #
 # Versions: 2 has leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost its
 # partitions; 4 knows TRANSACTION_ABORTABLE; 5 adds the group's partition of ``__consumer_offsets`` to the
-# transaction (KIP-890). As with a produced batch, it is first verified with the transaction's coordinator
-# that this partition is part of the transaction.
+# transaction (KIP-890); 6 names topics by id, and knows the errors of member epochs (KIP-1319). As with a
+# produced batch, it is first verified with the transaction's coordinator that the group's partition is part
+# of the transaction.
 
 FIRST_WITH_LOADING = 2
 FIRST_WITH_ABORTABLE = 4
 FIRST_THAT_ADDS = 5
+TXN_OFFSET_COMMIT_FIRST_BY_ID = 6
 
-Errors = Mapping[tuple[str, int], ErrorCode]
+Errors = Mapping[tuple[str | UUID | None, int], ErrorCode]
+"""By topic, as the request names it, and partition."""
 
 
 def handle_txn_offset_commit(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -203,71 +206,90 @@ def handle_txn_offset_commit(services: Services, request: Request) -> Reply | as
         )
     if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_txn_offset_commit(request, _everything(request, ErrorCode.group_authorization_failed))
-    readable, denied = _readable_topics(request, access)
-    known = _known_topics(services, readable)
+    known, refused = _sorted_topics(services, request, access)
     if not known:
-        return _respond_txn_offset_commit(request, denied)
-    return spawn(services, _answer(services, request, known, denied))
+        return _respond_txn_offset_commit(request, refused)
+    return spawn(services, _answer(services, request, known, refused))
 
 
-def _readable_topics(request: Request, access: Access) -> tuple[list[Message], Errors]:
-    """Return the topics of the request that the client may read, and the errors of the others."""
-    readable: list[Message] = []
-    denied: dict[tuple[str, int], ErrorCode] = {}
-    for topic in request.body.topics:
-        if access.allows(Operation.READ, ResourceType.TOPIC, topic.name):
-            readable.append(topic)
-            continue
-        for partition in topic.partitions:
-            denied[topic.name, partition.partition_index] = ErrorCode.topic_authorization_failed
-    return readable, denied
+def _sorted_topics(
+    services: Services, request: Request, access: Access
+) -> tuple[tuple[OffsetCommitTopic, ...], Errors]:
+    """Return the offsets to commit of those topics and partitions that exist and that the client may read;
+    and the errors of the other topics."""
+    known: list[OffsetCommitTopic] = []
+    refused: dict[tuple[str | UUID | None, int], ErrorCode] = {}
+    by_id = request.version >= TXN_OFFSET_COMMIT_FIRST_BY_ID
+    for asked in request.body.topics:
+        key = _named(asked)
+        found = services.image.topic_by_uuid(key) if isinstance(key, UUID) else None
+        if not by_id:
+            found = services.image.topic(asked.name)
+        error = ErrorCode.unknown_topic_id if by_id and found is None else ErrorCode.none
+        name = asked.name if not by_id else "" if found is None else found.name
+        if error is ErrorCode.none and not access.allows(Operation.READ, ResourceType.TOPIC, name):
+            error = ErrorCode.topic_authorization_failed
+        if error is not ErrorCode.none:
+            refused |= {(key, partition.partition_index): error for partition in asked.partitions}
+        elif found is not None and (partitions := _existing(found, asked)):
+            known.append(OffsetCommitTopic(name, partitions, found.uuid))
+    return tuple(known), refused
+
+
+def _named(topic: Message) -> str | UUID | None:
+    """Return what names the topic in a request: its name, or its id."""
+    return topic.topic_id if hasattr(topic, "topic_id") else topic.name
+
+
+def _existing(topic: Topic, asked: Message) -> tuple[OffsetCommitPartition, ...]:
+    return tuple(
+        OffsetCommitPartition(
+            partition.partition_index,
+            partition.committed_offset,
+            getattr(partition, "committed_leader_epoch", -1),
+            partition.committed_metadata,
+        )
+        for partition in asked.partitions
+        if topic.partition(partition.partition_index) is not None
+    )
 
 
 def _everything(request: Request, error: ErrorCode) -> Errors:
     return {
-        (topic.name, partition.partition_index): error
+        (_named(topic), partition.partition_index): error
         for topic in request.body.topics
         for partition in topic.partitions
     }
 
 
-def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetCommitTopic, ...]:
-    """Return the offsets to commit of those topics and partitions that exist."""
-    known: list[OffsetCommitTopic] = []
-    for topic in asked:
-        found = services.image.topic(topic.name)
-        partitions = tuple(
-            OffsetCommitPartition(
-                partition.partition_index,
-                partition.committed_offset,
-                getattr(partition, "committed_leader_epoch", -1),
-                partition.committed_metadata,
-            )
-            for partition in topic.partitions
-            if found is not None and found.partition(partition.partition_index) is not None
-        )
-        if found is not None and partitions:
-            known.append(OffsetCommitTopic(topic.name, partitions, found.uuid))
-    return tuple(known)
-
-
 async def _answer(
-    services: Services, request: Request, known: tuple[OffsetCommitTopic, ...], denied: Errors
+    services: Services, request: Request, known: tuple[OffsetCommitTopic, ...], refused: Errors
 ) -> Reply:
-    body = request.body
+    body, by_id = request.body, request.version >= TXN_OFFSET_COMMIT_FIRST_BY_ID
     error = await _verify(services, request)
     if error is not ErrorCode.none:
-        return _respond_txn_offset_commit(request, {**_everywhere(known, error), **denied})
+        everywhere = {
+            (topic.topic_id if by_id else topic.name, partition.partition_index): error
+            for topic in known
+            for partition in topic.partitions
+        }
+        return _respond_txn_offset_commit(request, {**everywhere, **refused})
     commit = of_message(
         OffsetCommit,
         body,
         topics=known,
         generation_id_or_member_epoch=request.field("generation_id", -1),
+        knows_member_epochs=by_id,
         producer=Producer(body.producer_id, body.producer_epoch),
     )
     reply = await services.groups.answer(commit.group_id, commit)
     assert isinstance(reply, OffsetCommitReply)
-    return _respond_txn_offset_commit(request, {**_errors(reply.topics), **denied})
+    errors: dict[tuple[str | UUID | None, int], ErrorCode] = {
+        (topic.topic_id if by_id else topic.name, partition.partition_index): partition.error_code
+        for topic in reply.topics
+        for partition in topic.partitions
+    }
+    return _respond_txn_offset_commit(request, {**errors, **refused})
 
 
 async def _verify(services: Services, request: Request) -> ErrorCode:
@@ -298,32 +320,19 @@ async def _verify(services: Services, request: Request) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.none
 
 
-def _everywhere(topics: Sequence[OffsetCommitTopic], error: ErrorCode) -> Errors:
-    return {
-        (topic.name, partition.partition_index): error for topic in topics for partition in topic.partitions
-    }
-
-
-def _errors(topics: Sequence[OffsetCommitTopicReply]) -> Errors:
-    return {
-        (topic.name, partition.partition_index): partition.error_code
-        for topic in topics
-        for partition in topic.partitions
-    }
-
-
 def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
     """Make the response, in the order of the request; a partition missing in ``errors`` does not exist."""
     return request.respond(
         topics=tuple(
             request.make(
                 "TxnOffsetCommitResponseTopic",
-                name=topic.name,
+                name=getattr(topic, "name", ""),
+                topic_id=getattr(topic, "topic_id", None),
                 partitions=tuple(
                     request.make(
                         "TxnOffsetCommitResponsePartition",
                         partition_index=partition.partition_index,
-                        error_code=_known_to(request, errors.get((topic.name, partition.partition_index))),
+                        error_code=_known_to(request, errors.get((_named(topic), partition.partition_index))),
                     )
                     for partition in topic.partitions
                 ),
@@ -344,7 +353,7 @@ def _known_to(request: Request, error: ErrorCode | None) -> ErrorCode:
 
 TXN_OFFSET_COMMIT = ApiSpec(
     key=ApiKey.TXN_OFFSET_COMMIT,
-    versions=(0, 5),
+    versions=(0, 6),
     handle=handle_txn_offset_commit,
     divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(

@@ -19,7 +19,12 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.features import DEAD_LETTERS_SHARE_VERSION, GROUP_VERSION, SHARE_VERSION
+from nilometer.cluster.features import (
+    DEAD_LETTERS_SHARE_VERSION,
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+)
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.groups.record_format import decode_record, encode_record
@@ -36,9 +41,11 @@ from nilometer.groups.requests import (
     OffsetFetch,
     Reply,
     ShareGroupHeartbeat,
+    StreamsGroupHeartbeat,
     SyncGroup,
     metadata_bytes,
     refusal,
+    streams_bytes,
     subscription_bytes,
 )
 from nilometer.groups.settings import ShareGroupConfig, share_group_config
@@ -82,7 +89,7 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
 
 
-_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat, ShareGroupHeartbeat)
+_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat, ShareGroupHeartbeat, StreamsGroupHeartbeat)
 """The requests that may create a group."""
 GROUP_ID_MAX = 1_024
 """Characters of the id of a group that is created: each offset that it commits is a record with the id."""
@@ -116,9 +123,9 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         self._config = config
         self._share_states = share_states
         self._topics = topics
-        self._may_serve_consumer_groups = "consumer" in config.strings(
-            "group.coordinator.rebalance.protocols"
-        )
+        protocols = config.strings("group.coordinator.rebalance.protocols")
+        self._may_serve_consumer_groups = "consumer" in protocols
+        self._may_serve_streams_groups = "streams" in protocols
         kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, GroupAction] = CoordinatorKind(
             name="group",
             subject="groups",
@@ -150,6 +157,11 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def serves_share_groups(self) -> bool:
         """Whether share groups (KIP-932) are on in the cluster."""
         return self._metadata.image.feature_level(SHARE_VERSION) >= 1
+
+    @property
+    def serves_streams_groups(self) -> bool:
+        """Whether streams groups (KIP-1071) are on: on this broker, and in the cluster."""
+        return self._may_serve_streams_groups and self._metadata.image.feature_level(STREAMS_VERSION) >= 1
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         """Return the settings in force for the partitions of a share group; any broker may ask."""
@@ -256,6 +268,10 @@ def _member_bytes(request: GroupRequest) -> int:
     if isinstance(request, ShareGroupHeartbeat) and request.subscribed_topic_names:
         ids = (request.member_id, request.client_id, request.rack_id)
         return subscription_bytes(request.subscribed_topic_names, *ids)
+    if isinstance(request, StreamsGroupHeartbeat) and (
+        request.topology is not None or request.client_tags or request.task_offsets
+    ):
+        return streams_bytes(request)
     return 0
 
 

@@ -5,7 +5,7 @@ result in.
 from __future__ import annotations
 
 from nilometer.config import ConfigError, Settings, key_table
-from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig, why_repeated
 from nilometer.share.state_shard import ShareStateConfig
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 from nilometer.transactions.config import TransactionConfig
@@ -47,8 +47,8 @@ group.max.size: int 1.. = {INT_MAX}
 CONSUMER_GROUPS = key_table(
     f"""
 group.coordinator.rebalance.protocols: list (classic|consumer|share|streams) = classic,consumer,streams
-    The enabled rebalance protocols; streams is accepted but not supported, and share groups are turned on
-    by the feature share.version.
+    The enabled rebalance protocols. Share groups are turned on by the feature share.version, and streams
+    groups need streams.version, too.
 group.consumer.session.timeout.ms: int 1.. = 45_000
     A member of a consumer group without a heartbeat for this long is removed.
 group.consumer.min.session.timeout.ms: int 1.. = 45_000
@@ -124,6 +124,55 @@ group.share.max.partition.max.record.locks: int 2000..10_000 = 4000
     choices={"group.share.assignors": tuple(SHARE_ASSIGNORS)},
 )
 
+STREAMS_ASSIGNORS = {
+    "sticky": "sticky",
+    "org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor": "sticky",
+}
+"""The accepted names of the task assignors of streams groups, each with its short name."""
+
+STREAMS_GROUPS = key_table(
+    f"""
+group.streams.session.timeout.ms: int 1.. = 45_000
+    A member of a streams group without a heartbeat for this long is removed.
+group.streams.min.session.timeout.ms: int 1.. = 45_000
+    The lowest session timeout allowed for a streams group.
+group.streams.max.session.timeout.ms: int 1.. = 60_000
+    The highest session timeout allowed for a streams group.
+group.streams.heartbeat.interval.ms: int 1.. = 5000
+    The heartbeat interval of members of a streams group.
+group.streams.min.heartbeat.interval.ms: int 1.. = 5000
+    The lowest heartbeat interval allowed for a streams group.
+group.streams.max.heartbeat.interval.ms: int 1.. = 15_000
+    The highest heartbeat interval allowed for a streams group.
+group.streams.assignment.interval.ms: int 0.. = 1000
+    The minimum time between two target assignments of one streams group.
+group.streams.min.assignment.interval.ms: int 0.. = 0
+    The lowest assignment interval allowed for a streams group.
+group.streams.max.assignment.interval.ms: int 0.. = 15_000
+    The highest assignment interval allowed for a streams group.
+group.streams.max.size: int 1.. = {INT_MAX}
+    The maximum number of members of one streams group.
+group.streams.assignors: list = sticky
+    The task assignors of streams groups; the first is used if a group names none.
+group.streams.num.standby.replicas: int 0.. = 0
+    How many standby tasks each task with state has.
+group.streams.max.standby.replicas: int 0.. = 2
+    The highest number of standby tasks allowed for a streams group.
+group.streams.initial.rebalance.delay.ms: int 0.. = 3000
+    How long an empty streams group waits for more members before its first assignment.
+group.streams.rack.aware.assignment.tags: list =
+    Tags (client.tag.NAME of Kafka Streams) that each member of a streams group is to have.
+group.streams.task.offset.interval.ms: int 1.. = 60_000
+    How often members of a streams group tell how far they have the state of their tasks.
+group.streams.min.task.offset.interval.ms: int 1.. = 15_000
+    The shortest such interval allowed for a streams group.
+group.streams.acceptable.recovery.lag: long 0.. = 10_000
+    Up to how many records behind a member may count as having the state of a task.
+""",
+    choices={"group.streams.assignors": tuple(STREAMS_ASSIGNORS)},
+    checks={"group.streams.rack.aware.assignment.tags": why_repeated},
+)
+
 OFFSETS = key_table(
     f"""
 offset.metadata.max.bytes: int = 4096
@@ -152,7 +201,7 @@ offsets.topic.compression.codec: int 0..4 = 0
 """
 )
 
-GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *SHARE_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
+GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *SHARE_GROUPS, *STREAMS_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
 
 GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     {
@@ -176,6 +225,9 @@ def group_config(config: Settings) -> GroupConfig:
     )
     named["group_share_assignors"] = tuple(
         SHARE_ASSIGNORS[name] for name in config.strings("group.share.assignors")
+    )
+    named["group_streams_assignors"] = tuple(
+        dict.fromkeys(STREAMS_ASSIGNORS[name] for name in config.strings("group.streams.assignors"))
     )
     named["group_consumer_migration_policy"] = ConsumerGroupMigrationPolicy(
         config.string("group.consumer.migration.policy")

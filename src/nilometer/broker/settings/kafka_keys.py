@@ -57,30 +57,12 @@ SHARE_GROUP_KEYS = frozenset(
 
 STREAMS_GROUP_KEYS = frozenset(
     {
-        "group.streams.acceptable.recovery.lag",
-        "group.streams.assignment.interval.ms",
         "group.streams.assignor.offload.enable",
-        "group.streams.assignors",
-        "group.streams.heartbeat.interval.ms",
-        "group.streams.initial.rebalance.delay.ms",
-        "group.streams.max.assignment.interval.ms",
-        "group.streams.max.heartbeat.interval.ms",
-        "group.streams.max.session.timeout.ms",
-        "group.streams.max.size",
-        "group.streams.max.standby.replicas",
         "group.streams.max.warmup.replicas",
-        "group.streams.min.assignment.interval.ms",
-        "group.streams.min.heartbeat.interval.ms",
-        "group.streams.min.session.timeout.ms",
-        "group.streams.min.task.offset.interval.ms",
-        "group.streams.num.standby.replicas",
         "group.streams.num.warmup.replicas",
-        "group.streams.rack.aware.assignment.tags",
-        "group.streams.session.timeout.ms",
-        "group.streams.task.offset.interval.ms",
     }
 )
-"""Kafka Streams uses the classic protocol of groups."""
+"""Assignments are computed on a thread of their own whenever they are large. Warm-up tasks are not given."""
 
 SIZING_KEYS = frozenset(
     {

@@ -536,8 +536,8 @@ class ClassicGroups:
     # -- requests of members ---------------------------------------------------------------------------
 
     def join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
-        """Process a JoinGroup to a classic group, an empty consumer group, or a group that does not exist;
-        reject one to a share group."""
+        """Process a JoinGroup to a classic group, an empty consumer or streams group, or a new group; reject
+        one to a share group, and to a streams group with members."""
         refusal = self._join.refusal(request)
         if refusal is not ErrorCode.none:
             turn.reply(token, JoinGroupReply(refusal, request.member_id))
@@ -545,7 +545,9 @@ class ClassicGroups:
         found = self._state.groups.get(request.group_id)
         if isinstance(found, ClassicGroup):
             self._join.join(turn, token, found, request)
-        elif found is not None and found.type is GroupType.SHARE:
+        elif found is not None and (
+            found.type is GroupType.SHARE or (found.type is GroupType.STREAMS and not found.is_empty)
+        ):
             turn.reply(token, JoinGroupReply(ErrorCode.inconsistent_group_protocol))
         elif request.member_id != NO_MEMBER_ID:
             turn.reply(token, JoinGroupReply(ErrorCode.unknown_member_id, request.member_id))
@@ -554,7 +556,7 @@ class ClassicGroups:
 
     def _join_first(self, turn: Turn, token: Token, request: JoinGroup, replaced: Group | None) -> None:
         """Create the group with its first member, if the request is valid; it replaces an empty consumer
-        group."""
+        or streams group."""
         group = ClassicGroup(request.group_id)
         if not group.supports_protocols_of(request):
             self._join.join(turn, token, group, request)

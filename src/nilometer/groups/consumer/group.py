@@ -171,7 +171,8 @@ def claims_any(claimed: Assignment, owned: Owned) -> bool:
 def check_commit(member: Member | None, request: OffsetCommit) -> ErrorCode:
     if member is None:
         return ErrorCode.unknown_member_id
-    if not member.uses_classic_protocol and not request.knows_member_epochs:
+    knows = request.knows_member_epochs or request.is_transactional
+    if not member.uses_classic_protocol and not knows:
         return ErrorCode.unsupported_version
     epoch = request.generation_id_or_member_epoch
     if epoch == member.member_epoch:

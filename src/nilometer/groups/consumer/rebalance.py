@@ -182,13 +182,15 @@ def subscription_cause(member: Member) -> str:
 
 
 class AssigningGroup(Protocol):
-    """What consumer groups and share groups have in common."""
+    """What the kinds of groups have in common whose coordinator assigns."""
 
     group_epoch: int
     assignment_epoch: int
     assignment_timestamp: int
     assigning_epoch: int | None
-    target: dict[str, Assignment]
+
+    @property
+    def target(self) -> Mapping[str, object]: ...
 
     @property
     def is_empty(self) -> bool: ...

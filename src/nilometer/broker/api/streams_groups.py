@@ -1,0 +1,367 @@
+"""Streams groups (KIP-1071): StreamsGroupHeartbeat, with which a member joins, stays in and leaves one, and
+StreamsGroupDescribe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.control.controller_link import RequestingClient
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import INTERNAL_TOPICS, why_invalid_name
+from nilometer.groups.requests import (
+    DescribedStreamsGroup,
+    DescribedStreamsMember,
+    EndpointPartitions,
+    GroupStatus,
+    StreamsGroupDescribe,
+    StreamsGroupDescribeReply,
+    StreamsGroupHeartbeat,
+    StreamsGroupHeartbeatReply,
+    TaskOffset,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.groups.streams_topology import (
+    Endpoint,
+    InternalTopic,
+    KeyValue,
+    Status,
+    TaskIds,
+    TopicInfo,
+    Topology,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
+
+FIRST_WITH_MISSING_TAGS = FIRST_WITH_RECOVERY_LAG = 1
+SHOWN_ERRORS_MAX = 3
+NOT_REQUESTED, NOT_STORED = 0, 1
+"""Why there is no description of a topology: a plugin of Kafka would keep it."""
+
+# StreamsGroupHeartbeat: with it a member joins, stays in and leaves a streams group.
+#
+# Versions: 1 has the status MISSING_CLIENT_TAGS, and the acceptable recovery lag.
+
+
+def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not services.groups.serves_streams_groups:
+        return _respond_heartbeat(request, StreamsGroupHeartbeatReply(ErrorCode.unsupported_version))
+    body = request.body
+    asked = of_message(
+        StreamsGroupHeartbeat,
+        body,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+        topology=_read(Topology | None, body.topology),
+        active_tasks=_read(tuple[TaskIds, ...] | None, body.active_tasks),
+        standby_tasks=_read(tuple[TaskIds, ...] | None, body.standby_tasks),
+        warmup_tasks=_read(tuple[TaskIds, ...] | None, body.warmup_tasks),
+        user_endpoint=_read(Endpoint | None, body.user_endpoint),
+        client_tags=_read(tuple[KeyValue, ...] | None, body.client_tags),
+        task_offsets=_read(tuple[TaskOffset, ...] | None, body.task_offsets),
+        task_end_offsets=_read(tuple[TaskOffset, ...] | None, body.task_end_offsets),
+        client_id=client_id(request),
+        client_host=client_host(request),
+        knows_missing_tags=request.version >= FIRST_WITH_MISSING_TAGS,
+    )
+    if asked.topology is not None:
+        refused = _why_refused(services, request, asked.group_id, asked.topology)
+        if refused is not None:
+            return _respond_heartbeat(request, refused)
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked,
+        StreamsGroupHeartbeatReply,
+        partial(_respond_after_creating, services, request),
+    )
+
+
+def _read(kind: Any, message: Any) -> Any:
+    """Return a part of a message as a ``kind``, whose fields have the same names."""
+    return msgspec.convert(message, kind, from_attributes=True)
+
+
+def _why_refused(
+    services: Services, request: Request, group_id: str, topology: Topology
+) -> StreamsGroupHeartbeatReply | None:
+    """Return an error if a topology has topics that it may not have, or that its client may not describe."""
+    access = access_of(services, request)
+    if not (access.is_full or access.allows(Operation.READ, ResourceType.GROUP, group_id)):
+        return None  # the group itself is denied
+    names = dict.fromkeys(topology.names())
+    internal = [name for name in names if name in INTERNAL_TOPICS]
+    if internal:
+        why = f"Use of Kafka internal topics {_shown(internal)} in a Kafka Streams topology is prohibited."
+        return StreamsGroupHeartbeatReply(ErrorCode.streams_invalid_topology, why)
+    bad = [name for name in names if why_invalid_name(name) is not None]
+    if bad:
+        why = f"Topic names {_shown(bad)} are not valid topic names."
+        return StreamsGroupHeartbeatReply(ErrorCode.streams_invalid_topology, why)
+    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, list(names)) != set(names):
+        return StreamsGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
+    return None
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ",".join(names[:SHOWN_ERRORS_MAX]) + (",…" if len(names) > SHOWN_ERRORS_MAX else "")
+
+
+def _respond_after_creating(services: Services, request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
+    """Have missing internal topics created, with the client's rights, and respond without waiting for it: the
+    next heartbeat finds them, or is told why they are not there."""
+    missing = reply.missing_topics
+    if not missing:
+        return _respond_heartbeat(request, reply)
+    names = [topic.name for topic in missing]
+    access = access_of(services, request)
+    may_create = set(names)
+    if not access.on_cluster(Operation.CREATE, report=False):
+        may_create = access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
+    denied = [name for name in names if name not in may_create]
+    if denied:
+        reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {', '.join(denied)}.")
+    else:
+        failed = services.streams_topics.create(
+            missing, RequestingClient(request.header.client_id, request.context)
+        )
+        if failed:
+            shown = [f"{name} ({why})" for name, why in failed[:SHOWN_ERRORS_MAX]]
+            more = f" and {len(failed) - len(shown)} more" if len(failed) > len(shown) else ""
+            reply = _with_detail(reply, f"; Creation failed: {', '.join(shown)}{more}.")
+    return _respond_heartbeat(request, reply)
+
+
+def _with_detail(reply: StreamsGroupHeartbeatReply, more: str) -> StreamsGroupHeartbeatReply:
+    """Return ``reply`` with more to say of the missing internal topics."""
+    status = tuple(
+        GroupStatus(each.status_code, each.status_detail + more)
+        if each.status_code is Status.MISSING_INTERNAL_TOPICS
+        else each
+        for each in reply.status
+    )
+    return replace(reply, status=status)
+
+
+def _respond_heartbeat(request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
+    endpoints = reply.partitions_by_user_endpoint
+    fields = asdict(reply)
+    del fields["missing_topics"]
+    if request.version < FIRST_WITH_RECOVERY_LAG:
+        fields["acceptable_recovery_lag"] = 0  # as Kafka
+    return request.respond(
+        **fields
+        | {
+            "status": tuple(request.make("Status", **asdict(each)) for each in reply.status),
+            "active_tasks": _tasks(request, reply.active_tasks),
+            "standby_tasks": _tasks(request, reply.standby_tasks),
+            "warmup_tasks": _tasks(request, reply.warmup_tasks),
+            "partitions_by_user_endpoint": None
+            if endpoints is None
+            else LazySequence(partial(_endpoint_partitions, request), endpoints),
+        }
+    )
+
+
+def _tasks(request: Request, tasks: Iterable[TaskIds] | None) -> tuple[Message, ...] | None:
+    return None if tasks is None else tuple(request.make("TaskIds", **asdict(each)) for each in tasks)
+
+
+def _endpoint_partitions(request: Request, found: EndpointPartitions) -> Message:
+    return request.make(
+        "EndpointToPartitions",
+        user_endpoint=request.make("Endpoint", **asdict(found.user_endpoint)),
+        active_partitions=_topic_partitions(request, found.active),
+        standby_partitions=_topic_partitions(request, found.standby),
+    )
+
+
+def _topic_partitions(request: Request, found: Mapping[str, tuple[int, ...]]) -> tuple[Message, ...]:
+    return tuple(request.make("TopicPartition", topic=name, partitions=found[name]) for name in sorted(found))
+
+
+HEARTBEAT = ApiSpec(
+    key=ApiKey.STREAMS_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    handle=handle_heartbeat,
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+        Right(Operation.CREATE, ResourceType.TOPIC),
+        Right(Operation.CREATE, ResourceType.CLUSTER),
+    ),
+)
+
+
+# StreamsGroupDescribe: epochs, topology, members and assignments of streams groups.
+
+
+def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    groups = request.body.group_ids
+    if not services.groups.serves_streams_groups:
+        unsupported = ErrorCode.unsupported_version
+        refused = tuple(DescribedStreamsGroup(group, unsupported) for group in groups)
+        return _respond_describe(services, request, [StreamsGroupDescribeReply(refused)])
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
+        [(group, StreamsGroupDescribe((group,))) for group in groups],
+        lambda replies: _respond_describe(services, request, replies),
+    )
+
+
+def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+    described = [
+        group for reply in replies if isinstance(reply, StreamsGroupDescribeReply) for group in reply.groups
+    ]
+    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    return request.respond(groups=groups)
+
+
+def _visible(services: Services, request: Request, group: DescribedStreamsGroup) -> DescribedStreamsGroup:
+    """Return ``group``, or an error if it uses a topic that the client may not describe."""
+    access = access_of(services, request)
+    if access.is_full or group.topology is None:
+        return group
+    names = set(group.topology.names())
+    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
+        return group
+    why = "The described group uses topics that the client is not authorized to describe."
+    return DescribedStreamsGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
+
+
+def _group(services: Services, request: Request, group: DescribedStreamsGroup) -> Message:
+    is_found = group.error_code is ErrorCode.none
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_authorized_operations and is_found:
+        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+    asks = request.field("include_topology_description", False)
+    fields = asdict(group)
+    del fields["configured"]
+    return request.make(
+        "DescribedGroup",
+        **fields
+        | {
+            "topology": None if group.topology is None else _topology(request, group, group.topology),
+            "members": LazySequence(partial(_member, request), group.members),
+        },
+        authorized_operations=operations,
+        topology_description=None,
+        topology_description_status=NOT_STORED if asks and is_found else NOT_REQUESTED,
+    )
+
+
+def _topology(request: Request, group: DescribedStreamsGroup, topology: Topology) -> Message:
+    configured = group.configured or {}
+    subtopologies: list[Message] = []
+    for each in sorted(topology.subtopologies, key=lambda one: one.subtopology_id):
+        found = configured.get(each.subtopology_id)
+        repartition: Iterable[TopicInfo | InternalTopic] = each.repartition_source_topics
+        changelog: Iterable[TopicInfo | InternalTopic] = each.state_changelog_topics
+        if found is not None:
+            repartition, changelog = found.repartition_source_topics, found.state_changelog_topics
+        subtopologies.append(
+            request.make(
+                "Subtopology",
+                subtopology_id=each.subtopology_id,
+                source_topics=tuple(sorted(each.source_topics)),
+                repartition_sink_topics=tuple(sorted(each.repartition_sink_topics)),
+                state_changelog_topics=_topic_infos(request, changelog),
+                repartition_source_topics=_topic_infos(request, repartition),
+            )
+        )
+    return request.make("Topology", epoch=topology.epoch, subtopologies=tuple(subtopologies))
+
+
+def _topic_infos(request: Request, topics: Iterable[TopicInfo | InternalTopic]) -> tuple[Message, ...]:
+    return tuple(
+        request.make(
+            "TopicInfo",
+            name=topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            topic_configs=_key_values(request, topic.topic_configs),
+        )
+        for topic in sorted(topics, key=lambda topic: topic.name)
+    )
+
+
+def _key_values(request: Request, pairs: Iterable[KeyValue]) -> tuple[Message, ...]:
+    return tuple(request.make("KeyValue", key=each.key, value=each.value) for each in pairs)
+
+
+def _member(request: Request, member: DescribedStreamsMember) -> Message:
+    endpoint = member.user_endpoint
+    return request.make(
+        "Member",
+        **asdict(member)
+        | {
+            "user_endpoint": None if endpoint is None else request.make("Endpoint", **asdict(endpoint)),
+            "client_tags": _key_values(request, member.client_tags),
+            "task_offsets": _offsets(request, member.task_offsets),
+            "task_end_offsets": _offsets(request, member.task_end_offsets),
+            "assignment": _assignment(request, member.assignment),
+            "target_assignment": _assignment(request, member.target_assignment),
+        },
+        is_classic=False,
+    )
+
+
+def _offsets(request: Request, offsets: Iterable[TaskOffset]) -> tuple[Message, ...]:
+    return tuple(request.make("TaskOffset", **asdict(each)) for each in offsets)
+
+
+def _assignment(request: Request, assignment: msgspec.Struct) -> Message:
+    tasks = asdict(assignment)
+    return request.make("Assignment", **{role: _tasks(request, tasks[role]) for role in tasks})
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.STREAMS_GROUP_DESCRIBE,
+    versions=(0, 1),
+    handle=handle_describe,
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# StreamsGroupTopologyDescriptionUpdate (KIP-1331): a member describes its topology, for a plugin of Kafka.
+
+
+def handle_description(services: Services, request: Request) -> Reply:
+    body = request.body
+    if not services.groups.serves_streams_groups:
+        return request.respond(error_code=ErrorCode.unsupported_version)
+    if not access_of(services, request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return request.respond(error_code=ErrorCode.group_authorization_failed)
+    return request.respond(
+        error_code=ErrorCode.unsupported_version,
+        error_message="The broker has no streams group topology description plugin configured.",
+    )
+
+
+DESCRIPTION = ApiSpec(
+    key=ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+    versions=(0, 0),
+    handle=handle_description,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)
