@@ -33,6 +33,7 @@ from nilometer.client.admin.group_admin import (
     EMPTY,
     SHARE,
     STATES,
+    STREAMS,
     GroupAdmin,
     GroupDescription,
     GroupListing,
@@ -569,12 +570,12 @@ def _delete_share_offsets(
 
 # The group of commands: list, describe, delete, and those for offsets.
 
-GROUP_TYPES = (CLASSIC, CONSUMER, SHARE)
+GROUP_TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
 
 
 @commands.group()
 def group() -> None:
-    """List, describe and delete groups of consumers and share groups, and reset their offsets."""
+    """List, describe and delete groups of all types, and reset their offsets."""
 
 
 group.add_command(reset_offsets)
@@ -606,7 +607,7 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
     is_flag=False,
     flag_value="",
     metavar="[TYPE,…]",
-    help="Only groups of this type: classic, consumer or share.",
+    help="Only groups of this type: classic, consumer, share or streams.",
 )
 @json_option
 @connection_options

@@ -23,21 +23,19 @@ from support.authorization.prepared import AUTHORIZER
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Side, produce_fields
 from support.eventually import eventually
-from support.groups.group_requests import wait_for_coordinator
+from support.groups.streams_member import StreamsMember
 from support.kafka.apache_kafka import kafka_version
 from support.kafka.cluster_tool_cases import TRANSACTIONS
 from support.kafka.data_tool_cases import STREAMS, STREAMS_WITHOUT_MEMBERS
 from support.kafka.java_driver import JavaDriver
 from support.kafka.tool_case import CLASSES, ToolCase
 from support.kafka.tool_cases import CASES
-from support.wire.wire_peer import make
 
 pytestmark = pytest.mark.java
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- tools: begin -->\n", "<!-- tools: end -->\n"
 LONG_AGO_MS = 1_000_000
-STREAMS_BEAT = ApiKey.STREAMS_GROUP_HEARTBEAT
 SETTINGS = {
     "transaction.partition.verification.enable": "false",
     "transaction.state.log.num.partitions": "1",
@@ -60,15 +58,16 @@ def broker(tmp_path: Path) -> Iterator[NilometerBroker]:
 def test_tools_option_by_option(broker: NilometerBroker, tmp_path: Path) -> None:
     _write_files(tmp_path)
     places = {"broker": broker.bootstrap, "folder": str(tmp_path)}
+    streams_member = StreamsMember(broker.bootstrap, "counters")
     wrong: list[str] = []
     with JavaDriver() as java:
         for case in CASES:
             if "{topic_id}" in case.arguments:
                 places.update(_topic_id(broker))
             if case is STREAMS[0]:
-                _join_a_streams_group(broker)
+                streams_member.commit("tools", 1, streams_member.join(["tools"]))
             if case is STREAMS_WITHOUT_MEMBERS[0]:
-                _leave_the_streams_group(broker)
+                streams_member.leave()
             if case is TRANSACTIONS[0]:
                 places.update(_open_hanging_transactions(broker))
             wrong.extend(_wrong(java, case, places))
@@ -133,41 +132,6 @@ def _topic_id(broker: NilometerBroker) -> dict[str, str]:
         return {"topic_id": uuid_to_text(topic_id)}
     finally:
         side.hang_up()
-
-
-def _join_a_streams_group(broker: NilometerBroker) -> None:
-    """It has one member, and has committed an offset."""
-    side = Side("Nilometer", broker.bootstrap)
-    wait_for_coordinator(side, "counters")
-    try:
-        subtopology = make(STREAMS_BEAT, 1, "Subtopology", subtopology_id="0", source_topics=("tools",))
-        topology = make(STREAMS_BEAT, 1, "Topology", epoch=0, subtopologies=(subtopology,))
-        epoch = _streams_beat(side, 0, (), rebalance_timeout_ms=1_000, process_id="p", topology=topology)
-        commit = ApiKey.OFFSET_COMMIT
-        part = make(commit, 9, "OffsetCommitRequestPartition", partition_index=0, committed_offset=1)
-        topics = (make(commit, 9, "OffsetCommitRequestTopic", name="tools", partitions=(part,)),)
-        member = {"generation_id_or_member_epoch": epoch, "member_id": "m"}
-        committed = side.message(commit, 9, group_id="counters", topics=topics, **member)
-        assert committed.topics[0].partitions[0].error_code is ErrorCode.none, committed
-    finally:
-        side.hang_up()
-
-
-def _leave_the_streams_group(broker: NilometerBroker) -> None:
-    side = Side("Nilometer", broker.bootstrap)
-    try:
-        _streams_beat(side, -1, None)
-    finally:
-        side.hang_up()
-
-
-def _streams_beat(side: Side, epoch: int, tasks: tuple[()] | None, **fields: object) -> int:
-    roles = dict.fromkeys(("active_tasks", "standby_tasks", "warmup_tasks"), tasks)
-    unchanged = dict.fromkeys(("client_tags", "task_offsets", "task_end_offsets"))
-    member = {"group_id": "counters", "member_id": "m", "member_epoch": epoch}
-    told = side.message(STREAMS_BEAT, 1, **member, **roles, **unchanged, **fields)
-    assert told.error_code is ErrorCode.none, told
-    return int(told.member_epoch)
 
 
 def _open_hanging_transactions(broker: NilometerBroker) -> dict[str, str]:

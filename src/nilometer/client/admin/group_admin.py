@@ -48,12 +48,13 @@ from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, Shar
 
 T = TypeVar("T")
 
-CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 STATES_SINCE, TYPES_SINCE = 4, 5
 DEAD, EMPTY = "Dead", "Empty"
 STATES = (
     *(EMPTY, "Stable", "PreparingRebalance", "CompletingRebalance"),
-    *("Assigning", "Reconciling", DEAD),  # the first two are of the consumer protocol alone
+    *("Assigning", "Reconciling", DEAD),  # the first two are not of the classic protocol
+    "NotReady",  # a streams group whose topics are missing
 )
 _OF_ANOTHER_TYPE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
 """Error codes for a group of another type: from a broker that serves the type, and one that does not."""
@@ -351,15 +352,15 @@ class GroupAdmin(AdminRequests):
     async def _describe(
         self, broker_id: int, group_ids: Sequence[str]
     ) -> dict[str, GroupDescription | KafkaError]:
-        described = await self._describe_typed(
-            broker_id, ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids, _consumer_group
-        )
-        if others := _of_another_type(described):
-            described |= await self._describe_typed(
-                broker_id, ApiKey.SHARE_GROUP_DESCRIBE, others, _share_group
-            )
-        if others := _of_another_type(described):
+        described: dict[str, GroupDescription | KafkaError] = {}
+        others: Sequence[str] = group_ids
+        for api_key, read in _OF_TYPE.items():
+            if others:
+                described |= await self._describe_typed(broker_id, api_key, others, read)
+                others = _of_another_type(described)
+        if others:
             described |= await self._describe_classic(broker_id, others)
+        described |= await self._without_missing_partitions(described)
         there = [group_id for group_id, one in described.items() if isinstance(one, GroupDescription)]
         rebalances = await self._last_rebalances(broker_id, there)
         return {
@@ -384,6 +385,38 @@ class GroupAdmin(AdminRequests):
         except UnsupportedVersion as error:
             return dict.fromkeys(group_ids, error)
         return {group.group_id: read(group, broker_id) for group in response.groups}
+
+    async def _without_missing_partitions(
+        self, described: Mapping[str, GroupDescription | KafkaError]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        """Return the streams groups of ``described``, each member with partitions that exist.
+
+        A task has a number, and reads the partitions of that number of the source topics that have so many.
+        """
+        groups = {
+            group_id: one
+            for group_id, one in described.items()
+            if isinstance(one, GroupDescription) and one.group_type == STREAMS
+        }
+        topics = {topic for one in groups.values() for member in one.members for topic in member.topics}
+        if not topics:
+            return {**groups}
+        self._client.watch_topics(sorted(topics))
+        metadata = await self._client.refresh()
+
+        def there(partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+            return tuple(one for one in partitions if metadata.partition(one) is not None)
+
+        return {
+            group_id: replace(
+                one,
+                members=tuple(
+                    replace(member, assignment=there(member.assignment), target=there(member.target or ()))
+                    for member in one.members
+                ),
+            )
+            for group_id, one in groups.items()
+        }
 
     async def _share_offsets(
         self, broker_id: int, group_ids: Sequence[str]
@@ -582,6 +615,63 @@ def _share_group(group: Message, coordinator_id: int) -> GroupDescription | Kafk
         epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
     )
+
+
+def _streams_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
+    if group.error_code != ErrorCode.none:
+        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
+    subtopologies = () if group.topology is None else group.topology.subtopologies or ()
+    sources = {
+        each.subtopology_id: sorted(
+            {*each.source_topics, *(topic.name for topic in each.repartition_source_topics)}
+        )
+        for each in subtopologies
+    }
+    topics = tuple(sorted({name for names in sources.values() for name in names}))
+    return GroupDescription(
+        group_id=group.group_id,
+        group_type=STREAMS,
+        state=group.group_state,
+        protocol_type=STREAMS,
+        assignor=getattr(group, "assignor_name", None) or "",
+        coordinator_id=coordinator_id,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_read_by(member.assignment, sources),
+                topics=topics,
+                target=_read_by(member.target_assignment, sources),
+                epoch=member.member_epoch,
+                rack=member.rack_id,
+            )
+            for member in group.members
+        ),
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _read_by(assignment: Message, sources: Mapping[str, Sequence[str]]) -> tuple[TopicPartition, ...]:
+    """Return the partitions that active tasks read of source topics that all have so many partitions."""
+    return tuple(
+        sorted(
+            TopicPartition(topic, number)
+            for tasks in assignment.active_tasks
+            for topic in sources.get(tasks.subtopology_id, ())
+            for number in tasks.partitions
+        )
+    )
+
+
+_OF_TYPE: Mapping[ApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group,
+    ApiKey.SHARE_GROUP_DESCRIBE: _share_group,
+    ApiKey.STREAMS_GROUP_DESCRIBE: _streams_group,
+}
+"""The types of groups that have an API of their own to describe them."""
 
 
 def _classic_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
