@@ -39,6 +39,8 @@ ADD_PARTITIONS_OF_CLIENTS_MAX = 3
 PRODUCE_OF_VERSION_1_MAX = 11
 """The newest version of Produce without the implicit adding of partitions to the transaction (KIP-890)."""
 COMMIT_OFFSETS_OF_VERSION_1_MAX = 4
+COMMIT_OFFSETS_BY_NAME_MAX = 5
+"""Later versions of TxnOffsetCommit have topic ids in place of names (KIP-1319)."""
 END_OF_VERSION_1_MAX = 4
 PREVIOUS_END_PAUSE_MS = 20
 """The longest pause before a retry after CONCURRENT_TRANSACTIONS: the markers of the previous transaction are
@@ -281,7 +283,7 @@ class TransactionRunner:
         response = await coordinator.ask(
             ApiKey.TXN_OFFSET_COMMIT,
             lambda api: commit_offsets_request(api, self._manager.transactional_id, step),
-            at_most=at_most(step.version, COMMIT_OFFSETS_OF_VERSION_1_MAX),
+            at_most=at_most(step.version, COMMIT_OFFSETS_OF_VERSION_1_MAX) or COMMIT_OFFSETS_BY_NAME_MAX,
         )
         codes = read_offsets_committed(response)
         done = [partition for partition, code in codes.items() if code == ErrorCode.none]
