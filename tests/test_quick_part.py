@@ -15,14 +15,17 @@ from support.quick_part import BUDGET_S, REFERENCE_S, TOLERANCE, over_budget
 
 TESTS = Path(__file__).parent
 PROMISES = {
+    "compatibility/clients",
     "pipeline/connectors",
     "pipeline/jobs",
     "process/authorization",
     "process/broker",
     "process/chaos",
+    "process/cli",
     "process/client",
     "process/console",
     "process/crash",
+    "process/groups",
     "process/ingest",
     "process/testing",
 }
