@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
-from nilometer.client.network.client import Client
+from nilometer.client.network.client import Client, Jobs
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
@@ -23,6 +23,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
+from support.eventually import becomes
 from support.ports import free_ports
 from support.scripted.scripted_broker import HANG_UP, ScriptedBroker
 
@@ -260,3 +261,28 @@ async def test_closing_fails_what_is_waiting() -> None:
             await waiting
         with pytest.raises(ConnectionLost, match="the client is closed"):
             await client.connections.get(1)
+
+
+@pytest.mark.parametrize(("pause_s", "again"), [(3_600.0, False), (0.0, True)])
+async def test_a_job_with_a_bug_is_started_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float, again: bool
+) -> None:
+    monkeypatch.setattr("nilometer.client.network.client.AFTER_BUG_S", pause_s)
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    runs = 0
+
+    async def job() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise ZeroDivisionError
+
+    jobs = Jobs("client", lambda: jobs.start("job", job) if runs == 1 else None)
+    jobs.start("job", job)
+    await becomes(lambda: bool(reported), "the bug is reported")
+    jobs.start("job", job)  # as each change of state does
+    if again:
+        await becomes(lambda: runs == 2, "it is started again")
+    assert (runs, len(reported)) == (2 if again else 1, 1)
+    await jobs.close()

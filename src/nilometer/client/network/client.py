@@ -42,8 +42,11 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 # Background jobs of one client: at most one of each name at a time; all are cancelled by :meth:`Jobs.close`.
 #
-# A job handles every KafkaError itself. Any other exception is a bug and goes to the event loop's exception
-# handler.
+# A job handles every KafkaError itself. Any other exception is a bug: it goes to the event loop's exception
+# handler, and the job of that name starts again after a pause at the earliest.
+
+AFTER_BUG_S = 1.0
+"""Without it, a job whose work is still to be done would fail and be reported thousands of times a second."""
 
 
 class Jobs:
@@ -69,11 +72,15 @@ class Jobs:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _on_done(self, name: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_later(AFTER_BUG_S, self._end, name)
+            raise error
+        self._end(name)
+
+    def _end(self, name: str) -> None:
         del self._running[name]
         if not self._closed:
             self._on_ended()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
 
 
 T = TypeVar("T")
