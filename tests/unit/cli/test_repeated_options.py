@@ -20,6 +20,7 @@ ARGUMENTS = {
     "produce": "t",
     "consume": "t",
     "ingest": "/dev/null --topic t",
+    "queue create": "q",
     "export": "--topic t --to DIR",
     "pipeline run": "logs",
     "pipeline deliver": "--webhook http://127.0.0.1:1/",
