@@ -63,7 +63,7 @@ COMMANDS: dict[str, _Lazy] = {
     "produce": _Lazy("produce", "produce", "Write lines, JSON lines or files to a topic."),
     "consume": _Lazy("consume", "consume", "Print the records of a topic."),
     "queue": _Lazy("queues", "queue", "Create queues, put and do jobs, list dead ones and put them again."),
-    "group": _Lazy("groups", "group", "List, describe and delete consumer groups, reset their offsets."),
+    "group": _Lazy("groups", "group", "List, describe and delete groups, reset their offsets."),
     "transaction": _Lazy(
         "transactions",
         "transaction",
