@@ -1089,6 +1089,21 @@ STREAMS_GROUPS = tuple(
             ("process/authorization/test_streams_requests.py",),
         ),
         (
+            "shutdown-when-away",
+            "a static member that leaves for a while cannot have the application shut down",
+            "        if request.shutdown_application and group.shutdown_requested_by is None:\n"
+            "            group.shutdown_requested_by = member.member_id\n",
+            "",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "described-raises",
+            "the description of a group whose topology can never run fails the shard",
+            "                configured = None  # with",
+            "                raise  # with",
+            (STREAMS_MEMBERS,),
+        ),
+        (
             "another-brokers-client",
             "a client that means another broker is served",
             "if cluster_id is not None and (cluster_id, node_id) != meant:",

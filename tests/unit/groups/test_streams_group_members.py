@@ -404,6 +404,15 @@ def test_every_member_is_told_of_a_shutdown_until_the_group_is_empty() -> None:
     assert Status.SHUTDOWN_APPLICATION not in streams.streams_member("m3").status
 
 
+def test_a_static_member_that_leaves_for_a_while_may_ask_for_a_shutdown() -> None:
+    streams = world()
+    streams.streams_member("m1", instance_id="i1")
+    second = streams.streams_member("m2")
+    streams.streams_beat("m1", -2, instance_id="i1", shutdown_application=True)
+    second.step()
+    assert Status.SHUTDOWN_APPLICATION in second.status
+
+
 # ── what members say of themselves ──────────────────────────────────────────────────────────────────
 def test_endpoints_are_told_to_all_when_they_change() -> None:
     streams = world()
@@ -454,6 +463,21 @@ def test_a_description_has_the_topology_and_each_member() -> None:
     assert (described.process_id, described.topology_epoch) == ("process-m1", 0)
     assert found.assignor_name == "sticky"
     assert streams.describe_streams("none").error_code is ErrorCode.group_id_not_found
+
+
+def test_a_group_whose_topology_turns_out_invalid_is_described_by_its_new_coordinator() -> None:
+    """What is wrong with the topology is known only once its source topics exist. An error here would have
+    the whole shard loaded again."""
+    streams = world()
+    loop = Subtopology("0", (), repartition_sink_topics=("r",), repartition_source_topics=(TopicInfo("r"),))
+    topology = Topology(0, (loop, Subtopology("1", ("later",))))
+    member = streams.streams_member("m1", topology=topology)
+    assert member.status == [Status.MISSING_SOURCE_TOPICS]
+    streams.create("later", 1)
+    streams.fail_over()
+    assert member.step() is ErrorCode.streams_invalid_topology
+    found = streams.describe_streams()
+    assert (found.error_code, found.group_state, found.configured) == (ErrorCode.none, "NotReady", None)
 
 
 # ── offsets, and other kinds of groups ──────────────────────────────────────────────────────────────

@@ -462,6 +462,8 @@ class StreamsGroups:
     def _leave(self, turn: Turn, request: StreamsGroupHeartbeat) -> StreamsGroupHeartbeatReply:
         group = self.get(request.group_id)
         member = leaver_of(group, request)
+        if request.shutdown_application and group.shutdown_requested_by is None:
+            group.shutdown_requested_by = member.member_id
         if request.instance_id is not None and request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
             # It keeps its place and its tasks until its session ends, which is not extended.
             active = dict.fromkeys(member.assigned.active, 0)
@@ -470,8 +472,6 @@ class StreamsGroups:
             _Draft(group, turn).member_assignment(replace(away, pending_revocation=NOTHING_OWNED))
             self._state.timers.cancel(TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, member.member_id))
         else:
-            if request.shutdown_application and group.shutdown_requested_by is None:
-                group.shutdown_requested_by = member.member_id
             self._remove(turn, group, member, f"member {member.member_id} left")
         return StreamsGroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
 
@@ -532,7 +532,10 @@ class StreamsGroups:
             return DescribedStreamsGroup(group_id, refusal.code, refusal.message)
         configured = group.configured
         if configured is None and group.topology is not None:
-            configured = self._configured(group, group.topology)
+            try:
+                configured = self._configured(group, group.topology)
+            except KafkaError:
+                configured = None  # with the topics of now it can never run, as each heartbeat is told
         is_ready = configured is not None and configured.is_ready
         return DescribedStreamsGroup(
             group_id,
