@@ -1076,8 +1076,8 @@ STREAMS_GROUPS = tuple(
         (
             "copartition-ignored",
             "joined topics may have different numbers of partitions",
-            "            counts |= _copartitioned(group, fixed, counts, count_of)\n",
-            "            _copartitioned(group, fixed, {}, count_of)\n",
+            "            counts |= _copartitioned(group, names, fixed, counts, count_of)\n",
+            "            _copartitioned(group, names, fixed, {}, count_of)\n",
             ("unit/groups/test_streams_topology.py",),
         ),
         (
@@ -1101,6 +1101,27 @@ STREAMS_GROUPS = tuple(
             "the description of a group whose topology can never run fails the shard",
             "                configured = None  # with",
             "                raise  # with",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "tasks-without-bound",
+            "a short topology has a group hand out millions of tasks",
+            "    if tasks > TASKS_MAX:\n",
+            "    if False:\n",
+            ("unit/groups/test_streams_topology.py",),
+        ),
+        (
+            "sink-is-no-repartition-topic",
+            "a joined source topic may have any number of partitions if the application writes to it",
+            "others = {name: count_of(name) for name in sorted(group) if name not in names}",
+            "others = {name: count_of(name) for name in sorted(group) if name not in counts}",
+            ("unit/groups/test_streams_topology.py",),
+        ),
+        (
+            "uncounted-heartbeat",
+            "what a member says in a later heartbeat is not counted for the memory of members",
+            "endpoint, request.rack_id, request.process_id, request.client_tags)",
+            "request.client_tags)",
             (STREAMS_MEMBERS,),
         ),
         (

@@ -439,8 +439,12 @@ class StreamsGroupHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def streams_bytes(request: StreamsGroupHeartbeat) -> int:
-    """Return about how much memory the member of this request takes, and its group."""
+    """Return about how much memory the member of this request takes, and its group; 0 if the request says
+    nothing that stays."""
     endpoint, names = request.user_endpoint, (request.instance_id, request.rack_id, request.process_id)
+    said = (request.topology, endpoint, request.rack_id, request.process_id, request.client_tags)
+    if not any((*said, request.task_offsets, request.task_end_offsets)):
+        return 0
     tags = [text for tag in request.client_tags or () for text in (tag.key, tag.value)]
     offsets = NAME_BYTES * (len(request.task_offsets or ()) + len(request.task_end_offsets or ()))
     host = "" if endpoint is None else endpoint.host

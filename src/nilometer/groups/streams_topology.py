@@ -24,6 +24,9 @@ _Item = TypeVar("_Item")
 
 TOPOLOGY_NAMES_MAX: Final = 2_000
 """So many names of topics may a topology have in all its lists together, and so many settings of topics."""
+TASKS_MAX: Final = 10_000
+"""So many tasks may a group have: a member that has them all names them in one request. Each subtopology has
+one for each partition of its largest topic, so a short topology may ask for millions."""
 NAME_BYTES: Final = 100
 """About what a name or setting takes in memory beside its characters."""
 SHOWN_MAX: Final = 3
@@ -125,11 +128,12 @@ class Topology(msgspec.Struct, frozen=True):
         configs = (
             len(topic.topic_configs) for each in self.subtopologies for topic in each.internal_topics()
         )
-        groups = (
-            1 + len(group.source_topics) + len(group.repartition_source_topics)
+        lists = (
+            (group.source_topics, group.source_topic_regex, group.repartition_source_topics)
             for each in self.subtopologies
             for group in each.copartition_groups
         )
+        groups = (1 + sum(map(len, indexes)) for indexes in lists)
         return len(self.subtopologies) + sum(1 for _ in self.names()) + sum(configs) + sum(groups)
 
     def bytes(self) -> int:
@@ -141,7 +145,8 @@ class Topology(msgspec.Struct, frozen=True):
             for config in topic.topic_configs
             for text in (config.key, config.value)
         )
-        return NAME_BYTES * self.size() + sum(map(len, self.names())) + sum(map(len, texts))
+        ids = sum(len(each.subtopology_id) for each in self.subtopologies)
+        return NAME_BYTES * self.size() + ids + sum(map(len, self.names())) + sum(map(len, texts))
 
 
 class Status(IntEnum):
@@ -221,6 +226,7 @@ def configure(topology: Topology, metadata_hash: int, count_of: CountOf) -> Conf
             each.subtopology_id: _configured(each, counts, count_of)
             for each in sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
         }
+        _check_count(subtopologies.values())
         missing = _missing(subtopologies.values(), count_of)
     except _Unusable as unusable:
         return Configured(topology.epoch, metadata_hash, {}, (), unusable.status, unusable.detail)
@@ -243,12 +249,9 @@ def _internal_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:
     if absent:
         raise _Unusable(Status.MISSING_SOURCE_TOPICS, f"Source topics {_listed(absent)} are missing.")
     counts = _repartition_counts(topology, count_of)
-    fixed = {
-        topic.name
-        for each in topology.subtopologies
-        for topic in each.repartition_source_topics
-        if topic.partitions
-    }
+    repartition = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
+    names = {topic.name for topic in repartition}
+    fixed = {topic.name for topic in repartition if topic.partitions}
     for subtopology in topology.subtopologies:
         try:
             groups = list(subtopology.copartitioned())
@@ -257,7 +260,7 @@ def _internal_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:
                 f"A co-partition group of subtopology {subtopology.subtopology_id} names no topic."
             ) from None
         for group in groups:
-            counts |= _copartitioned(group, fixed, counts, count_of)
+            counts |= _copartitioned(group, names, fixed, counts, count_of)
     for subtopology in topology.subtopologies:
         largest = max((count_of(name) or counts[name] for name in subtopology.sources()), default=0)
         if not largest:
@@ -311,11 +314,19 @@ def _repartition_counts(topology: Topology, count_of: CountOf) -> dict[str, int]
 
 
 def _copartitioned(
-    group: Collection[str], fixed: Collection[str], counts: Mapping[str, int], count_of: CountOf
+    group: Collection[str],
+    names: Collection[str],
+    fixed: Collection[str],
+    counts: Mapping[str, int],
+    count_of: CountOf,
 ) -> dict[str, int]:
-    """Return how many partitions the repartition topics of one co-partition group have."""
-    repartition = sorted(name for name in group if name in counts)
-    others = {name: count_of(name) for name in sorted(group) if name not in counts}
+    """Return how many partitions the repartition topics of one co-partition group have.
+
+    ``names``: those of all repartition topics. A topic that a subtopology reads as an ordinary source topic
+    is not among them, even if another writes to it.
+    """
+    repartition = sorted(name for name in group if name in names)
+    others = {name: count_of(name) for name in sorted(group) if name not in names}
     given = {name: count_of(name) or counts[name] for name in repartition if name in fixed}
     if others:
         size = _same(others)
@@ -355,6 +366,15 @@ def _configured(
         _internal(subtopology.repartition_source_topics, counts),
         _internal(subtopology.state_changelog_topics, counts),
     )
+
+
+def _check_count(subtopologies: Iterable[ConfiguredSubtopology]) -> None:
+    tasks = sum(each.tasks for each in subtopologies)
+    if tasks > TASKS_MAX:
+        raise _Unusable(
+            Status.INCORRECTLY_PARTITIONED_TOPICS,
+            f"The topology has {tasks} tasks with the partitions of its topics; {TASKS_MAX} are the most.",
+        )
 
 
 def _internal(topics: Iterable[TopicInfo], counts: Mapping[str, int]) -> tuple[InternalTopic, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from group_harness import DELAY_MS
+from msgspec.structs import replace
 from streams_group_harness import (
     AT_ONCE,
     COPYING,
@@ -29,7 +30,10 @@ from nilometer.groups.requests import (
     OffsetDeleteTopic,
     OffsetFetch,
     OffsetFetchReply,
+    StreamsGroupHeartbeat,
+    StreamsGroupHeartbeatReply,
     TaskOffset,
+    streams_bytes,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.streams.tasks import Tasks
@@ -444,6 +448,28 @@ def test_offsets_of_tasks_are_kept_while_the_tasks_exist() -> None:
     [member] = streams.describe_streams().members
     assert member.task_offsets == (TaskOffset("0", 1, 5),)
     assert member.task_end_offsets == (TaskOffset("0", 1, 8),)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"process_id": "p" * 30_000},
+        {"rack_id": "r" * 30_000},
+        {"user_endpoint": Endpoint("h" * 30_000, 80)},
+        {"client_tags": (KeyValue("t", "v" * 30_000),)},
+        {"task_end_offsets": tuple(TaskOffset("0", each, 1) for each in range(300))},
+    ],
+)
+def test_whatever_a_later_heartbeat_changes_counts_for_the_memory_of_members(fields: dict[str, Any]) -> None:
+    streams = world()
+    streams.create("wide", 300)
+    member = streams.streams_member("m1", topology=Topology(0, (Subtopology("0", ("wide",)),)))
+    before = streams.streams_group().metadata_bytes()
+    request = StreamsGroupHeartbeat(group_id="g", member_id="m1", member_epoch=member.epoch, **fields)
+    assert streams_bytes(request) >= 30_000
+    streams.ask(request, StreamsGroupHeartbeatReply)
+    assert streams.streams_group().metadata_bytes() >= before + 29_000
+    assert streams_bytes(replace(request, **dict.fromkeys(fields))) == 0
 
 
 def test_a_description_has_the_topology_and_each_member() -> None:

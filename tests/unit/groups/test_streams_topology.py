@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.groups.streams_topology import (
+    TASKS_MAX,
     Configured,
     CopartitionGroup,
     KeyValue,
@@ -110,6 +111,28 @@ def test_joined_topics_must_have_the_same_number_of_partitions() -> None:
     assert found.status is Status.INCORRECTLY_PARTITIONED_TOPICS
     assert found.detail == "Following topics do not have the same number of partitions: [{a=2, b=3}]"
     assert configured(joined("a", "b"), a=2, b=2).is_ready
+
+
+def test_a_joined_topic_that_the_application_writes_to_as_well_is_no_repartition_topic() -> None:
+    found = configured(writer("0", "b", to="a"), joined("a", "b"), a=2, b=3)
+    assert found.status is Status.INCORRECTLY_PARTITIONED_TOPICS
+
+
+def test_a_short_topology_has_no_more_tasks_than_can_be_handed_out() -> None:
+    half = TASKS_MAX // 2
+    two = Subtopology("0", ("a",)), Subtopology("1", ("a",))
+    assert configured(*two, a=half).is_ready
+    found = configured(*two, a=half + 1)
+    assert found.status is Status.INCORRECTLY_PARTITIONED_TOPICS
+    assert found.detail.startswith(f"The topology has {TASKS_MAX + 2} tasks ")
+    assert not found.subtopologies
+
+
+def test_what_a_topology_takes_in_memory_counts_all_its_texts_and_indexes() -> None:
+    short = Topology(0, (Subtopology("0", ("a",)),)).bytes()
+    assert Topology(0, (Subtopology("0" * 30_000, ("a",)),)).bytes() >= short + 29_999
+    indexes = CopartitionGroup(source_topic_regex=(300,) * 5_000)
+    assert Topology(0, (Subtopology("0", ("a",), copartition_groups=(indexes,)),)).size() >= 5_000
 
 
 def test_a_joined_repartition_topic_has_the_partitions_of_the_other_topic() -> None:

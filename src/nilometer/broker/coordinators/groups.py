@@ -268,9 +268,7 @@ def _member_bytes(request: GroupRequest) -> int:
     if isinstance(request, ShareGroupHeartbeat) and request.subscribed_topic_names:
         ids = (request.member_id, request.client_id, request.rack_id)
         return subscription_bytes(request.subscribed_topic_names, *ids)
-    if isinstance(request, StreamsGroupHeartbeat) and (
-        request.topology is not None or request.client_tags or request.task_offsets
-    ):
+    if isinstance(request, StreamsGroupHeartbeat):
         return streams_bytes(request)
     return 0
 

@@ -40,7 +40,7 @@ from nilometer.groups.streams.tasks import (
     in_record,
     tasks_of,
 )
-from nilometer.groups.streams_topology import Configured, Endpoint, KeyValue, Task, Topology
+from nilometer.groups.streams_topology import NAME_BYTES, Configured, Endpoint, KeyValue, Task, Topology
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
@@ -351,7 +351,8 @@ class StreamsGroup:
 
     def metadata_bytes(self) -> int:
         held = sum(member.bytes() for member in self.members.values())
-        return held + (0 if self.topology is None else self.topology.bytes())
+        told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
+        return held + told + (0 if self.topology is None else self.topology.bytes())
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
