@@ -1125,6 +1125,21 @@ STREAMS_GROUPS = tuple(
             (STREAMS_MEMBERS,),
         ),
         (
+            "one-replica",
+            "an internal topic of an application without replication.factor has one replica",
+            "DEFAULT_REPLICATION_FACTORS: Final = (0, -1)",
+            "DEFAULT_REPLICATION_FACTORS: Final = (0,)",
+            ("unit/broker/test_streams_topics.py",),
+        ),
+        (
+            "in-creation-for-ever",
+            "a topic whose creation fails unforeseen is never created",
+            "        finally:  # whatever has failed: a topic that stays in creation is never created\n"
+            "            self._note(topics, errors)\n",
+            "        self._note(topics, errors)\n",
+            ("unit/broker/test_streams_topics.py",),
+        ),
+        (
             "another-brokers-client",
             "a client that means another broker is served",
             "if cluster_id is not None and (cluster_id, node_id) != meant:",

@@ -5,7 +5,7 @@ them. No heartbeat waits for it: a later one finds the topics, or is told why th
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +20,9 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.groups")
 
+DEFAULT_REPLICATION_FACTORS: Final = (0, -1)
+"""Those of a topology that leaves it to the broker. Kafka Streams sends its setting ``replication.factor``,
+which is -1 if the application does not set it."""
 KNOWN_MAX: Final = 10_000
 """So many topics may be in creation, or have failed a short time ago."""
 TOLD_FOR_MS: Final = 10_000
@@ -76,7 +79,7 @@ class StreamsTopics:
         return len(self._attempts) + count <= KNOWN_MAX
 
     async def _create(self, topics: Sequence[InternalTopic], client: RequestingClient) -> None:
-        errors = dict[str, str]()
+        errors = {topic.name: ErrorCode.unknown_server_error.name.upper() for topic in topics}
         try:
             codes = await self._link.create_topics(
                 [self._new(topic) for topic in topics], self._runtime.entropy, client
@@ -88,6 +91,10 @@ class StreamsTopics:
             errors = {topic.name: error.message or error.code.name.upper() for topic in topics}
         except CoordinationError as error:
             errors = {topic.name: str(error) for topic in topics}
+        finally:  # whatever has failed: a topic that stays in creation is never created
+            self._note(topics, errors)
+
+    def _note(self, topics: Sequence[InternalTopic], errors: Mapping[str, str]) -> None:
         for topic in topics:
             why = errors.get(topic.name, "")
             self._attempts[topic.name] = _Attempt(self._runtime.clock.monotonic_ms(), why, is_over=True)
@@ -95,9 +102,10 @@ class StreamsTopics:
                 logger.warning("Topic %s of a streams group could not be created: %s", topic.name, why)
 
     def _new(self, topic: InternalTopic) -> NewTopic:
+        factor = topic.replication_factor
         return NewTopic(
             name=topic.name,
             num_partitions=topic.partitions,
-            replication_factor=topic.replication_factor or self._replication_factor,
+            replication_factor=self._replication_factor if factor in DEFAULT_REPLICATION_FACTORS else factor,
             configs={each.key: each.value for each in topic.topic_configs},
         )
