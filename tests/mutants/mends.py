@@ -1140,6 +1140,13 @@ STREAMS_GROUPS = tuple(
             ("unit/broker/test_streams_topics.py",),
         ),
         (
+            "all-denied-topics-are-named",
+            "a member without the right to create many topics gets a response that it cannot read",
+            "Unauthorized to CREATE on topics {listed(denied)}.",
+            "Unauthorized to CREATE on topics {', '.join(denied)}.",
+            ("process/authorization/test_streams_requests.py",),
+        ),
+        (
             "another-brokers-client",
             "a client that means another broker is served",
             "if cluster_id is not None and (cluster_id, node_id) != meant:",

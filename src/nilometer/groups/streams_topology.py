@@ -232,7 +232,7 @@ def configure(topology: Topology, metadata_hash: int, count_of: CountOf) -> Conf
         return Configured(topology.epoch, metadata_hash, {}, (), unusable.status, unusable.detail)
     if not missing:
         return Configured(topology.epoch, metadata_hash, subtopologies)
-    detail = f"Internal topics are missing: {_listed(topic.name for topic in missing)}"
+    detail = f"Internal topics are missing: {listed(topic.name for topic in missing)}"
     return Configured(
         topology.epoch, metadata_hash, subtopologies, missing, Status.MISSING_INTERNAL_TOPICS, detail
     )
@@ -247,7 +247,7 @@ def _internal_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:
     external = {name for each in topology.subtopologies for name in each.source_topics}
     absent = sorted(name for name in external if not count_of(name))
     if absent:
-        raise _Unusable(Status.MISSING_SOURCE_TOPICS, f"Source topics {_listed(absent)} are missing.")
+        raise _Unusable(Status.MISSING_SOURCE_TOPICS, f"Source topics {listed(absent)} are missing.")
     counts = _repartition_counts(topology, count_of)
     repartition = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
     names = {topic.name for topic in repartition}
@@ -405,7 +405,8 @@ def _missing(subtopologies: Iterable[ConfiguredSubtopology], count_of: CountOf) 
     return tuple(missing[name] for name in sorted(missing))
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return some names for a message: a string of it may have 32,767 bytes, and all could be more."""
     found = list(names)
     more = f" and {len(found) - SHOWN_MAX} additional topics" if len(found) > SHOWN_MAX else ""
     return ", ".join(found[:SHOWN_MAX]) + more

@@ -49,7 +49,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
 
 
 class Member:
-    def __init__(self, broker: NilometerBroker, group: str, changelog: str, **configs: str) -> None:
+    def __init__(self, broker: NilometerBroker, group: str, *changelogs: str, **configs: str) -> None:
         self.peer = WirePeer(broker.bootstrap, source=HOST)
         with WirePeer(broker.bootstrap, source=ADMIN_HOST) as admin:
             found = admin.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,))
@@ -57,14 +57,14 @@ class Member:
         pairs = tuple(
             make(KEY, 1, "KeyValue", key=key.replace("_", "."), value=value) for key, value in configs.items()
         )
-        log = make(KEY, 1, "TopicInfo", name=changelog, topic_configs=pairs)
+        logs = tuple(make(KEY, 1, "TopicInfo", name=name, topic_configs=pairs) for name in changelogs)
         subtopology = make(
             KEY,
             1,
             "Subtopology",
             subtopology_id="0",
             source_topics=("app-words",),
-            state_changelog_topics=(log,),
+            state_changelog_topics=logs,
         )
         self.topology = make(KEY, 1, "Topology", epoch=0, subtopologies=(subtopology,))
         self.group, self.epoch = group, 0
@@ -122,6 +122,14 @@ def test_a_client_that_may_not_is_told_so(broker: NilometerBroker) -> None:
     expected = "Internal topics are missing: app-denied-log; Unauthorized to CREATE on topics app-denied-log."
     assert detail(member.join()) == expected
     assert detail(member.beat()) == expected
+
+
+def test_a_client_without_many_topics_is_told_some_of_them(broker: NilometerBroker) -> None:
+    """A string of the response may have 32,767 bytes: Java's clients cannot read a longer one."""
+    names = [f"app-{number:03}-{'n' * 200}" for number in range(200)]
+    some = f"{', '.join(names[:3])} and 197 additional topics"
+    expected = f"Internal topics are missing: {some}; Unauthorized to CREATE on topics {some}."
+    assert detail(Member(broker, "app-5", *names).join()) == expected
 
 
 def test_why_a_topic_cannot_be_created(broker: NilometerBroker) -> None:

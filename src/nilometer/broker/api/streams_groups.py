@@ -41,6 +41,7 @@ from nilometer.groups.streams_topology import (
     TaskIds,
     TopicInfo,
     Topology,
+    listed,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
@@ -135,7 +136,7 @@ def _respond_after_creating(services: Services, request: Request, reply: Streams
         may_create = access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
     denied = [name for name in names if name not in may_create]
     if denied:
-        reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {', '.join(denied)}.")
+        reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {listed(denied)}.")
     else:
         failed = services.streams_topics.create(
             missing, RequestingClient(request.header.client_id, request.context)
