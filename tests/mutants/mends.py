@@ -1147,6 +1147,13 @@ STREAMS_GROUPS = tuple(
             ("process/authorization/test_streams_requests.py",),
         ),
         (
+            "topics-without-quota",
+            "internal topics that the controller itself creates do not count for the quota of their client",
+            "RequestingClient(client_id, context, quota)",
+            "RequestingClient(client_id, context)",
+            ("process/authorization/test_streams_requests.py",),
+        ),
+        (
             "another-brokers-client",
             "a client that means another broker is served",
             "if cluster_id is not None and (cluster_id, node_id) != meant:",

@@ -17,6 +17,7 @@ from nilometer.wire.errors import ErrorCode
 from support.authorization.prepared import AUTHORIZED, create_acls
 from support.authorization.profiles import ADMIN_HOST, PRINCIPAL, everything
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.quota_requests import alter
 from support.brokers.two_brokers import Side
 from support.eventually import eventually
 from support.wire.wire_peer import WirePeer, make
@@ -49,8 +50,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
 
 
 class Member:
-    def __init__(self, broker: NilometerBroker, group: str, *changelogs: str, **configs: str) -> None:
-        self.peer = WirePeer(broker.bootstrap, source=HOST)
+    def __init__(
+        self,
+        broker: NilometerBroker,
+        group: str,
+        *changelogs: str,
+        client_id: str = "test",
+        **configs: str,
+    ) -> None:
+        self.peer = WirePeer(broker.bootstrap, client_id, source=HOST)
         with WirePeer(broker.bootstrap, source=ADMIN_HOST) as admin:
             found = admin.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,))
             assert found
@@ -138,6 +146,18 @@ def test_why_a_topic_cannot_be_created(broker: NilometerBroker) -> None:
     eventually(
         lambda: detail(member.beat()).endswith("; Creation failed: app-may-be-wrong (INVALID_CONFIG)."),
         "the member is told",
+    )
+
+
+def test_topics_of_a_client_count_for_its_quota_on_the_controller_itself(broker: NilometerBroker) -> None:
+    alter(broker.bootstrap, {"client-id": "slow"}, controller_mutation_rate=0.01)
+    member = Member(broker, "app-6", "app-may-first", "app-may-second", client_id="slow")
+    member.join()
+    eventually(
+        lambda: detail(member.beat()).endswith(
+            "; Creation failed: app-may-second (THROTTLING_QUOTA_EXCEEDED)."
+        ),
+        "the second topic has to wait",
     )
 
 

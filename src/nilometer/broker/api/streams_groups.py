@@ -138,9 +138,9 @@ def _respond_after_creating(services: Services, request: Request, reply: Streams
     if denied:
         reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {listed(denied)}.")
     else:
-        failed = services.streams_topics.create(
-            missing, RequestingClient(request.header.client_id, request.context)
-        )
+        client_id, context = request.header.client_id, request.context
+        quota = services.client_quotas.mutations(context, client_id, strict=True)
+        failed = services.streams_topics.create(missing, RequestingClient(client_id, context, quota))
         if failed:
             shown = [f"{name} ({why})" for name, why in failed[:SHOWN_ERRORS_MAX]]
             more = f" and {len(failed) - len(shown)} more" if len(failed) > len(shown) else ""

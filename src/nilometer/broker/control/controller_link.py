@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.broker_peers import BrokerPeers
@@ -18,10 +18,17 @@ from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
-from nilometer.cluster.controller.decision import OK, Outcome
+from nilometer.cluster.controller.decision import OK, Decision, Outcome
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
-from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
+from nilometer.cluster.controller.topics import (
+    CreatedTopic,
+    NewTopic,
+    TopicDefaults,
+    decide_create_topics,
+    without_quota,
+)
+from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -136,11 +143,25 @@ AUTO_CREATION_VERSION = 7
 """The version of CreateTopics in which topics are created for a client: every broker serves it."""
 
 
+class PartitionQuota(Protocol):
+    """A client's quota for the partitions that are created for it, in one decision."""
+
+    def begin(self) -> None:
+        """Take back what an earlier decision took: only the last one counts."""
+        ...
+
+    def take(self, partitions: int) -> None:
+        """Raises Refusal."""
+        ...
+
+
 class RequestingClient(NamedTuple):
     """The client whose request another request is made for."""
 
     client_id: str | None
     context: RequestContext
+    quota: PartitionQuota | None = None
+    """It counts if this broker is the controller; another one has its own."""
 
 
 class ControllerLink:
@@ -201,19 +222,24 @@ class ControllerLink:
         This broker has folded the new topics when this returns.
         """
         if self._controller.is_active:
-            cause = decision_log.internal_topic(self._broker_id)
+            cause, quota = decision_log.internal_topic(self._broker_id), None
             if client is not None:
-                cause = decision_log.auto_creation(decision_log.client_name(*client))
-            created = await self._controller.decide(
-                lambda image: decide_create_topics(
+                cause = decision_log.auto_creation(decision_log.client_name(client.client_id, client.context))
+                quota = client.quota
+
+            def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
+                if quota is not None:
+                    quota.begin()
+                return decide_create_topics(
                     image,
                     topics,
                     config_definition=TOPIC_CONFIG,
                     chance=chance,
                     defaults=TopicDefaults(),
-                ),
-                cause,
-            )
+                    take_quota=without_quota if quota is None else quota.take,
+                )
+
+            created = await self._controller.decide(decide, cause)
             return {topic.name: topic.outcome.error for topic in created}
         if client is None:
             response = await self._channel.call(

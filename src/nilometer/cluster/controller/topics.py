@@ -128,7 +128,7 @@ class MorePartitions(msgspec.Struct, frozen=True, kw_only=True):
     """The brokers of each additional partition; None: the controller places them."""
 
 
-def _without_quota(_partitions: int) -> None:
+def without_quota(_partitions: int) -> None:
     pass
 
 
@@ -141,7 +141,7 @@ def decide_create_topics(
     defaults: TopicDefaults,
     inherited_of: InheritedOf = nothing_inherited,
     validate_only: bool = False,
-    take_quota: TakeQuota = _without_quota,
+    take_quota: TakeQuota = without_quota,
 ) -> Decision[tuple[CreatedTopic, ...]]:
     """Create the valid ones of ``topics``. As in Kafka, those that are only validated count for the quota."""
     units: list[Unit] = []
@@ -167,7 +167,7 @@ def decide_create_topics(
 
 
 def decide_delete_topics(
-    image: ClusterImage, topic_ids: Sequence[TopicId], take_quota: TakeQuota = _without_quota
+    image: ClusterImage, topic_ids: Sequence[TopicId], take_quota: TakeQuota = without_quota
 ) -> Decision[tuple[tuple[TopicId, Outcome], ...]]:
     units: list[Unit] = []
     reply: list[tuple[TopicId, Outcome]] = []
@@ -197,7 +197,7 @@ def decide_create_partitions(
     *,
     chance: Entropy,
     validate_only: bool = False,
-    take_quota: TakeQuota = _without_quota,
+    take_quota: TakeQuota = without_quota,
 ) -> Decision[tuple[tuple[str, Outcome], ...]]:
     units: list[Unit] = []
     reply: list[tuple[str, Outcome]] = []
