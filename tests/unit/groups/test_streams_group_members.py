@@ -74,7 +74,7 @@ def test_a_second_member_gets_tasks_once_the_first_has_revoked_them() -> None:
     second = streams.streams_member("m2")
     assert second.active == []
     first.step()
-    assert first.active == [("0", 0), ("0", 1)] or len(first.active) == 2
+    assert len(first.active) == 2
     second.step()
     assert second.active == []  # the first has not confirmed it
     first.step()

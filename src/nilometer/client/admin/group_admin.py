@@ -655,7 +655,7 @@ def _streams_group(group: Message, coordinator_id: int) -> GroupDescription | Ka
 
 
 def _read_by(assignment: Message, sources: Mapping[str, Sequence[str]]) -> tuple[TopicPartition, ...]:
-    """Return the partitions that active tasks read of source topics that all have so many partitions."""
+    """Return the partitions that active tasks read, as if each source topic had one for each task."""
     return tuple(
         sorted(
             TopicPartition(topic, number)
