@@ -1076,8 +1076,8 @@ STREAMS_GROUPS = tuple(
         (
             "copartition-ignored",
             "joined topics may have different numbers of partitions",
-            "            counts |= _copartitioned(group, names, fixed, counts, count_of)\n",
-            "            _copartitioned(group, names, fixed, {}, count_of)\n",
+            "        counts |= _copartitioned(group, names, fixed, counts, count_of)\n",
+            "        _copartitioned(group, names, fixed, {}, count_of)\n",
             ("unit/groups/test_streams_topology.py",),
         ),
         (

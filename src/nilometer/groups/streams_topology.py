@@ -244,6 +244,7 @@ def invalid(why: str) -> KafkaError:
 
 def _internal_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:
     """Return the number of partitions of each internal topic."""
+    groups = [group for each in topology.subtopologies for group in _copartition_groups(each)]
     external = {name for each in topology.subtopologies for name in each.source_topics}
     absent = sorted(name for name in external if not count_of(name))
     if absent:
@@ -252,21 +253,23 @@ def _internal_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:
     repartition = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
     names = {topic.name for topic in repartition}
     fixed = {topic.name for topic in repartition if topic.partitions}
-    for subtopology in topology.subtopologies:
-        try:
-            groups = list(subtopology.copartitioned())
-        except IndexError:
-            raise invalid(
-                f"A co-partition group of subtopology {subtopology.subtopology_id} names no topic."
-            ) from None
-        for group in groups:
-            counts |= _copartitioned(group, names, fixed, counts, count_of)
+    for group in groups:
+        counts |= _copartitioned(group, names, fixed, counts, count_of)
     for subtopology in topology.subtopologies:
         largest = max((count_of(name) or counts[name] for name in subtopology.sources()), default=0)
         if not largest:
             raise invalid(f"No source topics found for subtopology {subtopology.subtopology_id}")
         counts |= {topic.name: largest for topic in subtopology.state_changelog_topics}
     return counts
+
+
+def _copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
+    try:
+        return list(subtopology.copartitioned())
+    except IndexError:
+        raise invalid(
+            f"A co-partition group of subtopology {subtopology.subtopology_id} names no topic."
+        ) from None
 
 
 def _repartition_counts(topology: Topology, count_of: CountOf) -> dict[str, int]:

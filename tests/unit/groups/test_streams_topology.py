@@ -191,6 +191,13 @@ def test_a_topology_that_can_never_run_is_refused(subtopologies: tuple[Subtopolo
     assert refusal.value.code is ErrorCode.streams_invalid_topology
 
 
+def test_a_wrong_index_is_found_before_the_source_topics_exist() -> None:
+    """A group keeps its first topology: it must not be one that can never run."""
+    wrong = Subtopology("0", ("a",), copartition_groups=(CopartitionGroup((1,)),))
+    with pytest.raises(KafkaError, match="names no topic"):
+        configured(wrong)
+
+
 def test_a_long_chain_takes_as_many_steps_as_it_has_links() -> None:
     """A round for each link, over all links, would hold the event loop."""
     calls = 0
