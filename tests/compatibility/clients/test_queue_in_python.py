@@ -473,7 +473,14 @@ async def test_a_job_whose_broker_has_died_is_lost_although_the_session_goes_on(
                     await held.accept()
 
 
-@pytest.mark.parametrize("kind", [NILOMETER, pytest.param(KAFKA, marks=pytest.mark.java)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        NILOMETER,
+        # Three Java virtual machines that are killed and started: too much beside other tests.
+        pytest.param(KAFKA, marks=[pytest.mark.java, pytest.mark.soak]),
+    ],
+)
 async def test_jobs_outlive_the_brokers_under_their_workers(kind: str, tmp_path: Path):
     settings = {
         **SETTINGS,
