@@ -22,14 +22,17 @@ from nilometer.kafka.blocking import (
     BlockingRecords,
     BlockingTransaction,
 )
+from nilometer.kafka.blocking_queue import BlockingQueue
+from nilometer.kafka.queue import Queue
 from nilometer.testing import Cluster
 
 PAIRS = [
-    (Kafka, BlockingKafka, {"close"}),
+    (Kafka, BlockingKafka, {"close", "close_worker", "open_worker"}),
     (TypedProducer, BlockingProducer, set[str]()),
-    (Transaction, BlockingTransaction, {"on_committed"}),
+    (Transaction, BlockingTransaction, {"on_committed", "send_encoded"}),
     (Records, BlockingRecords, {"closed", "has_buffered", "next_buffered", "on_committed", "processed"}),
     (KafkaAdmin, BlockingAdmin, set[str]()),
+    (Queue, BlockingQueue, set[str]()),
 ]
 
 
