@@ -135,10 +135,10 @@ def test_settings_of_groups(sides: tuple[Side, Side]) -> None:
         step({SESSION: "50000"}, alter_group(side, name, (HEARTBEAT, None, DELETE)))
         step({ASSIGNMENT: "7"}, replace_all(side, 2, GROUP, name, (ASSIGNMENT, "7"), validate_only=False))
         listed = side.message(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=(GROUP,))
-        told.append([each.resource_name for each in listed.config_resources])
+        told.append(sorted(each.resource_name for each in listed.config_resources))
         step({}, replace_all(side, 2, GROUP, name, validate_only=False))
         listed = side.message(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=(GROUP,))
-        told.append([each.resource_name for each in listed.config_resources])
+        told.append(sorted(each.resource_name for each in listed.config_resources))
         told.append(describe_group(side, ""))
         return told
 
