@@ -60,7 +60,7 @@ def test_an_acknowledged_record_that_was_not_processed_is_found() -> None:
 @pytest.mark.thorough
 def test_a_group_outlives_brokers_and_members() -> None:
     cooperative = GroupPlan(members=3, assignor="cooperative-sticky", static=False, auto_commit=True)
-    verdict = group_run(26, cooperative, Kind.CRASH, Kind.CLIENT_CRASH, Kind.PAUSE)
+    verdict = group_run(28, cooperative, Kind.CRASH, Kind.CLIENT_CRASH, Kind.PAUSE)
     assert verdict.findings == []
     assert verdict.generations > 1
 
