@@ -1,8 +1,9 @@
 """The admin client for groups; ``nilometer group`` uses it.
 
 Lists are requested from all brokers, everything else from the group's coordinator. Classic groups, groups of
-the consumer protocol (KIP-848) and share groups (KIP-932) are described by the same values. An operation on
-several groups returns one outcome per group: the result, or the group's KafkaError.
+the consumer protocol (KIP-848), share groups (KIP-932) and streams groups (KIP-1071) are described by the
+same values. An operation on several groups returns one outcome per group: the result, or the group's
+KafkaError.
 """
 
 from __future__ import annotations
