@@ -158,7 +158,7 @@ def put(bootstrap: str, name: str, jobs: Sequence[str], key: str | None, as_json
     if as_json:
         print_json({"queue": name, "put": count})
     else:
-        click.echo(f"Put {count} jobs into {name}.", err=True)
+        click.echo(f"Put {count} job{'' if count == 1 else 's'} into {name}.", err=True)
 
 
 async def _acknowledged(deliveries: list[Delivery]) -> None:
@@ -401,4 +401,4 @@ def redrive(bootstrap: str, name: str, limit: int | None, batch: int, as_json: b
     if as_json:
         print_json({"queue": name, "redriven": count})
     else:
-        click.echo(f"Put {count} dead jobs of {name} again.")
+        click.echo(f"Put {count} dead job{'' if count == 1 else 's'} of {name} again.")

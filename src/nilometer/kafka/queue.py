@@ -60,7 +60,8 @@ class QueueStats(NamedTuple):
     """How full a queue is."""
 
     waiting: int
-    """How many jobs are neither accepted nor buried, those in hand included."""
+    """How many jobs are neither accepted nor buried, those in hand included. The end of a transaction that
+    put jobs counts as one until a worker comes to it: the broker counts offsets."""
     dead: int
     """How many dead letters there are that were not put again."""
 

@@ -52,7 +52,7 @@ def test_jobs_from_put_to_redrive(nilometer: Nilometer, queue: str, tmp_path: Pa
     assert (letter["value"], letter["key"], letter["deliveries"]) == ("bad", "k", 2)
     assert letter["reason"]
     assert "bad" in nilometer("queue", "dead", "list", queue).out
-    assert nilometer("queue", "redrive", queue).out == f"Put 1 dead jobs of {queue} again.\n"
+    assert nilometer("queue", "redrive", queue).out == f"Put 1 dead job of {queue} again.\n"
     assert nilometer("queue", "dead", "list", queue, "--json").out == ""
     worked = nilometer("queue", "work", queue, "--exec", "cat >/dev/null", *options)
     assert (worked.code, worked.err.splitlines()[-1]) == (0, "1 accepted, 0 released, 0 buried, 0 lost")
