@@ -63,8 +63,8 @@ class Turns:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.now_us = clock.monotonic_us
-        self._cpu_us = clock.thread_cpu_us
-        self._counted_us = self._cpu_us()
+        self.cpu_us = clock.thread_cpu_us
+        self._counted_us = self.cpu_us()
         self._queue: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._arrived: FairQueue[Callable[[], None]] = FairQueue()
@@ -157,7 +157,7 @@ class Turns:
 
     def note(self, kind: str, describe: Callable[[], str] | None = None) -> None:
         """Note the end of a turn. ``kind``: the API or the task that ran; ``describe`` says more about it."""
-        cpu_us = self._cpu_us()
+        cpu_us = self.cpu_us()
         spent_us = cpu_us - self._counted_us
         self._counted_us = cpu_us
         if self.elements:
@@ -182,7 +182,7 @@ class Turns:
         self.longest, self.longest_of = Turn(0, ""), {}
         self.elements = self.elements_longest = 0
         self.durations = Distribution()
-        self._counted_us = self._cpu_us()
+        self._counted_us = self.cpu_us()
 
     async def noted(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Run ``work``, and note each of its steps."""

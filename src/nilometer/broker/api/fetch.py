@@ -360,7 +360,7 @@ class _Fetch:
             quota=services.replication_quotas.leader,
             check=check,
             memory=None if identity.is_replica else services.response_memory,
-            now_us=services.turns.now_us,
+            cpu_us=services.turns.cpu_us,
         )
         self._waiting: WaitingReply | None = None
 

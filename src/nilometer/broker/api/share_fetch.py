@@ -442,7 +442,7 @@ class _ShareFetch(_Asked):
             max_bytes=self._bytes_max,
             on_found=lambda asked, partition: None,
             quota=services.replication_quotas.leader,
-            now_us=services.turns.now_us,
+            cpu_us=services.turns.cpu_us,
             memory=services.response_memory,
         )
 

@@ -28,7 +28,8 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 READ_US = 5_000
-"""After this time a client's fetch reads no further partition that has records: batches may be small."""
+"""After this processor time a client's fetch reads no further partition that has records: batches may be
+small. What other processes take does not count: the same fetch gets the same records on a busy machine."""
 
 
 class ReaderIdentity(msgspec.Struct, frozen=True):
@@ -116,20 +117,22 @@ class FetchReader:
         max_bytes: int,
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
-        now_us: Callable[[], int],
+        cpu_us: Callable[[], int],
         check: Callable[[FetchPartition], None] | None = None,
         memory: ResponseMemory | None = None,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
         each of them that this broker hosts. ``check``, if given, is called with each before it is read, and
         raises KafkaError if the reader may not read it. ``memory`` bounds what is read, if the reader is a
-        client.
+        client; ``cpu_us`` gives the processor time that this thread has used.
         """
         self._check = check
         self._memory = memory
-        self._now_us = now_us
+        self._cpu_us = cpu_us
+        self._is_timed = False
+        """Whether the present read is for a client, and all of it in one turn."""
         self._began_us: int | None = None
-        """When the present read began; None if it is done in slices, or its reader is a follower."""
+        """When it came to the second partition that has records."""
         self.identity = identity
         self._is_replica = identity.is_replica
         self._replicas = replicas
@@ -153,14 +156,14 @@ class FetchReader:
     def read(self) -> None:
         """Read all partitions again, from memory; sets ``outcomes``, of which some may need a cold read."""
         partitions = self.begin()
-        self._began_us = None if self._is_replica else self._now_us()
+        self._is_timed = not self._is_replica
         for asked in partitions:
             self.read_next(asked)
 
     def begin(self) -> Sequence[FetchPartition]:
         """Begin to read again; return the partitions to call :meth:`read_next` with."""
         self.drop()
-        self._began_us = None
+        self._is_timed, self._began_us = False, None
         memory_max = FETCH_BYTES_MAX if self._memory is None else self._memory.fetch_bytes_max()
         self.max_bytes = min(self._bytes_allowed, memory_max)
         self.bytes_read = 0
@@ -264,8 +267,12 @@ class FetchReader:
 
     @property
     def _is_over(self) -> bool:
-        began_us = self._began_us
-        return began_us is not None and self.bytes_read > 0 and self._now_us() - began_us >= READ_US
+        if not self._is_timed or not self.bytes_read:
+            return False
+        now_us = self._cpu_us()
+        if self._began_us is None:
+            self._began_us = now_us
+        return now_us - self._began_us >= READ_US
 
     def _describe(self, partition: Partition, high_watermark: int, outcome: FetchOutcome) -> None:
         outcome.log_start_offset = partition.log.log_start_offset
