@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from copy import copy
@@ -69,6 +70,11 @@ def listed(values: tuple[object, ...] | None) -> str:
     return ", ".join(map(str, values)) if values else UNKNOWN
 
 
+def one_line(indented: str) -> str:
+    """Return JSON text, indented by two spaces, as one line."""
+    return re.sub(r"\n *", " ", indented)
+
+
 def quoted(text: str) -> str:
     """Return text as a part of a URL."""
     return quote(text, safe="")
@@ -94,6 +100,7 @@ class Rendering:
             moment=moment,
             iso=iso,
             listed=listed,
+            one_line=one_line,
             age=duration,
             seconds=seconds,
             q=quoted,
