@@ -390,7 +390,9 @@ class Worker(Generic[V]):
         if job.has_ended:
             raise KafkaError(ErrorCode.invalid_request, f"{job!r} was ended already")
         if not self.consumer.renews:
-            raise KafkaError(ErrorCode.unsupported_version, "these brokers renew no locks (Kafka 4.2 does)")
+            raise KafkaError(
+                ErrorCode.unsupported_version, "these brokers renew no locks: it needs Kafka 4.2 or newer"
+            )
         sent_ms = self._clock.monotonic_ms()
         code = ErrorCode.invalid_record_state
         if not self._is_late(job):

@@ -206,7 +206,10 @@ async def settings_of(
             max_deliveries=max_deliveries or DEFAULT_MAX_DELIVERIES, lock_ms=None, brokers_bury=buries
         )
     if START not in group:
-        raise KafkaError(ErrorCode.unsupported_version, "these brokers have no share groups (Kafka 4.2)")
+        raise KafkaError(
+            ErrorCode.unsupported_version,
+            "these brokers serve no share groups: a queue needs Kafka 4.2 or newer",
+        )
     if group[START].value != "earliest":
         raise InvalidSetting(
             f"{queue} is no queue yet: its group begins at {group[START].value} ({START}), so that jobs "

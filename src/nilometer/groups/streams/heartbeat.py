@@ -150,7 +150,7 @@ def check_state(member: StreamsMember, claimed: Tasks | None) -> None:
     if member.state is MemberState.UNKNOWN and (claimed is None or claimed):
         raise KafkaError(
             ErrorCode.fenced_member_epoch,
-            "The streams group member is in a unknown state. "
+            "The streams group member is in an unknown state. "
             "The member must abandon all its tasks and rejoin.",
         )
 

@@ -184,7 +184,7 @@ def next_step(
         if claimed is None or claimed:
             raise KafkaError(
                 ErrorCode.fenced_member_epoch,
-                "The streams group member is in a unknown state. "
+                "The streams group member is in an unknown state. "
                 "The member must abandon all its tasks and rejoin.",
             )
         epoch = target_epoch
