@@ -189,11 +189,12 @@ def test_an_error_that_stays_is_that_of_its_group() -> None:
     async def scenario(told: Coordinators, admin: GroupAdmin) -> None:
         told.faults = {(ApiKey.OFFSET_FETCH, "g-0"): [ErrorCode.coordinator_load_in_progress] * 1_000}
         found = await admin.committed_of(["g-0", "g-2"])
-        error = found["g-0"]
-        assert isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
+        assert isinstance(found["g-0"], KafkaError)
+        # It may time out within an attempt, and then names the last error.
+        assert "COORDINATOR_LOAD_IN_PROGRESS" in str(found["g-0"])
         assert not isinstance(found["g-2"], KafkaError)
 
-    play(scenario, timeout_ms=200)
+    play(scenario, timeout_ms=1_000)
 
 
 def test_older_brokers_are_asked_for_one_group_at_a_time() -> None:
