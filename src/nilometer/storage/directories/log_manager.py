@@ -862,8 +862,9 @@ class LogManager:
             self.fail_directory(directory.path, error)
 
     def _open_future(self, directory: LogDirectory, folder: PartitionFolder, wall_ms: int) -> None:
-        """Open a future log. Of several of a partition only one is used; one beside the log in use is not, nor
-        one whose creation was interrupted."""
+        """Open a future log. Of several of a partition only one is used.
+
+        One in the directory of the log in use is deleted, and one whose creation was interrupted."""
         path, key = posixpath.join(directory.path, folder.name), folder.topic_partition
         if key in self.seconds or key in self._table.logs_in(directory):
             self.removable_folders.append(path)
