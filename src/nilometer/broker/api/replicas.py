@@ -362,8 +362,9 @@ async def _alter_log_dirs(services: Services, request: Request) -> Reply:
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.body.dirs:
         for topic in directory.topics:
-            paths = wanted.setdefault(topic.name, {})
-            paths.update(dict.fromkeys(topic.partitions, directory.path))
+            if topic.partitions:  # else the response does not name it
+                paths = wanted.setdefault(topic.name, {})
+                paths.update(dict.fromkeys(topic.partitions, directory.path))
     work = LongWork(services.turns)
     results: list[Message] = []
     refusals: list[str] = []
