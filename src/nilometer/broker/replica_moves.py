@@ -47,7 +47,7 @@ FLUSH_BYTES = 64 << 20
 FOLDERS_AT_ONCE = 32
 """So many future logs are created in one piece of work."""
 RETRY_MS = 1_000
-"""How long a move waits after an error of another kind than a failed disk, and for a log that is not ready."""
+"""How long a move waits for a log that is not ready, and after an error other than that of a disk."""
 WAIT_MS_MAX = 1_000
 """A throttled move looks so often whether it is still wanted."""
 FLUSH_WAIT_S = 0.05
@@ -279,7 +279,7 @@ class ReplicaMoves:
             await self._checkpoints.request(path)
 
     async def _advance(self, move: ReplicaMove, second: SecondLog) -> None:
-        """Bring the copy of ``move`` nearer to its log, or exchange them; an error ends or delays the move."""
+        """Bring the copy nearer to its log, or let both exchange; an error ends or delays the move."""
         try:
             if not await self._is_ready(move, second) or self._may_exchange(move, second):
                 return
@@ -329,7 +329,7 @@ class ReplicaMoves:
         return True
 
     async def _wait_for_quota(self, move: ReplicaMove) -> None:
-        while self._quota.is_limited and (wait_ms := self._quota.wait_ms()):  # noqa: ASYNC110
+        while self._quota.is_limited and (wait_ms := self._quota.wait_ms()):
             if not self._is_current(move):
                 return
             await asyncio.sleep(min(wait_ms, WAIT_MS_MAX) / 1000)
