@@ -27,7 +27,7 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import copying
-from nilometer.storage.copying import SourceUnreadable, StepKind, next_step
+from nilometer.storage.copying import Slice, SourceUnreadable, StepKind, next_step
 from nilometer.storage.directories.log_manager import LogManager
 from nilometer.storage.directories.second_logs import SecondLog
 from nilometer.storage.errors import CorruptRecordFound, LogFenced
@@ -68,8 +68,9 @@ class ReplicaMove:
         self.unflushed_bytes = 0
         self.is_flushed = False
         """Whether the copy was flushed after it had caught up."""
-        self.gap: tuple[int, int] | None = None
-        """The end offsets of copy and log, between which the log has no records; None if not known."""
+        self.gap: tuple[int, int, int] | None = None
+        """The end offsets of copy and log, between which the log has no records, and how often it was
+        truncated then; None if not known."""
         self.then: str | None = None
         """The directory that an operator has asked for while this move was being finished."""
 
@@ -344,14 +345,15 @@ class ReplicaMoves:
             log.log_start_offset,
             log.log_end_offset,
         )
+        truncations = log.truncations
         flushes = move.unflushed_bytes >= FLUSH_BYTES or step.kind is StepKind.NOTHING
         if step.kind is StepKind.START_AGAIN and copy.size:
             logger.info("The copy of %s begins again at offset %d", move.name, step.offset)
 
-        def work() -> int:
-            copied = 0
+        def work() -> Slice:
+            copied = Slice(0)
             if step.kind is StepKind.COPY:
-                copied = copying.copy_slice(log, copy, SLICE_BYTES, wall_ms=wall_ms)
+                copied = copying.copy_slice(log, copy, SLICE_BYTES, truncations=truncations, wall_ms=wall_ms)
                 copying.follow_log_start(copy, start, wall_ms=wall_ms)
             elif step.kind is StepKind.TRUNCATE:
                 copying.truncate(copy, step.offset, wall_ms=wall_ms)
@@ -361,8 +363,8 @@ class ReplicaMoves:
                 copying.flush(copy, wall_ms=wall_ms)
             return copied
 
-        began_us, copied_to = clock.monotonic_us(), copy.log_end_offset
-        copied, ended_us = await self._offload(lambda: (work(), clock.monotonic_us()))
+        began_us = clock.monotonic_us()
+        (copied, is_at_gap), ended_us = await self._offload(lambda: (work(), clock.monotonic_us()))
         lag_us = clock.monotonic_us() - ended_us
         self._quota.record(copied)
         move.unflushed_bytes = 0 if flushes else move.unflushed_bytes + copied
@@ -373,7 +375,7 @@ class ReplicaMoves:
         if step.kind in (StepKind.TRUNCATE, StepKind.START_AGAIN):
             self._logs.hold_future(second)
             move.is_flushed = False
-        move.gap = (copied_to, end) if step.kind is StepKind.COPY and not copied else None
+        move.gap = (copy.log_end_offset, end, truncations) if is_at_gap else None
         if copied >= SLICE_BYTES:
             await asyncio.sleep(rest_ms((ended_us - began_us) / 1000, lag_us / 1000) / 1000)
 
@@ -413,7 +415,7 @@ class ReplicaMoves:
     def _is_at_end(self, move: ReplicaMove, log: Log, copy: Log) -> bool:
         wall_ms, step = self._runtime.clock.wall_ms(), next_step(log, copy)
         if step.kind is StepKind.COPY:
-            if move.gap == (copy.log_end_offset, log.log_end_offset):
+            if move.gap == (copy.log_end_offset, log.log_end_offset, log.truncations):
                 copying.extend_over_gap(log, copy, wall_ms=wall_ms)
             else:
                 found = log.read(

@@ -80,31 +80,44 @@ class SourceUnreadable(Exception):
         self.reason = reason
 
 
-def copy_slice(source: Log, copy: Log, bytes_max: int, *, wall_ms: int) -> int:
-    """Append the next batches of ``source``, about ``bytes_max`` bytes, to ``copy``; return their size.
+class Slice(NamedTuple):
+    """The result of :func:`copy_slice`."""
 
-    0 if there are none: the source ends here, was truncated, or its first records were deleted. May block.
-    Raises SourceUnreadable, LogFenced (the copy), KafkaError (a batch is damaged).
+    size: int
+    """The bytes that were copied; 0 also if the source was truncated, or its first records were deleted."""
+    is_at_gap: bool = False
+    """Whether the source has no records from the end of the copy to its own: compaction removed them."""
+
+
+def copy_slice(source: Log, copy: Log, bytes_max: int, *, truncations: int, wall_ms: int) -> Slice:
+    """Append the next batches of ``source``, about ``bytes_max`` bytes, to ``copy``.
+
+    ``truncations``: those of the source when the copy was a prefix of it. Nothing is appended that was read
+    after another one: behind records that the source has no more it would hide them, since only the last
+    leader epoch of the copy is compared. May block. Raises SourceUnreadable, LogFenced (the copy), KafkaError
+    (a batch is damaged).
     """
     copied = 0
     while copied < bytes_max:
-        size = _copy_some(source, copy, bytes_max - copied, wall_ms)
+        size, is_at_gap = _copy_some(source, copy, bytes_max - copied, truncations, wall_ms)
         if not size:
-            break
+            return Slice(copied, is_at_gap)
         copied += size
-    return copied
+    return Slice(copied)
 
 
-def _copy_some(source: Log, copy: Log, bytes_max: int, wall_ms: int) -> int:
+def _copy_some(source: Log, copy: Log, bytes_max: int, truncations: int, wall_ms: int) -> Slice:
     try:
         found = source.read(copy.log_end_offset, bytes_max, source.log_end_offset)
     except OffsetOutOfRange:
-        return 0
+        return Slice(0)
     except (OSError, CorruptRecordFound) as error:
         raise SourceUnreadable(error) from error
-    if found is None or not found.records:
-        return 0
-    return append_copied(source, copy, found.records, wall_ms=wall_ms)
+    if found is None or source.truncations != truncations:
+        return Slice(0)
+    if not found.records:
+        return Slice(0, copy.log_end_offset < source.log_end_offset)
+    return Slice(append_copied(source, copy, found.records, wall_ms=wall_ms))
 
 
 def append_copied(source: Log, copy: Log, records: Bytes, *, wall_ms: int) -> int:

@@ -112,7 +112,7 @@ class MovedLog:
     def _copy(self, log: Log, copy: Log) -> None:
         while (step := next_step(log, copy)).kind is not StepKind.NOTHING:
             if step.kind is StepKind.COPY:
-                copying.copy_slice(log, copy, SLICE_BYTES, wall_ms=1)
+                copying.copy_slice(log, copy, SLICE_BYTES, truncations=log.truncations, wall_ms=1)
             elif step.kind is StepKind.TRUNCATE:
                 copying.truncate(copy, step.offset, wall_ms=1)
             else:
@@ -188,9 +188,11 @@ def test_the_copy_is_continued_after_a_restart() -> None:
     plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)
     second = moved.manager.add_future(plan, plan.make())
     with pytest.raises(KafkaError):
-        copying.copy_slice(moved.log, second.log, SLICE_BYTES, wall_ms=1)  # its topic id is not durable
+        copying.copy_slice(
+            moved.log, second.log, SLICE_BYTES, truncations=moved.log.truncations, wall_ms=1
+        )  # its topic id is not durable
     moved.checkpoint()
-    copying.copy_slice(moved.log, second.log, SLICE_BYTES, wall_ms=1)
+    copying.copy_slice(moved.log, second.log, SLICE_BYTES, truncations=moved.log.truncations, wall_ms=1)
     copying.flush(second.log, wall_ms=1)
     second.note_progress()
     moved.checkpoint()
@@ -210,7 +212,7 @@ def test_after_a_clean_shutdown_in_the_middle_both_logs_are_trusted() -> None:
     plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)
     second = moved.manager.add_future(plan, plan.make())
     moved.checkpoint()
-    copying.copy_slice(moved.log, second.log, SLICE_BYTES, wall_ms=1)
+    copying.copy_slice(moved.log, second.log, SLICE_BYTES, truncations=moved.log.truncations, wall_ms=1)
     end = second.log.log_end_offset
     assert moved.manager.close({KEY: 1}, broker_epoch=3, wall_ms=1) == []
     moved.crash(1)
@@ -254,7 +256,7 @@ def test_idempotence_and_transactions_survive_the_exchange() -> None:
     second = moved.manager.add_future(plan, plan.make())
     moved.checkpoint()
     while next_step(log, second.log).kind is StepKind.COPY:
-        copying.copy_slice(log, second.log, SLICE_BYTES, wall_ms=1)
+        copying.copy_slice(log, second.log, SLICE_BYTES, truncations=log.truncations, wall_ms=1)
     moved.manager.replace_by_future(KEY)
     assert moved.log is log
     assert log.folder == "/two/t-0"
@@ -275,7 +277,7 @@ def test_a_reader_that_began_before_the_exchange_reads_the_same_records() -> Non
     second = moved.manager.add_future(plan, plan.make())
     moved.checkpoint()
     while next_step(log, second.log).kind is StepKind.COPY:
-        copying.copy_slice(log, second.log, SLICE_BYTES, wall_ms=1)
+        copying.copy_slice(log, second.log, SLICE_BYTES, truncations=log.truncations, wall_ms=1)
     opened = moved.disk.open
 
     def exchange_first(path: str, **how: bool) -> object:
@@ -297,7 +299,7 @@ def test_a_flush_that_was_planned_before_the_exchange_makes_nothing_durable() ->
     second = moved.manager.add_future(plan, plan.make())
     moved.checkpoint()
     while next_step(log, second.log).kind is StepKind.COPY:
-        copying.copy_slice(log, second.log, SLICE_BYTES, wall_ms=1)
+        copying.copy_slice(log, second.log, SLICE_BYTES, truncations=log.truncations, wall_ms=1)
     flush = log.flush_plan()
     moved.manager.replace_by_future(KEY)
     flush.run()
