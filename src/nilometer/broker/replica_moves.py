@@ -284,7 +284,8 @@ class ReplicaMoves:
         try:
             if not await self._is_ready(move, second) or self._may_exchange(move, second):
                 return
-            await self._wait_for_quota(move)
+            if next_step(move.log, second.log).kind is StepKind.COPY:
+                await self._wait_for_quota(move)
             if self._is_current(move):
                 await self._work(move, second)
         except SourceUnreadable as error:
