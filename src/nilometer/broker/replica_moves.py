@@ -39,7 +39,10 @@ T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.replicas")
 
 SLICE_BYTES = 256 << 10
-"""About so many bytes are copied in one piece of work off the event loop."""
+"""About so many bytes are copied in one piece of work off the event loop, and at most what the rate allows in
+a second …"""
+SLICE_BYTES_MIN = 1 << 10
+"""… but for this."""
 LAST_BYTES_MAX = 32 << 10
 """So many bytes may be copied on the event loop before the logs exchange their files."""
 FLUSH_BYTES = 64 << 20
@@ -347,6 +350,7 @@ class ReplicaMoves:
             log.log_end_offset,
         )
         truncations = log.truncations
+        bytes_max = min(SLICE_BYTES, max(self._quota.bytes_per_second, SLICE_BYTES_MIN))
         flushes = move.unflushed_bytes >= FLUSH_BYTES or step.kind is StepKind.NOTHING
         if step.kind is StepKind.START_AGAIN and copy.size:
             logger.info("The copy of %s begins again at offset %d", move.name, step.offset)
@@ -354,7 +358,7 @@ class ReplicaMoves:
         def work() -> Slice:
             copied = Slice(0)
             if step.kind is StepKind.COPY:
-                copied = copying.copy_slice(log, copy, SLICE_BYTES, truncations=truncations, wall_ms=wall_ms)
+                copied = copying.copy_slice(log, copy, bytes_max, truncations=truncations, wall_ms=wall_ms)
                 copying.follow_log_start(copy, start, wall_ms=wall_ms)
             elif step.kind is StepKind.TRUNCATE:
                 copying.truncate(copy, step.offset, wall_ms=wall_ms)
@@ -377,7 +381,7 @@ class ReplicaMoves:
             self._logs.hold_future(second)
             move.is_flushed = False
         move.gap = (copy.log_end_offset, end, truncations) if is_at_gap else None
-        if copied >= SLICE_BYTES:
+        if copied >= bytes_max:
             await asyncio.sleep(rest_ms((ended_us - began_us) / 1000, lag_us / 1000) / 1000)
 
     async def _offload(self, work: Callable[[], T]) -> T:

@@ -238,7 +238,8 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         | (group.settings if group is not None else {})
         | (transactions.settings if transactions is not None else {})
         | (share.settings if share is not None else {})
-        | _cleaner(random.Random(f"{seed}/cleaner")),
+        | _cleaner(random.Random(f"{seed}/cleaner"))
+        | _moves(random.Random(f"{seed}/moves")),
         topics=topics,
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
@@ -415,6 +416,12 @@ def _settings(chance: random.Random) -> dict[str, str]:
         "num.replica.fetchers": chance.choice(("1", "1", "2")),
         "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),
     }
+
+
+def _moves(chance: random.Random) -> dict[str, str]:
+    """Return how fast replicas are copied to other log directories, so that much happens meanwhile."""
+    rate = chance.choice((1_000, 5_000, 30_000, 1_000_000_000))
+    return {"replica.alter.log.dirs.io.max.bytes.per.second": str(rate)}
 
 
 def _cleaner(chance: random.Random) -> dict[str, str]:
