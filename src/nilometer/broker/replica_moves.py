@@ -69,8 +69,10 @@ class ReplicaMove:
         """None before its folder is created."""
         self.not_before_ms = 0
         self.unflushed_bytes = 0
+        self.is_near = False
+        """Whether the last slice reached what was the end of the log then."""
         self.is_flushed = False
-        """Whether the copy was flushed after it had caught up."""
+        """Whether the copy was flushed after it had come so near: another flush takes little time."""
         self.gap: tuple[int, int, int] | None = None
         """The end offsets of copy and log, between which the log has no records, and how often it was
         truncated then; None if not known."""
@@ -120,6 +122,8 @@ class ReplicaMoves:
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._queues: dict[str, dict[TopicPartition, ReplicaMove]] = {}
         """By target directory: the moves in progress, in the order in which they are worked on."""
+        self._without_future: dict[str, list[ReplicaMove]] = {}
+        """By target directory: those whose future logs must be created."""
         self.moved = 0
         """How many replicas were moved since the broker started."""
 
@@ -205,6 +209,8 @@ class ReplicaMoves:
 
     def _begin(self, move: ReplicaMove) -> None:
         self._moves[move.name] = move
+        if move.second is None:
+            self._without_future.setdefault(move.path, []).append(move)
         queue = self._queues.get(move.path)
         if queue is not None:
             queue[move.name] = move
@@ -234,10 +240,7 @@ class ReplicaMoves:
         self._end(move)
 
     def _remove_second(self, name: TopicPartition, delay_ms: int) -> None:
-        second = self._logs.seconds.get(name)
         folder = self._logs.remove_second(name)
-        if second is not None:
-            self._checkpoints.request(second.directory.path)
         if folder is not None:
             self._disposal.remove_folder(folder, delay_ms)
 
@@ -247,7 +250,8 @@ class ReplicaMoves:
         queue = self._queues[path]
         try:
             while queue:
-                await self._create_futures([move for move in queue.values() if move.second is None])
+                if (created := self._without_future.pop(path, None)) is not None:
+                    await self._create_futures(path, created)
                 now_ms = self._runtime.clock.monotonic_ms()
                 move = next((one for one in queue.values() if one.not_before_ms <= now_ms), None)
                 if move is None:
@@ -261,26 +265,23 @@ class ReplicaMoves:
         finally:
             del self._queues[path]
 
-    async def _create_futures(self, moves: list[ReplicaMove]) -> None:
+    async def _create_futures(self, path: str, moves: list[ReplicaMove]) -> None:
         for first in range(0, len(moves), FOLDERS_AT_ONCE):
             some = [move for move in moves[first : first + FOLDERS_AT_ONCE] if self._is_current(move)]
             if not some:
                 continue
-            wall_ms, path = self._runtime.clock.wall_ms(), some[0].path
+            wall_ms = self._runtime.clock.wall_ms()
             plans = [self._logs.plan_future(move.name, path, wall_ms=wall_ms) for move in some]
-            try:
-                made = await self._offload(lambda plans=plans: [plan.make() for plan in plans])
-            except OSError as error:
-                for move in some:
-                    self._on_copy_failed(move, error)
-                return
+            made = await self._offload(lambda plans=plans: [plan.try_to_make() for plan in plans])
             for move, plan, log in zip(some, plans, made, strict=True):
-                if self._is_current(move):
+                if isinstance(log, OSError):
+                    self._on_copy_failed(move, log)
+                elif self._is_current(move):
                     move.second = self._logs.add_future(plan, log)
                     logger.info("%s is moved from %s to %s", move.name, move.log.folder, plan.folder)
                 else:  # deleted, or offline, or to be elsewhere
                     self._disposal.remove_folder(plan.folder)
-            await self._checkpoints.request(path)
+        await self._checkpoints.request(path)
 
     async def _advance(self, move: ReplicaMove, second: SecondLog) -> None:
         """Bring the copy nearer to its log, or let both exchange; an error ends or delays the move."""
@@ -304,6 +305,7 @@ class ReplicaMoves:
             if self._is_current(move):
                 self._remove_second(move.name, delay_ms=0)
                 move.second = None
+                self._without_future.setdefault(move.path, []).append(move)
             self._delay(move)
 
     def _on_copy_failed(self, move: ReplicaMove, error: LogFenced | OSError) -> None:
@@ -351,7 +353,8 @@ class ReplicaMoves:
         )
         truncations = log.truncations
         bytes_max = min(SLICE_BYTES, max(self._quota.bytes_per_second, SLICE_BYTES_MIN))
-        flushes = move.unflushed_bytes >= FLUSH_BYTES or step.kind is StepKind.NOTHING
+        is_near = move.is_near or step.kind is StepKind.NOTHING
+        flushes = move.unflushed_bytes >= FLUSH_BYTES or (is_near and not move.is_flushed)
         if step.kind is StepKind.START_AGAIN and copy.size:
             logger.info("The copy of %s begins again at offset %d", move.name, step.offset)
 
@@ -373,13 +376,14 @@ class ReplicaMoves:
         lag_us = clock.monotonic_us() - ended_us
         self._quota.record(copied)
         move.unflushed_bytes = 0 if flushes else move.unflushed_bytes + copied
-        move.is_flushed |= flushes and step.kind is StepKind.NOTHING
+        move.is_flushed |= flushes and is_near
+        move.is_near = copied < bytes_max
         if not self._is_current(move):
             return
         second.note_progress()
         if step.kind in (StepKind.TRUNCATE, StepKind.START_AGAIN):
             self._logs.hold_future(second)
-            move.is_flushed = False
+            move.is_near = move.is_flushed = False
         move.gap = (copy.log_end_offset, end, truncations) if is_at_gap else None
         if copied >= bytes_max:
             await asyncio.sleep(rest_ms((ended_us - began_us) / 1000, lag_us / 1000) / 1000)
@@ -445,7 +449,6 @@ class ReplicaMoves:
                 await self._offload(finish)
             except OSError as error:
                 self._on_directory_failure(path, error)
-            self._checkpoints.request(move.path)
         self._end(move)
         if move.then is not None and self._replicas.hosts(move.partition):
             try:

@@ -21,6 +21,7 @@ from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.host_disk import DiskUser, FolderNode
 from nilometer.simulation.world import World
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.records import BatchBuilder
 
 TOPIC = "t"
 KEY = TopicPartition(TOPIC, 0)
@@ -166,6 +167,31 @@ def test_a_replica_moves_and_keeps_its_log_and_role(flushes: str) -> None:
         assert one.partition.replica.high_watermark == one.written
         assert "moved-between-folders" not in one.names(f"{target}/t-0")
         await one.produce()
+        await one.check_records()
+
+    play(scenario)
+
+
+def test_a_replica_moves_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a piece of the work has ended, there are new records."""
+    offload = ReplicaMoves._offload  # pyright: ignore[reportPrivateUsage]
+
+    async def scenario(one: Scenario) -> None:
+        async def with_more(moves: ReplicaMoves, work: Callable[[], Any]) -> Any:
+            found = await offload(moves, work)
+            if one.partition.leader.log_end_offset < 1_000:
+                builder = BatchBuilder()
+                builder.append(1_000, b"k", b"%d" % one.written)
+                one.partition.append(builder.build(0), all_replicas=False)
+                one.written += 1
+            return found
+
+        await one.set_up()
+        [target, _] = one.others
+        monkeypatch.setattr(ReplicaMoves, "_offload", with_more)
+        assert await one.alter(target) is None
+        await one.until_moved(target)
+        assert one.written < 100
         await one.check_records()
 
     play(scenario)

@@ -161,7 +161,15 @@ def operations_of_a_move() -> int:
 OPERATIONS = operations_of_a_move()
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2, 3], ids=["process", "power-1", "power-2", "power-3"])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(None, id="process"),
+        pytest.param(1, id="power-1"),
+        pytest.param(2, id="power-2", marks=pytest.mark.thorough),
+        pytest.param(3, id="power-3", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_move_that_ends_anywhere_loses_nothing_and_goes_on(seed: int | None) -> None:
     assert OPERATIONS > 50
     for number in range(1, OPERATIONS + 1):

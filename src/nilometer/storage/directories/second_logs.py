@@ -23,6 +23,7 @@ those at the end of the last job, for the thread that owns the logs in use.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import uuid
 from collections.abc import Iterator
@@ -55,6 +56,15 @@ class NewFuture(msgspec.Struct, frozen=True):
     config: LogConfig
     options: OpenOptions
     may_have_gaps: bool
+
+    def try_to_make(self) -> Log | OSError:
+        """Make it as :meth:`make`; return the error if that fails, and then leave no folder if possible."""
+        try:
+            return self.make()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.disk.remove_tree(self.folder)
+            return error
 
     def make(self) -> Log:
         """Create the folder and an empty log, whose topic id is not durable. May block. Raises OSError."""
