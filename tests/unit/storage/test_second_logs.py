@@ -215,6 +215,21 @@ def test_the_copy_is_continued_after_a_restart() -> None:
     moved.check(needed=len(moved.written))
 
 
+def test_the_topic_id_of_an_empty_copy_is_durable_after_a_restart() -> None:
+    """A killed process may have created the folder, and not synced it."""
+    moved = MovedLog()
+    plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)
+    plan.make()
+    moved.crash(None)
+    second = moved.manager.seconds.get(KEY)
+    assert second is not None
+    copying.copy_slice(moved.log, second.log, SLICE_BYTES, truncations=0, wall_ms=1)
+    moved.disk.sync_directory("/two")
+    moved.crash(1)
+    second = moved.manager.seconds.get(KEY)
+    assert second is not None and second.log.topic_id == TOPIC_ID
+
+
 def test_after_a_clean_shutdown_in_the_middle_both_logs_are_trusted() -> None:
     moved = MovedLog()
     plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)

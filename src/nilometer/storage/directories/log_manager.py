@@ -897,6 +897,9 @@ class LogManager:
             for _, log in sorted(self._table.logs_in(directory).items()):
                 if log.log_end_offset == 0 and log.topic_id is not None:
                     checkpoints.sync_partition_metadata(self._disk, log.folder)
+            for _, second in sorted(self.seconds.in_directory(directory)):
+                if not second.size:
+                    checkpoints.sync_partition_metadata(self._disk, second.log.folder)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
