@@ -121,9 +121,11 @@ class ReplicaMoves:
         self._on_directory_failure = on_directory_failure
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._queues: dict[str, dict[TopicPartition, ReplicaMove]] = {}
-        """By target directory: the moves in progress, in the order in which they are worked on."""
+        """By target directory: the moves that have a future log, in the order in which they are worked on."""
         self._without_future: dict[str, list[ReplicaMove]] = {}
         """By target directory: those whose future logs must be created."""
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        """By target directory: what creates them, so that a throttled move does not delay it."""
         self.moved = 0
         """How many replicas were moved since the broker started."""
 
@@ -180,8 +182,8 @@ class ReplicaMoves:
 
     def into(self, path: str) -> Iterator[ReplicaMove]:
         """Yield the moves into a directory whose future log is not in use yet."""
-        for move in list(self._queues.get(path, {}).values()):
-            if self._is_current(move) and not move.is_done:
+        for move in self:
+            if move.path == path and not move.is_done:
                 yield move
 
     def __iter__(self) -> Iterator[ReplicaMove]:
@@ -210,13 +212,24 @@ class ReplicaMoves:
     def _begin(self, move: ReplicaMove) -> None:
         self._moves[move.name] = move
         if move.second is None:
-            self._without_future.setdefault(move.path, []).append(move)
+            self._request_future(move)
+        else:
+            self._enqueue(move)
+
+    def _enqueue(self, move: ReplicaMove) -> None:
         queue = self._queues.get(move.path)
         if queue is not None:
             queue[move.name] = move
             return
         self._queues[move.path] = {move.name: move}
         self._tasks.service(f"moves to {move.path}", self._run(move.path))
+
+    def _request_future(self, move: ReplicaMove) -> None:
+        self._without_future.setdefault(move.path, []).append(move)
+        if move.path not in self._creating:
+            work = self._create_futures(move.path)
+            name = f"future logs in {move.path}"
+            self._creating[move.path] = self._tasks.spawn(work, name=name, kind="future logs")
 
     def _is_current(self, move: ReplicaMove) -> bool:
         """Whether the move is still wanted and possible: its replica and its future log are in use."""
@@ -250,38 +263,53 @@ class ReplicaMoves:
         queue = self._queues[path]
         try:
             while queue:
-                if (created := self._without_future.pop(path, None)) is not None:
-                    await self._create_futures(path, created)
                 now_ms = self._runtime.clock.monotonic_ms()
                 move = next((one for one in queue.values() if one.not_before_ms <= now_ms), None)
                 if move is None:
                     await asyncio.sleep(RETRY_MS / 1000)
                     for one in [one for one in queue.values() if not self._is_current(one)]:
                         self._end(one)
-                elif not self._is_current(move):
+                elif move.second is None or not self._is_current(move):
                     self._end(move)
-                elif move.second is not None:
+                else:
                     await self._advance(move, move.second)
         finally:
             del self._queues[path]
 
-    async def _create_futures(self, path: str, moves: list[ReplicaMove]) -> None:
-        for first in range(0, len(moves), FOLDERS_AT_ONCE):
-            some = [move for move in moves[first : first + FOLDERS_AT_ONCE] if self._is_current(move)]
-            if not some:
-                continue
-            wall_ms = self._runtime.clock.wall_ms()
-            plans = [self._logs.plan_future(move.name, path, wall_ms=wall_ms) for move in some]
-            made = await self._offload(lambda plans=plans: [plan.try_to_make() for plan in plans])
-            for move, plan, log in zip(some, plans, made, strict=True):
-                if isinstance(log, OSError):
-                    self._on_copy_failed(move, log)
-                elif self._is_current(move):
-                    move.second = self._logs.add_future(plan, log)
-                    logger.info("%s is moved from %s to %s", move.name, move.log.folder, plan.folder)
-                else:  # deleted, or offline, or to be elsewhere
-                    self._disposal.remove_folder(plan.folder)
-        await self._checkpoints.request(path)
+    async def _create_futures(self, path: str) -> None:
+        """Create the future logs in the directory ``path`` that are asked for, until there are none."""
+        try:
+            while moves := self._without_future.pop(path, None):
+                for first in range(0, len(moves), FOLDERS_AT_ONCE):
+                    some = moves[first : first + FOLDERS_AT_ONCE]
+                    try:
+                        await self._create_some(path, some)
+                    except Exception:  # the others must still be created
+                        logger.exception("Replicas cannot be moved to %s", path)
+                        for move in some:
+                            self._end(move)
+                await asyncio.shield(self._checkpoints.request(path))
+        finally:
+            del self._creating[path]
+
+    async def _create_some(self, path: str, moves: list[ReplicaMove]) -> None:
+        some = [move for move in moves if self._is_current(move)]
+        for move in moves:
+            if move not in some:
+                self._end(move)
+        wall_ms = self._runtime.clock.wall_ms()
+        plans = [self._logs.plan_future(move.name, path, wall_ms=wall_ms) for move in some]
+        made = await self._offload(lambda: [plan.try_to_make() for plan in plans])
+        for move, plan, log in zip(some, plans, made, strict=True):
+            if isinstance(log, OSError):
+                self._on_copy_failed(move, log)
+            elif self._is_current(move):
+                move.second = self._logs.add_future(plan, log)
+                self._enqueue(move)
+                logger.info("%s is moved from %s to %s", move.name, move.log.folder, plan.folder)
+            else:  # deleted, or offline, or to be elsewhere
+                self._end(move)
+                self._disposal.remove_folder(plan.folder)
 
     async def _advance(self, move: ReplicaMove, second: SecondLog) -> None:
         """Bring the copy nearer to its log, or let both exchange; an error ends or delays the move."""
@@ -302,11 +330,11 @@ class ReplicaMoves:
             self._on_copy_failed(move, error)
         except Exception as error:  # the other moves must go on
             logger.error("The copy of %s to %s begins again", move.name, move.path, exc_info=error)
+            self._queues[move.path].pop(move.name, None)
             if self._is_current(move):
                 self._remove_second(move.name, delay_ms=0)
                 move.second = None
-                self._without_future.setdefault(move.path, []).append(move)
-            self._delay(move)
+                asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._request_future, move)
 
     def _on_copy_failed(self, move: ReplicaMove, error: LogFenced | OSError) -> None:
         if not self._is_current(move):

@@ -245,6 +245,24 @@ def test_after_a_clean_shutdown_in_the_middle_both_logs_are_trusted() -> None:
     assert (continued.log_end_offset, continued.recovery_point) == (end, end)
 
 
+def test_a_clean_shutdown_after_the_exchange_ends_the_move() -> None:
+    moved = MovedLog()
+    plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)
+    second = moved.manager.add_future(plan, plan.make())
+    moved.checkpoint()
+    while next_step(moved.log, second.log).kind is StepKind.COPY:
+        copying.copy_slice(moved.log, second.log, SLICE_BYTES, truncations=moved.log.truncations, wall_ms=1)
+    moved.manager.replace_by_future(KEY)
+    moved.append()
+    assert moved.folders() == ["/one/t-0", "/two/t-0"]
+    assert moved.manager.close({KEY: 1}, broker_epoch=3, wall_ms=1) == []
+    assert [name for name in moved.folders() if not name.endswith("-delete")] == ["/two/t-0"]
+    moved.crash(1)
+    assert moved.manager.previous_broker_epoch == 3
+    assert moved.folders() == ["/two/t-0"]
+    moved.check(needed=moved.appended)
+
+
 @pytest.mark.parametrize("path", ["/one", "/two"], ids=["source", "target"])
 def test_a_directory_that_fails_ends_the_move_only(path: str) -> None:
     moved = MovedLog()

@@ -23,7 +23,6 @@ from nilometer.storage.topic_config import TOPIC_CONFIG
 UNLIMITED = LONG_MAX
 BURST_MS = 1_000
 """The capacity of the bucket, as time at the full rate."""
-MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 EVERY_PARTITION: frozenset[int] = frozenset({-1})
 
 
@@ -118,7 +117,7 @@ class ReplicationQuotas:
 
     def _read_rates(self, image: ClusterImage) -> None:
         keys = [(f"{side}.replication.throttled.rate", quota) for side, quota in self._sides]
-        for key, quota in (*keys, (MOVES_RATE, self.moves)):
+        for key, quota in (*keys, ("replica.alter.log.dirs.io.max.bytes.per.second", self.moves)):
             rate = self._config.integer(key)
             for name in ("", str(self._broker_id)):  # the later one wins, if it can be read
                 dynamic = BROKER_CONFIG_DEFINITION.readable(image.config(ConfigResourceType.BROKER, name))

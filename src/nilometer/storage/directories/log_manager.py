@@ -798,6 +798,12 @@ class LogManager:
         checkpoints of the logs in use would lack the duplicates' offsets.
         """
         failures: list[Exception] = []
+        for key, second in self.seconds.items():
+            if second.is_former and key in self.logs:
+                try:
+                    self._close_moved(self.logs[key], second, wall_ms)
+                except OSError as error:
+                    failures.append(error)  # the next start finds both folders
         unsettled = [duplicate.directory for duplicate in self.duplicates]
         for directory in self._online():
             if directory in unsettled:
@@ -820,6 +826,20 @@ class LogManager:
             directory.release()
         self._files.pool.close()
         return failures
+
+    def _close_moved(self, log: Log, former: SecondLog, wall_ms: int) -> None:
+        """Flush a log in its new folder, and rename the former one, which the next start deletes.
+
+        Raises OSError.
+        """
+        log.close(wall_ms=wall_ms)
+        if log.is_in_order and former.directory.failure is None:
+            key = log.topic_partition
+            target = former.directory.new_delete_folder(key, self._options.entropy)
+            self._disk.rename(former.log.folder, target)
+            self.seconds.remove(key)
+            former.directory.forget(key)
+            self.finish_move(log, former)()
 
     def abandon(self) -> None:
         """Close files and release locks without writing anything."""
