@@ -2,7 +2,7 @@
 
 The copy follows its *source* as a follower follows its leader: the leader epochs show where the two differ
 (:func:`next_step`). While a function here runs, on any thread, nothing else uses the copy; the source may be
-used by its owner. Whoever calls them compares both logs again before the copy replaces the source
+used by its owner. The caller compares both logs again before the copy replaces the source
 (:meth:`~.log_state.LogState.exchange_with`).
 """
 
