@@ -117,6 +117,7 @@ MOVE_LAG = Family(
     "kafka_server_replicaalterlogdirsmanager_maxlag",
     Kind.GAUGE,
     "How many records the copy of a replica that moves to another log directory is behind, at most.",
+    ("clientid",),
 )
 MOVES = Family(
     "nilometer_log_directory_moves_total",
@@ -318,7 +319,8 @@ class ReplicaMetrics:
         yield _one(AT_MIN_ISR, survey.at_min_isr)
         yield _one(REASSIGNING, survey.reassigning)
         yield _one(OFFLINE, len(parts.offline))
-        yield _one(MOVE_LAG, max((move.offset_lag for move in parts.moves), default=0))
+        lag = max((move.offset_lag for move in parts.moves), default=0)
+        yield Measured(MOVE_LAG, [(("ReplicaAlterLogDirs",), lag)])
         yield _one(MOVES, parts.moves.moved)
         yield _one(ISR_SHRINKS, self._changes.isr_shrinks)
         yield _one(ISR_EXPANDS, self._changes.isr_expands)
