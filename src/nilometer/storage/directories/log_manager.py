@@ -310,8 +310,6 @@ class DirectoryDescription(msgspec.Struct, frozen=True):
     sizes: Mapping[TopicPartition, int]
     total_bytes: int
     usable_bytes: int
-    futures: Mapping[TopicPartition, SecondLog] = {}
-    """The future logs, which replicas that move to this directory are copied to."""
 
 
 class NoLogDirectory(Exception):
@@ -771,19 +769,14 @@ class LogManager:
         descriptions: list[DirectoryDescription] = []
         for directory in self.directories:
             sizes = {key: log.segments.size for key, log in sorted(self._table.logs_in(directory).items())}
-            futures = {
-                key: second
-                for key, second in sorted(self.seconds.in_directory(directory))
-                if not second.is_former
-            }
             try:
                 total = self._disk.total_bytes(directory.path) if directory.failure is None else -1
                 usable = self._disk.free_bytes(directory.path) if directory.failure is None else -1
             except OSError as error:
                 self.fail_directory(directory.path, error)
-                total, usable, sizes, futures = -1, -1, {}, {}
+                total, usable, sizes = -1, -1, {}
             failure = None if directory.failure is None else str(directory.failure)
-            descriptions.append(DirectoryDescription(directory.path, failure, sizes, total, usable, futures))
+            descriptions.append(DirectoryDescription(directory.path, failure, sizes, total, usable))
         return descriptions
 
     # -- stopping
