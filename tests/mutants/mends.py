@@ -102,8 +102,8 @@ TOPIC_IDS = (
     Mutant(
         "append-before-the-topic-id",
         "a log takes records before its topic id is durable",
-        "log.await_checkpoint(syncs_topic_id=True)",
-        "pass",
+        "if new_id is not None and not sync:",
+        "if False:",
         (AHEAD,),
     ),
     Mutant(
@@ -130,8 +130,8 @@ TOPIC_IDS = (
     Mutant(
         "lost-records-unsaid",
         "a broker with records of an unknown topic registers as one that lost none",
-        "bool(self.failed_count or logs.duplicates or self._unidentified)",
-        "bool(self.failed_count or logs.duplicates)",
+        "bool(self.failed_count or logs.has_uncertain_duplicates or self._unidentified)",
+        "bool(self.failed_count or logs.has_uncertain_duplicates)",
         (MARKER,),
     ),
     Mutant(
