@@ -102,8 +102,8 @@ TOPIC_IDS = (
     Mutant(
         "append-before-the-topic-id",
         "a log takes records before its topic id is durable",
-        "log.await_checkpoint(syncs_topic_id=True)",
-        "pass",
+        "if new_id is not None and not sync:",
+        "if False:",
         (AHEAD,),
     ),
     Mutant(
@@ -130,8 +130,8 @@ TOPIC_IDS = (
     Mutant(
         "lost-records-unsaid",
         "a broker with records of an unknown topic registers as one that lost none",
-        "bool(self.failed_count or logs.duplicates or self._unidentified)",
-        "bool(self.failed_count or logs.duplicates)",
+        "bool(self.failed_count or logs.has_uncertain_duplicates or self._unidentified)",
+        "bool(self.failed_count or logs.has_uncertain_duplicates)",
         (MARKER,),
     ),
     Mutant(
@@ -1210,7 +1210,34 @@ DEAD_LETTERS = (
     ),
 )
 
+# --- replicas that move between log directories
+COPYING, SECONDS = "unit/storage/test_copying.py", "unit/storage/test_second_logs.py"
+DIRECTORY_MOVES = (
+    Mutant(
+        "copy-hides-a-truncation",
+        "what is copied after a truncation of the log hides what was copied before it",
+        "if found is None or source.truncations != truncations:",
+        "if found is None:",
+        (COPYING,),
+    ),
+    Mutant(
+        "copy-with-a-topic-id-that-may-be-lost",
+        "a copy that a killed process began takes records before its topic id is durable",
+        "                if not second.size:\n                    checkpoints.sync",
+        "                if second.size:\n                    checkpoints.sync",
+        (SECONDS,),
+    ),
+    Mutant(
+        "move-without-end-under-load",
+        "a replica does not move as long as there are always new records",
+        "is_near = move.is_near or step.kind is StepKind.NOTHING",
+        "is_near = step.kind is StepKind.NOTHING",
+        ("unit/broker/test_replica_moves.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    *DIRECTORY_MOVES,
     *FOUND_LOGS,
     *TOPIC_IDS,
     *FOLDERS,

@@ -60,6 +60,7 @@ def _workloads(plan: Plan) -> list[str]:
     drawn = {
         "topics come and go": plan.churn,
         "partitions move": plan.moves,
+        "replicas move between directories": plan.moves_folders,
         "a broker joins": plan.membership is not None,
         "a broker is taken out": plan.membership is not None and plan.membership.leaves_at_s is not None,
         "deleted by time": any(topic.retention_ms >= 0 for topic in plan.topics),
@@ -74,7 +75,7 @@ def _workloads(plan: Plan) -> list[str]:
 
 def test_every_workload_is_drawn_often_enough() -> None:
     times = Counter(name for seed in range(SEEDS) for name in _workloads(draw(seed, 5.0)))
-    assert len(times) == 10, times
+    assert len(times) == 11, times
     assert min(times.values()) >= DRAWN_AT_LEAST, times
 
 

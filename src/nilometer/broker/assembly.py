@@ -40,6 +40,7 @@ from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
+from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
 from nilometer.broker.replicas.hosted_partition import PartitionHost
@@ -111,6 +112,7 @@ class ReplicaParts(msgspec.Struct, frozen=True, kw_only=True):
     commit: GroupCommit
     isr_requests: IsrRequests
     offline: OfflineReplicas
+    moves: ReplicaMoves
 
 
 class CoordinatorParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +283,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         commit=commit,
         isr_requests=isr_requests,
         offline=offline,
+        moves=ReplicaMoves(runtime, tasks, replicas, disposal, checkpoints, quotas.moves, directories.fail),
     )
 
 
@@ -337,6 +340,7 @@ def _services(
         controller_channel=control.channel,
         controller_link=control.link,
         replicas=replication.replicas,
+        replica_moves=replication.moves,
         record_reading=record_reading,
         leader_liveness=replication.leader_liveness,
         metadata_responses=ResponseCache(),

@@ -364,6 +364,7 @@ class Broker:
         replication.replicas.rename_strays()
         for folder in parts.directories.logs.removable_folders:
             replication.disposal.remove_folder(folder)
+        replication.moves.resume()
         parts.housekeeping.start(tasks)
         parts.cleaner.start(tasks)
         replication.checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))

@@ -186,6 +186,8 @@ class LogCleaner:
             return False
         if not self._is_hosted(partition) or self._replicas.damaged.is_in_repair(partition):
             return False
+        if log.topic_partition in self._replicas.logs.seconds:
+            return False  # its copy must not miss what a round would remove
         return self._not_before_ms.get(log, 0) <= self._runtime.clock.monotonic_ms()
 
     def _is_hosted(self, partition: Partition) -> bool:
@@ -320,6 +322,8 @@ class LogCleaner:
     def _check(self, partition: Partition, cleaning: LogCleaning) -> None:
         if not self._is_hosted(partition):
             raise RoundOvertaken("the log was deleted, or is offline")
+        if partition.log.topic_partition in self._replicas.logs.seconds:
+            raise RoundOvertaken("the log is moved to another log directory")
         cleaning.check()
 
     def _replace(self, partition: Partition, cleaning: LogCleaning, group: ReadyGroup) -> None:

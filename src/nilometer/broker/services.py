@@ -22,6 +22,7 @@ from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.record_reading import RecordReading
@@ -55,6 +56,7 @@ class Services(msgspec.Struct, kw_only=True):
     controller_channel: ControllerChannel
     controller_link: ControllerLink
     replicas: ReplicaManager
+    replica_moves: ReplicaMoves
     record_reading: RecordReading
     leader_liveness: LeaderLiveness
     metadata_responses: ResponseCache

@@ -31,15 +31,18 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.replicas.reassignments import (
     BadReassignment,
+    LogDirs,
     MoveProgress,
     MoveState,
     PartitionOutcomes,
     Targets,
+    alter_log_dirs,
     alter_reassignments,
     describe_by_controller,
     format_reassignment,
     is_over,
     list_reassignments,
+    parse_log_dirs,
     parse_reassignment,
     reassignment_progress,
     unthrottle,
@@ -50,12 +53,19 @@ from nilometer.cluster.placement import CannotPlace, PlannedMove, UsableBroker, 
 from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import KafkaError
 
+LogDirOutcomes = dict[tuple[TopicPartition, int], KafkaError | None]
+
 # Reads and writes reassignment files; reports an invalid file as a command-line error.
 
 
 def read_targets(file: Any) -> Targets:
+    return read_reassignment(file)[0]
+
+
+def read_reassignment(file: Any) -> tuple[Targets, LogDirs]:
     try:
-        return parse_reassignment(file.read())
+        text = file.read()
+        return parse_reassignment(text), parse_log_dirs(text)
     except BadReassignment as error:
         raise click.ClickException(f"{file.name}: {error}") from None
 
@@ -294,24 +304,36 @@ reassign.add_command(plan)
 def execute(
     file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
 ) -> None:
-    """Start the moves of FILE, and return. `status FILE --wait` waits until they are complete."""
-    targets = read_targets(file)
+    """Start the moves of FILE, and return. `status FILE --wait` waits until they are complete.
 
-    async def work() -> tuple[Targets, PartitionOutcomes]:
+    Where FILE names log directories (`log_dirs`), replicas move to these directories of their brokers, too.
+    """
+    targets, log_dirs = read_reassignment(file)
+
+    async def work() -> tuple[Targets, PartitionOutcomes, LogDirOutcomes]:
         async with admin_of(bootstrap) as admin:
             before = await _present(admin, targets)
             if rollback is not None:
                 write_rollback(rollback, before)
             if bytes_per_second is not None:
                 await set_throttle(admin, before, targets, bytes_per_second)
-            return before, await alter_reassignments(admin, targets)
+            folders = await alter_log_dirs(admin, log_dirs)
+            return before, await alter_reassignments(admin, targets), folders
 
-    before, outcomes = run_async(work())
+    before, outcomes, folders = run_async(work())
     if as_json:
-        print_json(
-            {"partitions": [_outcome(key, before, targets, outcomes[key]) for key in sorted(outcomes)]}
-        )
+        document: dict[str, Any] = {
+            "partitions": [_outcome(key, before, targets, outcomes[key]) for key in sorted(outcomes)]
+        }
+        if folders:
+            document["log_dirs"] = [
+                _folder_outcome(key, broker_id, log_dirs[broker_id][key], error)
+                for (key, broker_id), error in sorted(folders.items(), key=lambda item: item[0])
+            ]
+        print_json(document)
     else:
+        for (key, broker_id), error in sorted(folders.items(), key=lambda item: item[0]):
+            _print_outcome(key, error, f"on broker {broker_id} is to be in {log_dirs[broker_id][key]}")
         for key in sorted(outcomes):
             change = f"{_ids(before[key])} -> {_ids(targets[key])}"
             _print_outcome(
@@ -324,7 +346,19 @@ def execute(
                 f"Throttled to {bytes_per_second:,} bytes/s; `reassign status FILE` removes the throttle "
                 "once the moves are complete."
             )
-    _fail_on(outcomes)
+    _fail_on(outcomes, *folders.values())
+
+
+def _folder_outcome(
+    key: TopicPartition, broker_id: int, path: str, error: KafkaError | None
+) -> dict[str, Any]:
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "broker": broker_id,
+        "path": path,
+        "error": None if error is None else str(error),
+    }
 
 
 async def _present(admin: Admin, targets: Targets) -> Targets:
@@ -472,8 +506,8 @@ def _print_outcome(key: TopicPartition, error: KafkaError | None, done: str) -> 
         click.echo(f"Error: {key}: {error}", err=True)
 
 
-def _fail_on(outcomes: PartitionOutcomes) -> None:
-    if any(error is not None for error in outcomes.values()):
+def _fail_on(outcomes: PartitionOutcomes, *others: KafkaError | None) -> None:
+    if any(error is not None for error in (*outcomes.values(), *others)):
         raise click.exceptions.Exit(1)
 
 

@@ -78,6 +78,8 @@ LOG_DIRS_SHARE = 0.4
 """The share of seeds that have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
+FOLDER_MOVES_SHARE = 0.7
+"""The share of seeds with several log directories in which replicas move between them."""
 TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
 SHARE_GROUPS_SHARE = 0.4
@@ -135,6 +137,8 @@ class Plan:
     """Whether topics are created and deleted."""
     moves: bool = False
     """Whether partitions move to other brokers."""
+    moves_folders: bool = False
+    """Whether replicas move between the log directories of their brokers."""
     rogue: bool = False
     """Whether a client sends requests that only brokers may send, which must be rejected."""
     rights: bool = False
@@ -234,7 +238,8 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         | (group.settings if group is not None else {})
         | (transactions.settings if transactions is not None else {})
         | (share.settings if share is not None else {})
-        | _cleaner(random.Random(f"{seed}/cleaner")),
+        | _cleaner(random.Random(f"{seed}/cleaner"))
+        | _moves(random.Random(f"{seed}/moves")),
         topics=topics,
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
@@ -244,6 +249,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
         delay_spike_share=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
+        moves_folders=folders != (1,) and random.Random(f"{seed}/folder-moves").random() < FOLDER_MOVES_SHARE,
         rogue=random.Random(f"{seed}/rogue").random() < 0.3,
         rights=random.Random(f"{seed}/rights").random() < 0.25,
         administers=random.Random(f"{seed}/administrator").random() < 0.3,
@@ -410,6 +416,12 @@ def _settings(chance: random.Random) -> dict[str, str]:
         "num.replica.fetchers": chance.choice(("1", "1", "2")),
         "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),
     }
+
+
+def _moves(chance: random.Random) -> dict[str, str]:
+    """Return how fast replicas are copied to other log directories, so that much happens meanwhile."""
+    rate = chance.choice((1_000, 5_000, 30_000, 1_000_000_000))
+    return {"replica.alter.log.dirs.io.max.bytes.per.second": str(rate)}
 
 
 def _cleaner(chance: random.Random) -> dict[str, str]:

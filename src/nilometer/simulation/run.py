@@ -39,7 +39,14 @@ from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
-from nilometer.simulation.workload.admin_programs import KEY, AdminProgram, Mover, TopicChurn, Trimmer
+from nilometer.simulation.workload.admin_programs import (
+    KEY,
+    AdminProgram,
+    DirectoryMover,
+    Mover,
+    TopicChurn,
+    Trimmer,
+)
 from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
@@ -188,6 +195,9 @@ class RunClients:
         self._mover = (
             Mover(host, servers, self.partitions, lambda: cluster.open_to_replicas) if plan.moves else None
         )
+        self._directory_mover = (
+            DirectoryMover(host, servers, lambda: cluster.open_to_replicas) if plan.moves_folders else None
+        )
         self._ledger = GroupLedger("readers")
         self.members: list[GroupMember] = []
         if (group := plan.group) is not None:
@@ -215,7 +225,8 @@ class RunClients:
         self.readers += self.transactions.readers if self.transactions is not None else []
         self._rogue = RogueClient(host, cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(host, cluster) if plan.administers else None
-        operators = (self.churn, self._mover, self._trimmer, self._reuser, self._rogue, self._random_admin)
+        movers = (self._mover, self._directory_mover)
+        operators = (self.churn, *movers, self._trimmer, self._reuser, self._rogue, self._random_admin)
         changers = (*self._writers, *operators, self._compactor, *programs)
         self.changers: list[_Client] = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
@@ -324,6 +335,8 @@ class RunClients:
         """Add what the clients that write or change metadata found."""
         if self._trimmer is not None:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.violations)
+        if self._directory_mover is not None:
+            verdict.find(Exit.WRONG_RESULT, self._directory_mover.violations[:FINDINGS_SHOWN])
         if self._rogue is not None:
             verdict.find(Exit.WRONG_RESULT, self._rogue.violations[:FINDINGS_SHOWN])
         if self._reuser is not None:
@@ -358,6 +371,8 @@ class RunClients:
             done[f"sends, {kind}"] += writer.sent
         done["topics created, altered, deleted"] = self.churn.done if self.churn is not None else 0
         done["reassignments"] = self._mover.asked if self._mover is not None else 0
+        directory_moves = self._directory_mover.asked if self._directory_mover is not None else 0
+        done["moves between log directories"] = directory_moves
         if plan.group is not None:
             done[f"group generations, {plan.group.protocol}"] = self._ledger.generations
         done["topics of a reused name"] = self._reuser.incarnations if self._reuser is not None else 0

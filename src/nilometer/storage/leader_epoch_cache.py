@@ -111,6 +111,17 @@ class LeaderEpochCache:
         self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
         self.write()
 
+    def take_entries(self, other: LeaderEpochCache) -> bool:
+        """Take the entries of ``other``, whose log has the same records; return whether the file was written.
+
+        The other has the epochs, too, in which no record was written.
+        """
+        if self._entries == other._entries and not self.is_unwritten:
+            return False
+        self._entries = list(other._entries)
+        self.write()
+        return True
+
     def clear(self) -> None:
         if self._entries:
             self._entries.clear()

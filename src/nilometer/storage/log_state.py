@@ -53,6 +53,7 @@ FLUSHED_IN_ORDER = "flushed offset <= log end offset"
 CLEANED_IN_ORDER = "cleaned offset <= log end offset"
 SEGMENTS_RISE = "a new segment starts above the one before it"
 APPENDS_EXTEND = "an append does not shorten the log"
+SAME_END = "logs that exchange their files end at the same offset"
 TRUNCATIONS_SHORTEN = "a truncation does not extend the log"
 
 
@@ -421,14 +422,54 @@ class LogState:
         self.awaits_checkpoint = False
         self.has_durable_topic_id = True
 
-    def move_to(self, folder: str) -> None:
-        """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""
+    def move_to(self, folder: str, files: SegmentFiles | None = None) -> None:
+        """Adopt ``folder`` as the new path of the partition's folder, which has been renamed.
+
+        With ``files`` the log uses that pool of open files from now on.
+        """
         self.files.pool.forget_folder(self.folder)
         self.folder = folder
+        self.files = self.files if files is None else files
         for segment in self.segments:
-            segment.moved_to(folder)
+            segment.moved_to(folder, self.files)
         self.epochs.moved_to(posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
         self.producers.moved_to(folder)
+
+    def exchange_with(self, other: LogState) -> None:
+        """Exchange the files with ``other``, which has the same records in another folder.
+
+        So all that holds this log goes on with it. Readers on other threads read again; flushes in progress,
+        of either log, are ignored when they end. This log is durable in its new folder once a flush has ended
+        that was planned after this call. Raises OSError.
+        """
+        check(
+            self.log_end_offset == other.log_end_offset, SAME_END, self.log_end_offset, other.log_end_offset
+        )
+        other.move_log_start(self.log_start_offset)
+        if other.epochs.take_entries(self.epochs):
+            other.note_epochs_written()
+        self.begin_replacement()
+        self.folder, other.folder = other.folder, self.folder
+        self.files, other.files = other.files, self.files
+        self.segments, other.segments = other.segments, self.segments
+        self.epochs, other.epochs = other.epochs, self.epochs
+        self.producers, other.producers = other.producers, self.producers
+        self.producers.exchange_state(other.producers)
+        self.unsynced_sealed, other.unsynced_sealed = other.unsynced_sealed, self.unsynced_sealed
+        self.flushed_offset, other.flushed_offset = other.flushed_offset, self.flushed_offset
+        self.may_have_gaps, other.may_have_gaps = other.may_have_gaps, self.may_have_gaps
+        self.first_unflushed_ms, other.first_unflushed_ms = other.first_unflushed_ms, self.first_unflushed_ms
+        name_changes = self.name_changes, self.name_changes_durable
+        self.name_changes, self.name_changes_durable = other.name_changes + 1, 0  # the folder's own name, too
+        other.name_changes, other.name_changes_durable = name_changes
+        epoch_writes = self.epoch_writes, self.epoch_writes_durable
+        self.epoch_writes, self.epoch_writes_durable = other.epoch_writes, other.epoch_writes_durable
+        other.epoch_writes, other.epoch_writes_durable = epoch_writes
+        other.cleaned_offset = self.cleaned_offset
+        self.kept = None
+        self.truncations += 1
+        other.truncations += 1
+        self.end_replacement()
 
     def _jitter_ms(self) -> int:
         bound = min(self.config.segment_jitter_ms, self.config.segment_ms)

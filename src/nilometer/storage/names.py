@@ -41,6 +41,10 @@ GAPS_MARKER = "gaps-are-lawful"
 """An empty file in the folder of a log that was compacted once, on this broker or on the leader that it was
 copied from: offsets may be missing in it. Not Kafka's."""
 
+MOVED_MARKER = "moved-between-folders"
+"""An empty file in the folder of a log that was copied from another log directory of this broker, until the
+folder that it was copied from is out of use. Not Kafka's."""
+
 _FOLDER_NAME_MAX = 255
 _OFFSET_FILE = re.compile(r"^(\d{20})(\.[a-z]+)$")
 _PARTITION_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})$")
@@ -108,6 +112,15 @@ def stray_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
     A long topic name is cut to fit.
     """
     return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.STRAY)
+
+
+def future_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str | None:
+    """Return the name of the folder of a log while it is copied from another log directory.
+
+    None if the topic's name is too long for that (KAFKA-4893).
+    """
+    name = f"{topic_partition}.{unique_hex}-{FolderKind.FUTURE.value}"
+    return name if len(name) <= _FOLDER_NAME_MAX else None
 
 
 def _suffixed_folder_name(topic_partition: TopicPartition, unique_hex: str, kind: FolderKind) -> str:

@@ -457,6 +457,16 @@ class ProducerStateManager:
             and wall_ms - entry.last_timestamp >= self._expiration_ms
         )
 
+    def exchange_state(self, other: ProducerStateManager) -> None:
+        """Exchange all but the snapshots with ``other``, whose log has the same records in another folder.
+
+        The state of a copied log lacks the producers whose records were deleted before they were copied.
+        """
+        self.producers, other.producers = other.producers, self.producers
+        self.ongoing, other.ongoing = other.ongoing, self.ongoing
+        self._completed, other._completed = other._completed, self._completed
+        self.map_end_offset, other.map_end_offset = other.map_end_offset, self.map_end_offset
+
     # -- snapshots
 
     def snapshot_path(self, offset: int) -> str:

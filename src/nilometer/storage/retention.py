@@ -19,6 +19,11 @@ SEGMENTS_AT_ONCE = 16
 """Each of them is several files to rename, and a client may have made a segment of every batch."""
 
 
+def delete_below_log_start(log: LogState, wall_ms: int) -> list[str]:
+    """Delete the oldest segments below the log start offset, as :func:`delete_old_segments` does."""
+    return _delete_while(log, log.log_end_offset, wall_ms, _below_log_start(log))
+
+
 def delete_old_segments(log: LogState, high_watermark: int, wall_ms: int) -> list[str]:
     """Apply the retention policy to the oldest segments; return the renamed files, which the caller removes.
 

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.java
 
 OF_THE_QUORUM = {80: (0, 1), 81: (0, 0), 94: (0, 0)}
 """AddRaftVoter, RemoveRaftVoter and UnregisterController: brokers have no metadata quorum of their own."""
-NOT_YET = {ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2)}
 
 
 def advertised(side: Side, version: int) -> dict[int, tuple[int, int]]:
@@ -25,7 +24,6 @@ def test_the_same_apis_in_the_same_versions(kafka: Side, nilometer: Side, versio
     own = {key: ours.pop(key) for key in list(ours) if key >= min(NilometerApiKey)}
     assert own
     assert {key: theirs.pop(key) for key in OF_THE_QUORUM} == OF_THE_QUORUM
-    assert {key: theirs.pop(key) for key in NOT_YET} == NOT_YET
     assert ours == theirs
 
 

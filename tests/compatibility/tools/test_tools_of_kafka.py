@@ -50,7 +50,8 @@ SETTINGS = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[NilometerBroker]:
-    with NilometerBroker(tmp_path / "data", SETTINGS) as running:
+    folders = {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"}
+    with NilometerBroker(tmp_path / "data", {**SETTINGS, **folders}) as running:
         yield running
         assert "Traceback" not in running.output
 
@@ -120,6 +121,9 @@ def _write_files(folder: Path) -> None:
         "move": {"topics": [{"topic": "tools"}], "version": 1},
         "reassign": {"partitions": [{"topic": "tools", "partition": 0, "replicas": [1]}], "version": 1},
     }
+    for name in ("one", "two"):
+        replica = {"topic": "tools", "partition": 0, "replicas": [1], "log_dirs": [str(folder / name)]}
+        files[f"to-{name}"] = {"partitions": [replica], "version": 1}
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from planted_faults.planting import Patch, PlantedFault
 
+from nilometer.broker.replica_moves import ReplicaMove, ReplicaMoves
 from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.replica_failures import OfflineReplicas
@@ -19,9 +20,11 @@ from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace
-from nilometer.storage import checkpoints
+from nilometer.storage import checkpoints, copying
+from nilometer.storage.copying import StepKind, next_step
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles
 from nilometer.storage.directories.log_manager import LogCheckpoints, LogManager
+from nilometer.storage.log import Log
 
 
 def believe_lines_of_earlier_topics(patch: Patch) -> None:
@@ -127,7 +130,27 @@ def keep_offline_replicas_in_sync(patch: Patch) -> None:
     patch.setattr(isr_changes, "_take_offline", in_place)
 
 
+def exchange_before_the_copy_has_caught_up(patch: Patch) -> None:
+    def at_end(self: ReplicaMoves, move: ReplicaMove, log: Log, copy: Log) -> bool:
+        """As if compaction had removed what is missing."""
+        if next_step(log, copy).kind is StepKind.COPY:
+            copying.extend_over_gap(log, copy, wall_ms=self._runtime.clock.wall_ms())
+        return next_step(log, copy).kind is StepKind.NOTHING
+
+    patch.setattr(ReplicaMoves, "_is_at_end", at_end)
+
+
 FAULTS = (
+    PlantedFault(
+        name="exchange-before-the-copy-has-caught-up",
+        what="a replica that moves to another log directory uses its new folder without the last records",
+        plant=exchange_before_the_copy_has_caught_up,
+        kinds=(Kind.CRASH,),
+        seeds=10,
+        folders=(2, 3),
+        moves_folders=True,
+        pace=Pace(pause_share=0.3, pause_ms=(1.0, 20.0), sync_ms=(20.0, 80.0)),
+    ),
     PlantedFault(
         name="believe-lines-of-earlier-topics",
         what="a checkpoint line of a deleted topic counts for the next one of its name",

@@ -44,6 +44,8 @@ class PlantedFault:
     group: GroupPlan | None = None
     moves: bool = False
     """Whether partitions move."""
+    moves_folders: bool = False
+    """Whether replicas move between log directories."""
     rogue: bool = False
     """Whether a client acts as a broker."""
     rights: bool = False
@@ -103,6 +105,7 @@ class PlantedFault:
             folders=self.folders,
             churn=self.churn,
             moves=self.moves,
+            moves_folders=self.moves_folders,
             rogue=self.rogue,
             rights=self.rights,
             reuses_names=self.reuses_names,

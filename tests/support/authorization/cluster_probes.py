@@ -115,6 +115,9 @@ def cluster_probes() -> Iterator[Probe]:
     }
     yield Probe(K.DESCRIBE_CLUSTER, 2, "with operations", lambda _: bits)
     yield Probe(K.DESCRIBE_LOG_DIRS, 4, "of nothing", lambda _: {"topics": ()}, only_error)
+    moved = make(K.ALTER_REPLICA_LOG_DIRS, 2, "AlterReplicaLogDirTopic", name="nowhere", partitions=(0, 1))
+    nowhere = make(K.ALTER_REPLICA_LOG_DIRS, 2, "AlterReplicaLogDir", path="/nowhere", topics=(moved,))
+    yield Probe(K.ALTER_REPLICA_LOG_DIRS, 2, "to nowhere", lambda _: {"dirs": (nowhere,)})
     quorum = make(
         K.DESCRIBE_QUORUM,
         2,

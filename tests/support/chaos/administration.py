@@ -7,10 +7,11 @@ request for it is known: a request with unknown outcome may still arrive later, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from nilometer.client.admin.admin import Admin, NewTopic
@@ -233,3 +234,42 @@ class Mover(_Program):
         for error in outcomes.values():
             if error is not None:
                 raise error
+
+
+class DirectoryMover(_Program):
+    """Moves replicas between the log directories of their brokers, also before the last move has ended; at
+    the end it waits until no replica moves any more."""
+
+    def __init__(self, bootstrap: str, brokers: Sequence[int], chance: random.Random) -> None:
+        super().__init__("directory mover")
+        self.moves = 0
+        """How many moves brokers have begun."""
+        self._bootstrap = bootstrap
+        self._brokers = brokers
+        self._chance = chance
+
+    async def work(self) -> None:
+        async with Admin(Runtime.system(), {"bootstrap.servers": self._bootstrap, **_ADMIN}) as admin:
+            while not self.stopping:
+                with contextlib.suppress(KafkaError):
+                    await self._move_some(admin, self._chance.choice(self._brokers))
+                await asyncio.sleep(self._chance.uniform(0.1, 1.0))
+            ends = time.monotonic() + READ_WITHIN_S
+            while time.monotonic() < ends:
+                with contextlib.suppress(KafkaError):
+                    if not await self._moving(admin):
+                        return
+                await asyncio.sleep(RETRY_S)
+            self.findings.append("replicas still move between log directories")
+
+    async def _move_some(self, admin: Admin, broker_id: int) -> None:
+        folders = await admin.describe_log_dirs([broker_id])
+        replicas = sorted({one.partition for folder in folders for one in folder.replicas}, key=str)
+        some = self._chance.sample(replicas, self._chance.randint(0, len(replicas)))
+        paths = {partition: self._chance.choice(folders).path for partition in some}
+        outcomes = await admin.alter_replica_log_dirs(broker_id, paths)
+        self.moves += sum(error is None for error in outcomes.values())
+
+    async def _moving(self, admin: Admin) -> bool:
+        folders = await admin.describe_log_dirs(list(self._brokers))
+        return any(one.is_future for folder in folders for one in folder.replicas)

@@ -35,7 +35,7 @@ from ..brokers.nilometer_cluster import NilometerCluster
 from ..brokers.replica_comparison import compare_replicas
 from ..eventually import eventually
 from ..simulation.history import Outcome, check
-from .administration import Mover, TopicReuse
+from .administration import DirectoryMover, Mover, TopicReuse
 from .crash_load import Reader
 from .leaders import LeadersWatcher
 from .load import ChaosLoad
@@ -88,7 +88,7 @@ class ChaosRun:
         self._watch_leaders = watch_leaders
         self.timeline: list[str] = []
         self._outside_faults = outside_faults
-        self._programs: list[TopicReuse | Mover] = []
+        self._programs: list[TopicReuse | Mover | DirectoryMover] = []
         self._idle = threading.Event()
         self._began = time.monotonic()
 
@@ -212,7 +212,7 @@ class ChaosRun:
                 return False
         return True
 
-    def administer(self, *programs: TopicReuse | Mover) -> None:
+    def administer(self, *programs: TopicReuse | Mover | DirectoryMover) -> None:
         """Start programs, which run until the verdict."""
         self._programs += programs
         for program in programs:

@@ -56,6 +56,30 @@ REPLICAS = (
         "{folder}/reassign.json",
         shows="None of the specified partition reassignments are active",
     ),
+    *(
+        case
+        for folder in ("one", "two")
+        for case in (
+            tool_case(
+                "kafka-reassign-partitions.sh",
+                "--execute --reassignment-json-file F --replica-alter-log-dirs-throttle R",
+                f"{{folder}}/to-{folder}.json|10000000",
+                shows="Successfully started moving log directory",
+            ),
+            tool_case(
+                "kafka-reassign-partitions.sh",
+                "--verify --reassignment-json-file F --preserve-throttles",
+                f"{{folder}}/to-{folder}.json",
+                shows="Reassignment of replica tools-0-1 (completed successfully|is still in progress)",
+            ),
+            tool_case(
+                "kafka-reassign-partitions.sh",
+                "--cancel --reassignment-json-file F --preserve-throttles",
+                f"{{folder}}/to-{folder}.json",
+                shows="None of the specified partition|Successfully cancelled moves for",
+            ),
+        )
+    ),
 )
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
@@ -55,6 +56,7 @@ class TransactionalRun:
         folder: Path,
         seed: int,
         open_families: Callable[[str, CommittedHistory, random.Random], list[Family]],
+        **cluster_options: Any,
     ) -> None:
         self._name = name
         self._folder = folder
@@ -65,7 +67,7 @@ class TransactionalRun:
         self._run = CommittedHistory()
         self._timeline: list[str] = []
         self._began = time.monotonic()
-        self.cluster = NilometerCluster(folder, 3, SETTINGS)
+        self.cluster = NilometerCluster(folder, 3, SETTINGS, **cluster_options)
         self.kills = 0
 
     def __enter__(self) -> TransactionalRun:

@@ -7,7 +7,12 @@ import json
 import pytest
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import BadReassignment, format_reassignment, parse_reassignment
+from nilometer.client.replicas.reassignments import (
+    BadReassignment,
+    format_reassignment,
+    parse_log_dirs,
+    parse_reassignment,
+)
 
 KAFKAS = (
     '{"version":1,"partitions":[{"topic":"foo","partition":1,"replicas":[5,6],"log_dirs":["any","any"]},'
@@ -56,3 +61,16 @@ def test_files_come_back_as_they_went() -> None:
 def test_what_cannot_be_meant_is_refused(text: str, reason: str) -> None:
     with pytest.raises(BadReassignment, match=reason):
         parse_reassignment(text)
+
+
+def test_log_directories_are_named_by_broker() -> None:
+    text = """{"version": 1, "partitions": [
+        {"topic": "foo", "partition": 1, "replicas": [5, 6], "log_dirs": ["any", "/a"]},
+        {"topic": "foo", "partition": 2, "replicas": [6, 5], "log_dirs": ["/a", "/b"]},
+        {"topic": "bar", "partition": 0, "replicas": [6]}
+    ]}"""
+    first, second = TopicPartition("foo", 1), TopicPartition("foo", 2)
+    assert parse_log_dirs(text) == {6: {first: "/a", second: "/a"}, 5: {second: "/b"}}
+    assert parse_log_dirs(format_reassignment({first: (5, 6)})) == {}
+    with pytest.raises(BadReassignment):
+        parse_log_dirs("{}")

@@ -1,10 +1,11 @@
-"""The replicas of this broker: DescribeLogDirs, and Nilometer's own DescribeReplicas with what holds back
-each of them.
+"""The replicas of this broker: DescribeLogDirs, AlterReplicaLogDirs, and Nilometer's own DescribeReplicas
+with what holds back each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
@@ -37,6 +39,8 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker.api")
 
 # The segments of a replica's log, for DescribeReplicas: what is in memory, and when the files were written.
 #
@@ -285,6 +289,8 @@ DESCRIBE = ApiSpec(
 
 
 # DescribeLogDirs: the logs in this broker's log directories, their sizes, and the free space.
+#
+# A replica that moves has two logs: that in use, and its copy in the target directory (``is_future_key``).
 
 
 def handle_describe_log_dirs(services: Services, request: Request) -> Reply:
@@ -303,19 +309,21 @@ def handle_describe_log_dirs(services: Services, request: Request) -> Reply:
 def _directory(
     services: Services, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
 ) -> Message:
-    topics: dict[str, list[tuple[TopicPartition, int]]] = {}
-    for name, size in found.sizes.items():
+    topics: dict[str, list[tuple[TopicPartition, int, int | None]]] = {}
+    logs = [(name, size, None) for name, size in found.sizes.items()]
+    futures = [(move.name, move.size, move.offset_lag) for move in services.replica_moves.into(found.path)]
+    for name, size, lag in (*logs, *futures):
         if wanted is None or name.partition in wanted.get(name.topic, ()):
-            topics.setdefault(name.topic, []).append((name, size))
+            topics.setdefault(name.topic, []).append((name, size, lag))
 
-    def describe(sized: tuple[TopicPartition, int]) -> Message:
-        name, size = sized
+    def describe(one: tuple[TopicPartition, int, int | None]) -> Message:
+        name, size, future_lag = one
         return request.make(
             "DescribeLogDirsPartition",
             partition_index=name.partition,
             partition_size=size,
-            offset_lag=services.replicas.offset_lag(name),
-            is_future_key=False,
+            offset_lag=services.replicas.offset_lag(name) if future_lag is None else future_lag,
+            is_future_key=future_lag is not None,
         )
 
     return request.make(
@@ -337,4 +345,54 @@ DESCRIBE_LOG_DIRS = ApiSpec(
     versions=(1, 5),
     handle=handle_describe_log_dirs,
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
+
+
+# AlterReplicaLogDirs (KIP-113): move replicas of this broker to other log directories, or choose the
+# directory of a partition that has no log here yet. The response is sent when the moves have begun.
+
+
+def handle_alter_log_dirs(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _alter_log_dirs(services, request), "ALTER_REPLICA_LOG_DIRS")
+
+
+async def _alter_log_dirs(services: Services, request: Request) -> Reply:
+    """The errors are the same as Kafka's. A partition that is named twice is moved to the last directory."""
+    may_alter = access_of(services, request).on_cluster(Operation.ALTER)
+    wanted: dict[str, dict[int, str]] = {}
+    for directory in request.body.dirs:
+        for topic in directory.topics:
+            if topic.partitions:  # else the response does not name it
+                paths = wanted.setdefault(topic.name, {})
+                paths.update(dict.fromkeys(topic.partitions, directory.path))
+    work = LongWork(services.turns)
+    results: list[Message] = []
+    refusals: list[str] = []
+    for topic, paths in wanted.items():
+        outcomes: list[Message] = []
+        for index, path in paths.items():
+            error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
+            try:
+                if may_alter:
+                    services.replica_moves.alter(topic, index, path)
+            except KafkaError as refused:
+                error = refused.code
+                refusals.append(f"{topic}-{index} to {path}: {refused.message}")
+            outcomes.append(
+                request.make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=error)
+            )
+            await work.step(1)
+        results.append(
+            request.make("AlterReplicaLogDirTopicResult", topic_name=topic, partitions=tuple(outcomes))
+        )
+    if refusals:
+        logger.warning("%d replicas are not moved to other log directories: %s", len(refusals), refusals[0])
+    return request.respond(results=tuple(results))
+
+
+ALTER_REPLICA_LOG_DIRS = ApiSpec(
+    key=ApiKey.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    handle=handle_alter_log_dirs,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
 )

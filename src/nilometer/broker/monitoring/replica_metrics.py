@@ -113,6 +113,17 @@ OFFLINE = Family(
     Kind.GAUGE,
     "Replicas of this broker that cannot be used: their log directory failed, or they were fenced.",
 )
+MOVE_LAG = Family(
+    "kafka_server_replicaalterlogdirsmanager_maxlag",
+    Kind.GAUGE,
+    "How many records the copy of a replica that moves to another log directory is behind, at most.",
+    ("clientid",),
+)
+MOVES = Family(
+    "nilometer_log_directory_moves_total",
+    Kind.COUNTER,
+    "Replicas that have moved to another log directory of this broker.",
+)
 ISR_SHRINKS = Family(
     f"{_MANAGER}isrshrinks_total",
     Kind.COUNTER,
@@ -209,6 +220,8 @@ FAMILIES = (
     AT_MIN_ISR,
     REASSIGNING,
     OFFLINE,
+    MOVE_LAG,
+    MOVES,
     ISR_SHRINKS,
     ISR_EXPANDS,
     FAILED_ISR_UPDATES,
@@ -306,6 +319,9 @@ class ReplicaMetrics:
         yield _one(AT_MIN_ISR, survey.at_min_isr)
         yield _one(REASSIGNING, survey.reassigning)
         yield _one(OFFLINE, len(parts.offline))
+        lag = max((move.offset_lag for move in parts.moves), default=0)
+        yield Measured(MOVE_LAG, [(("ReplicaAlterLogDirs",), lag)])
+        yield _one(MOVES, parts.moves.moved)
         yield _one(ISR_SHRINKS, self._changes.isr_shrinks)
         yield _one(ISR_EXPANDS, self._changes.isr_expands)
         yield _one(FAILED_ISR_UPDATES, parts.isr_requests.failed)

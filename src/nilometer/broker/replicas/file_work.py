@@ -225,6 +225,15 @@ class LogDisposal:
         if folder is not None:
             self._checkpoints.request(directory)  # a checkpoint without this log, as Kafka writes one
             self.remove_folder(folder, delay_ms)
+        self._delete_second(name)
+
+    def _delete_second(self, name: TopicPartition) -> None:
+        """Delete the other log of a partition that was being moved between log directories."""
+        if (second := self._logs.seconds.get(name)) is None:
+            return
+        if (folder := self._logs.remove_second(name)) is not None:
+            self._checkpoints.request(second.directory.path)
+            self.remove_folder(folder)
 
     def make_stray(self, name: TopicPartition, why: str) -> None:
         """Take a log out of use for the reason ``why``, and keep its folder, renamed to ``…-stray``."""
@@ -239,6 +248,7 @@ class LogDisposal:
             return
         logger.warning("%s %s: it was renamed to %s and is kept", folder, why, target)
         self._checkpoints.request(directory)  # a checkpoint without this log
+        self._delete_second(name)
 
     def truncate_to(self, log: Log, offset: int) -> asyncio.Future[None] | None:
         """Remove the records of ``log`` at or above ``offset``; return as :meth:`request_checkpoint`."""

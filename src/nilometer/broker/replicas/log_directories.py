@@ -249,7 +249,7 @@ class LogDirectories:
         """Find the broker epoch of the previous incarnation, and whether it is certain that it lost no
         records."""
         disk, folder, logs = self._runtime.disk, self._first, self.logs
-        is_incomplete = bool(self.failed_count or logs.duplicates or self._unidentified)
+        is_incomplete = bool(self.failed_count or logs.has_uncertain_duplicates or self._unidentified)
         may_have_lost_records = is_incomplete or _lost_records(logs)
 
         def look() -> int | None:

@@ -58,6 +58,10 @@ class ReplicationQuota:
             return False
         return named is EVERY_PARTITION or partition in named
 
+    @property
+    def is_limited(self) -> bool:
+        return self.bytes_per_second != UNLIMITED
+
     def record(self, byte_count: int) -> None:
         """Count ``byte_count`` bytes of named replicas that were sent or received."""
         self._refill()
@@ -92,6 +96,8 @@ class ReplicationQuotas:
         self.leader = ReplicationQuota(clock)
         self.follower = ReplicationQuota(clock)
         self._sides = (("leader", self.leader), ("follower", self.follower))
+        self.moves = ReplicationQuota(clock)
+        """Of the replicas that are moved between log directories of this broker (KIP-113): all of them."""
         self._topics: dict[str, None] = {}
         self._read_rates(ClusterImage())
 
@@ -110,8 +116,8 @@ class ReplicationQuotas:
             self._read_topic(name, image)
 
     def _read_rates(self, image: ClusterImage) -> None:
-        for side, quota in self._sides:
-            key = f"{side}.replication.throttled.rate"
+        keys = [(f"{side}.replication.throttled.rate", quota) for side, quota in self._sides]
+        for key, quota in (*keys, ("replica.alter.log.dirs.io.max.bytes.per.second", self.moves)):
             rate = self._config.integer(key)
             for name in ("", str(self._broker_id)):  # the later one wins, if it can be read
                 dynamic = BROKER_CONFIG_DEFINITION.readable(image.config(ConfigResourceType.BROKER, name))

@@ -147,7 +147,6 @@ REFUSED_KEYS = frozenset(
         "remote.log.storage.manager.class.path",
         "remote.log.storage.manager.impl.prefix",
         "remote.log.storage.system.enable",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "request.timeout.ms",

@@ -53,6 +53,8 @@ leader.replication.throttled.rate: long 0.. dynamic = {LONG_MAX}
     Bytes a second that this broker sends to throttled replicas.
 follower.replication.throttled.rate: long 0.. dynamic = {LONG_MAX}
     Bytes a second that this broker fetches for its throttled replicas.
+replica.alter.log.dirs.io.max.bytes.per.second: long 0.. dynamic = {LONG_MAX}
+    Bytes a second that this broker copies for replicas that are moved between its log directories (KIP-113).
 controlled.shutdown.enable: boolean = true
     Whether a broker that stops first moves its leaderships to other brokers.
 """,

@@ -395,6 +395,46 @@ class Admin:
 
         return await self.client.retry(ask_all, self.timeout_ms)
 
+    async def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Move replicas of a broker to the given log directories of it (KIP-113); return the outcomes.
+
+        ``describe_log_dirs`` shows the progress. The directory of a partition that the broker has no replica
+        of yet is remembered for its creation; the outcome is then REPLICA_NOT_AVAILABLE. Raises KafkaError.
+        """
+
+        def request(api: Api) -> Message:
+            by_path: dict[str, dict[str, list[int]]] = {}
+            for key, path in paths.items():
+                by_path.setdefault(path, {}).setdefault(key.topic, []).append(key.partition)
+            return api.request(
+                dirs=tuple(
+                    api.make_request(
+                        "AlterReplicaLogDir",
+                        path=path,
+                        topics=tuple(
+                            api.make_request(
+                                "AlterReplicaLogDirTopic", name=name, partitions=tuple(partitions)
+                            )
+                            for name, partitions in topics.items()
+                        ),
+                    )
+                    for path, topics in by_path.items()
+                )
+            )
+
+        response = await self.client.retry(
+            lambda: self.client.send_to(broker_id, ApiKey.ALTER_REPLICA_LOG_DIRS, request), self.timeout_ms
+        )
+        return {
+            TopicPartition(topic.topic_name, part.partition_index): _error(
+                part.error_code, None, f"{topic.topic_name}-{part.partition_index}"
+            )
+            for topic in response.results
+            for part in topic.partitions
+        }
+
     # --- helpers
 
     async def _any(self, api_key: int, make: Callable[[Api], Message]) -> Message:

@@ -177,13 +177,15 @@ def _error(code: ErrorCode, message: str | None) -> KafkaError | None:
 # ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any",
 # …]}]}``
 #
-# The broker chooses the log directory of a replica: ``log_dirs`` of a file are ignored (Kafka's tool writes
-# them into the file for rolling back).
+# ``log_dirs`` names the log directory of each replica on its broker (KIP-113), in the order of ``replicas``;
+# "any", or no ``log_dirs`` at all: the one that the replica is in, or else one that the broker chooses.
 
 VERSION = 1
 ANY_LOG_DIR = "any"
 
 Targets = dict[TopicPartition, tuple[int, ...]]
+LogDirs = dict[int, dict[TopicPartition, str]]
+"""By broker: the paths of log directories by partition."""
 
 
 class BadReassignment(ValueError):
@@ -200,6 +202,33 @@ class _Partition(msgspec.Struct, frozen=True, kw_only=True):
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[_Partition, ...]
     version: int = VERSION
+
+
+def parse_log_dirs(text: str | bytes) -> LogDirs:
+    """Return, by broker, the log directories that the file names. Raises BadReassignment."""
+    parse_reassignment(text)
+    wanted: LogDirs = {}
+    for one in msgspec.json.decode(text, type=_Document).partitions:
+        for broker_id, path in zip(one.replicas, one.log_dirs or (), strict=False):
+            if path != ANY_LOG_DIR:
+                wanted.setdefault(broker_id, {})[TopicPartition(one.topic, one.partition)] = path
+    return wanted
+
+
+async def alter_log_dirs(
+    admin: Admin, wanted: LogDirs
+) -> dict[tuple[TopicPartition, int], KafkaError | None]:
+    """Move the replicas to these log directories of their brokers, or have them created there.
+
+    Call it before :func:`alter_reassignments`: a broker that has no replica yet remembers the directory.
+    Returns the outcomes by partition and broker. Raises KafkaError.
+    """
+    outcomes: dict[tuple[TopicPartition, int], KafkaError | None] = {}
+    for broker_id, paths in sorted(wanted.items()):
+        for key, error in (await admin.alter_replica_log_dirs(broker_id, paths)).items():
+            is_remembered = error is not None and error.code is ErrorCode.replica_not_available
+            outcomes[key, broker_id] = None if is_remembered else error
+    return outcomes
 
 
 def parse_reassignment(text: str | bytes) -> Targets:

@@ -135,7 +135,7 @@ def log_dir_rows(found: Sequence[LogDirDescription]) -> tuple[LogDirRow, ...]:
         LogDirRow(
             one.path,
             None if not one.error else one.error.name.upper(),
-            len(one.replicas),
+            sum(not replica.is_future for replica in one.replicas),
             sum(replica.size_bytes for replica in one.replicas),
             _known(one.total_bytes),
             _known(one.usable_bytes),

@@ -34,6 +34,8 @@ FILES = (
 VOID_MARKER = "checkpoints-void."
 """Start of the name of a file in a partition's folder: its lines are those of an earlier folder."""
 SEGMENT = re.compile(r"/\d{20}\.log$")
+FUTURE = re.compile(r"\.[0-9a-f]{32}-future$")
+"""End of the name of the folder of a replica that moves here: the lines of its partition apply to it."""
 PARTITION_METADATA = "partition.metadata"
 BASE_OFFSET_BYTES = 8
 PARSED_MAX = 256
@@ -91,7 +93,7 @@ def _lines(disk: HostDisk, directory: str, partition: str) -> Iterator[tuple[str
     """Yield (file name, offset) for each line of the partition that may be there after a crash."""
     found = disk.find(directory)
     assert isinstance(found, FolderNode), "it contains the partition's folder"
-    topic, _, index = partition.rpartition("-")
+    topic, _, index = FUTURE.sub("", partition).rpartition("-")
     for name in FILES:
         now, durable = found.entries.get(name), found.durable(name)
         for content in {

@@ -207,6 +207,42 @@ class Mover(AdminProgram):
         self.asked += 1
 
 
+# A client that moves replicas between the log directories of their brokers (KIP-113), also while they move.
+
+UNKNOWN_PATH_OF = 10
+
+
+class DirectoryMover(AdminProgram):
+    gap_s = (0.3, 4.0)
+
+    def __init__(self, host: Host, bootstrap_servers: str, broker_ids: Callable[[], Sequence[int]]) -> None:
+        super().__init__("directory mover", host, bootstrap_servers)
+        self.asked = 0
+        """How many moves were accepted."""
+        self.violations: list[str] = []
+        self._broker_ids = broker_ids
+
+    async def _step(self, runtime: Runtime, admin: Admin) -> None:
+        broker_id = runtime.entropy.choice(list(self._broker_ids()))
+        folders = await admin.describe_log_dirs([broker_id])
+        replicas = sorted(
+            {str(one.partition): one.partition for each in folders for one in each.replicas}.items()
+        )
+        some = [partition for _, partition in replicas if runtime.entropy.below(4) == 0]
+        is_unknown = runtime.entropy.below(UNKNOWN_PATH_OF) == 0
+        paths = {
+            partition: "/nowhere" if is_unknown else runtime.entropy.choice(folders).path
+            for partition in some
+        }
+        for partition, error in (await admin.alter_replica_log_dirs(broker_id, paths)).items():
+            if is_unknown and (error is None or error.code is not ErrorCode.log_dir_not_found):
+                self.violations.append(f"{partition} is moved to a directory that does not exist: {error}")
+            elif error is not None:
+                self.error_counts[error.code.name] += 1
+            else:
+                self.asked += 1
+
+
 # A client that deletes records: it moves the log start offset of a partition up to a random offset.
 #
 # Sometimes it requests an offset above the log end, which must be rejected.

@@ -5,6 +5,9 @@ moved away and back: the new log is created in another directory. When the old d
 the folder in it is stale. It is renamed to ``…-stray``, Kafka's name for folders that the metadata does not
 assign: it is kept, but never served.
 
+It also happens if the broker stops at the end of a replica's move between directories
+(:mod:`~nilometer.storage.directories.second_logs`). Then the folder that is not used is deleted.
+
 The metadata and the topic id in ``partition.metadata`` show which folder is stale. The functions may block.
 """
 
@@ -38,6 +41,11 @@ class Copy(msgspec.Struct, frozen=True):
     directory: LogDirectory
     log: Log
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether it took the place of a folder in another directory, which may still exist."""
+        return self.log.topic_partition in self.directory.moved_folders
+
 
 class StaleFolder(msgspec.Struct, frozen=True):
     """A stale folder and its new name. ``kept`` is the path of the folder in use."""
@@ -63,6 +71,8 @@ class ResolvedDuplicates(msgspec.Struct, frozen=True):
 
     stale_folders: list[StaleFolder]
     failures: dict[str, OSError]
+    removable_folders: list[str]
+    """The folders that were renamed to ``…-delete``, which the caller removes."""
 
 
 def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
@@ -70,13 +80,13 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
 
     Of two copies of the same topic it is the one that was probably written last: with the later leader epoch,
     then with the higher log end offset. Since that is not certain, a broker that finds duplicates does not
-    report a clean shutdown to the controller.
+    report a clean shutdown to the controller. Of two that end alike it is the one that was moved last.
     """
 
-    def rank(copy: Copy) -> tuple[bool, bool, int, int]:
-        known = copy.log.topic_id
+    def rank(copy: Copy) -> tuple[bool, bool, int, int, bool]:
+        known, log = copy.log.topic_id, copy.log
         matches = known is not None and known == topic_id
-        return matches, known is None, copy.log.epochs.latest_epoch, copy.log.log_end_offset
+        return matches, known is None, log.epochs.latest_epoch, log.log_end_offset, copy.has_moved
 
     return max(copies, key=rank)
 
@@ -105,20 +115,35 @@ def resolve(
 
     ``topic_ids`` returns the topic id of a partition in the metadata, None if there is no such topic.
     """
-    resolved = ResolvedDuplicates([], {})
+    resolved = ResolvedDuplicates([], {}, [])
     for key in dict.fromkeys(each.topic_partition for each in duplicates):
         copies = _copies(host, key, duplicates, resolved.failures)
         if not copies:
             continue
         kept = choose(copies, topic_ids(key))
         host.use(kept)
+        is_move = any(copy.has_moved for copy in copies) and kept.log.topic_id is not None
         for copy in copies:
-            if copy is not kept:
-                try:
+            if copy is kept:
+                continue
+            try:
+                if is_move and copy.log.topic_id == kept.log.topic_id:
+                    resolved.removable_folders.append(_rename_moved(host.disk, copy, entropy, wall_ms))
+                else:
                     resolved.stale_folders.append(_rename_stale(host.disk, copy, kept, entropy, wall_ms))
-                except OSError as error:
-                    resolved.failures[copy.directory.path] = error
+            except OSError as error:
+                resolved.failures[copy.directory.path] = error
+        try:
+            _forget_move(host.disk, kept)
+        except OSError as error:
+            resolved.failures[kept.directory.path] = error
     return resolved
+
+
+def _forget_move(disk: Disk, kept: Copy) -> None:
+    marker = kept.directory.moved_folders.pop(kept.log.topic_partition, None)
+    if marker is not None:
+        disk.remove(marker)
 
 
 def _copies(
@@ -137,6 +162,18 @@ def _copies(
             except OSError as error:
                 failures[path] = error
     return copies
+
+
+def _rename_moved(disk: Disk, other: Copy, entropy: Entropy, wall_ms: int) -> str:
+    """Rename the folder that a move left, for deletion; return its new name."""
+    key, folder = other.log.topic_partition, other.log.folder
+    target = other.directory.new_delete_folder(key, entropy)
+    other.log.close(wall_ms=wall_ms)
+    disk.rename(folder, target)
+    disk.sync_directory(other.directory.path)
+    other.directory.forget(key)
+    other.directory.moved_folders.pop(key, None)
+    return target
 
 
 def _rename_stale(disk: Disk, stale: Copy, kept: Copy, entropy: Entropy, wall_ms: int) -> StaleFolder:

@@ -177,6 +177,8 @@ class LogDirectory:
         self.log_start_offsets: Offsets = {}
         self.cleaned_offsets: Offsets = {}
         self.checkpoints = CheckpointFiles(disk, path)
+        self.moved_folders: dict[TopicPartition, str] = {}
+        """The markers of folders that took the place of one in another directory, which may still exist."""
         self.stray_folders: dict[str, None] = {}
         """The paths of the folders that were renamed to ``…-stray``."""
 
@@ -241,9 +243,14 @@ class LogDirectory:
         Such a line may belong to an earlier folder of the same name (see ``checkpoint_files``).
         """
         for folder in self.partition_folders():
-            markers = checkpoint_files.void_markers(self._disk, self._join(folder.name))
-            if markers and folder.kind is FolderKind.LIVE:
+            if folder.kind not in (FolderKind.LIVE, FolderKind.FUTURE):
+                continue
+            path = self._join(folder.name)
+            if markers := checkpoint_files.void_markers(self._disk, path):
                 self.checkpoints.void_markers[folder.topic_partition] = markers
+            marker = posixpath.join(path, names.MOVED_MARKER)
+            if folder.kind is FolderKind.LIVE and self._disk.exists(marker):
+                self.moved_folders[folder.topic_partition] = marker
         self.checkpoints.load()
         self.recovery_points = self.checkpoints.trusted(names.RECOVERY_POINT_CHECKPOINT)
         self.high_watermarks = self.checkpoints.trusted(names.REPLICATION_OFFSET_CHECKPOINT)

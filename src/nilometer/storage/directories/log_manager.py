@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from nilometer.runtime import Disk, Entropy
-from nilometer.storage import checkpoints, names
+from nilometer.storage import checkpoints, copying, names
 from nilometer.storage.damage import Damage
 from nilometer.storage.directories import checkpoint_files
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan, LogWaiting
@@ -32,8 +32,9 @@ from nilometer.storage.directories.duplicate_folders import (
     resolve,
 )
 from nilometer.storage.directories.log_directory import LogDirectory
+from nilometer.storage.directories.second_logs import NewFuture, SecondLog, SecondLogs, open_future
 from nilometer.storage.log import Log
-from nilometer.storage.names import FolderKind, TopicPartition
+from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from nilometer.storage.recovery import OpenOptions, Progress
 from nilometer.storage.segments.segment_files import OPEN_FILES_MAX, SegmentFiles
@@ -140,8 +141,9 @@ class LogTable:
 
 
 class LogCheckpoints:
-    def __init__(self, table: LogTable) -> None:
+    def __init__(self, table: LogTable, seconds: SecondLogs) -> None:
         self._table = table
+        self._seconds = seconds
 
     def plan(self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointPlan:
         """Return a plan of the directory's checkpoint files. Does not block."""
@@ -151,6 +153,16 @@ class LogCheckpoints:
         log_start_offsets: dict[TopicPartition, int] = {}
         cleaned_offsets: dict[TopicPartition, int] = {}
         waiting: list[LogWaiting] = []
+        for key, second in self._seconds.in_directory(directory):
+            high_watermark = high_watermarks.get(key, known.get(key, 0))
+            high_watermark = min(max(high_watermark, second.log_start_offset), second.log_end_offset)
+            known[key] = checkpointed[key] = high_watermark
+            recovery_points[key] = second.recovery_point
+            if second.has_start_of_its_own:
+                log_start_offsets[key] = second.log_start_offset
+            if second.log.awaits_checkpoint:
+                folder = None if second.log.has_durable_topic_id else second.log.folder
+                waiting.append(LogWaiting(second.log, second.log.truncations, folder))
         # One pass: with tens of thousands of logs, the event loop waits for it.
         for key, log in self._table.logs_in(directory).items():
             high_watermark = high_watermarks.get(key)
@@ -193,9 +205,10 @@ class LogCheckpoints:
         log only waits. Call it before the first plan runs.
         """
         logs = self._table.logs_in(directory)
-        for log in logs.values():
+        held = [*logs.values(), *(second.log for _, second in self._seconds.in_directory(directory))]
+        for log in held:
             self.hold_if_exceeded(log)
-        if writes and any(log.awaits_checkpoint for log in logs.values()):
+        if writes and any(log.awaits_checkpoint for log in held):
             plan = self.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
             if plan.run():
                 self.note_written(plan)
@@ -204,7 +217,12 @@ class LogCheckpoints:
         """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
         log is opened."""
         key = log.topic_partition
-        if self._table.logs.get(key) is not log:
+        second = self._seconds.get(key)
+        if self._table.logs.get(key) is log:
+            directory = self._table.directory_of(key)
+        elif second is not None and second.log is log:
+            directory = second.directory
+        else:
             return  # deleted, or offline: it accepts no appends
         bounds = (
             (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
@@ -212,8 +230,7 @@ class LogCheckpoints:
             (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
             (names.CLEANER_OFFSET_CHECKPOINT, log.cleaned_offset),
         )
-        files = self._table.directory_of(key).checkpoints
-        if any(files.may_exceed(key, *bound) for bound in bounds):
+        if any(directory.checkpoints.may_exceed(key, *bound) for bound in bounds):
             log.await_checkpoint()
 
 
@@ -299,6 +316,10 @@ class NoLogDirectory(Exception):
     """Every log directory is offline: the broker cannot run."""
 
 
+PREFERRED_MAX = 20_000
+"""For so many partitions without a log an operator's choice of a directory is remembered."""
+
+
 class LogManager:
     def __init__(self, disk: Disk, options: ManagerOptions) -> None:
         self._disk = disk
@@ -306,8 +327,12 @@ class LogManager:
         self._files = SegmentFiles.on(disk, options.open_files_max)
         self.directories = [LogDirectory(disk, path) for path in options.directories]
         self._table = LogTable(options.directories)
-        self._checkpoints = LogCheckpoints(self._table)
+        self.seconds = SecondLogs()
+        """The second logs of the partitions that are moved between directories."""
+        self._checkpoints = LogCheckpoints(self._table, self.seconds)
         self.logs = self._table.logs
+        self._preferred: dict[TopicPartition, str] = {}
+        """By partition without a log: the path of the directory that an operator has chosen for it."""
         self._failure_listeners: list[FailureListener] = []
         self.removable_folders: list[str] = []
         """Folders of deleted partitions that were found at the start; the broker removes them later."""
@@ -330,6 +355,7 @@ class LogManager:
                 manager._lock_directory(directory)
             for directory in manager._online():
                 manager._open_directory(directory, wall_ms)
+            manager._remove_moved_markers()
             manager._check_usable()
         except BaseException:
             manager.abandon()
@@ -356,6 +382,18 @@ class LogManager:
     def has_gaps(self) -> bool:
         """Whether some log has a gap of which it is not decided yet if it is a loss of records."""
         return any(log.gap is not None for log in self.logs.values())
+
+    @property
+    def has_uncertain_duplicates(self) -> bool:
+        """Whether a partition has two folders of which the better one may lack records: none of them is the
+        copy that took the place of the other."""
+        return any(
+            duplicate.topic_partition not in duplicate.directory.moved_folders
+            and duplicate.topic_partition
+            not in self._table.directory_of(duplicate.topic_partition).moved_folders
+            for duplicate in self.duplicates
+            if duplicate.topic_partition in self.logs
+        )
 
     @property
     def previous_broker_epoch(self) -> int | None:
@@ -387,7 +425,9 @@ class LogManager:
             raise NoLogDirectory("every log directory is offline")
         plans: list[NewFolder] = []
         for topic_partition, topic_id in wanted:
-            path = min(counts, key=counts.__getitem__)
+            path = self._preferred.get(topic_partition, "")
+            if path not in counts:  # none is preferred, or that is offline
+                path = min(counts, key=counts.__getitem__)
             counts[path] += 1
             directory = next(each for each in self.directories if each.path == path)
             folder = directory.folder_of(topic_partition)
@@ -415,7 +455,10 @@ class LogManager:
         existing = self.logs.get(topic_partition)
         if existing is not None:
             return existing
-        target = self._choose_directory(None if folder is None else folder.directory)
+        preferred = self._preferred.pop(topic_partition, None)
+        if preferred is not None and self.is_offline(preferred):
+            preferred = None
+        target = self._choose_directory(preferred if folder is None else folder.directory)
         path = target.folder_of(topic_partition)
         new_id = topic_id if folder is None else None
         try:
@@ -489,6 +532,120 @@ class LogManager:
         log.move_to(target)
         log.fence(OSError(why))
         return target
+
+    # -- moving to another directory (KIP-113): see ``second_logs``
+
+    def directory(self, path: str) -> LogDirectory | None:
+        """Return the configured directory with this path. Does not block."""
+        return next((each for each in self.directories if each.path == path), None)
+
+    def prefer_directory(self, topic_partition: TopicPartition, path: str) -> None:
+        """Let the partition's log, which does not exist yet, be created in the directory ``path``.
+
+        Only the last :data:`PREFERRED_MAX` are remembered, and none after a restart. Does not block.
+        """
+        self._preferred.pop(topic_partition, None)
+        self._preferred[topic_partition] = path
+        if len(self._preferred) > PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+
+    def plan_future(self, topic_partition: TopicPartition, path: str, *, wall_ms: int) -> NewFuture:
+        """Return a plan of a future log of the partition in the directory ``path``, to be made on any thread.
+
+        Does not block. Raises KeyError if the partition has no log here.
+        """
+        log, directory = self.logs[topic_partition], self.directory(path)
+        assert directory is not None, "a replica is moved to a configured directory"
+        assert log.topic_id is not None, "a log in use belongs to a topic"
+        name = names.future_folder_name(topic_partition, self._options.entropy.uuid().hex)
+        assert name is not None, "the name of a topic that is moved is short enough"
+        return NewFuture(
+            self._disk,
+            topic_partition,
+            log.topic_id,
+            directory,
+            posixpath.join(directory.path, name),
+            directory.prepare_folder(topic_partition, self._options.entropy),
+            log.config,
+            self._options.open_options(
+                clean=True, wall_ms=wall_ms, is_new=True, log_start_offset=log.log_start_offset
+            ),
+            log.may_have_gaps,
+        )
+
+    def add_future(self, plan: NewFuture, log: Log) -> SecondLog:
+        """Add the future ``log`` that ``plan`` has made; it accepts no appends before the next checkpoint of
+        its directory is recorded. Does not block."""
+        if plan.void_marker is not None:
+            marker = posixpath.join(plan.folder, plan.void_marker)
+            plan.directory.checkpoints.void_markers[plan.topic_partition] = (marker,)
+        second = SecondLog(plan.directory, log)
+        self.seconds.add(second)
+        log.await_checkpoint(syncs_topic_id=True)
+        return second
+
+    def hold_future(self, second: SecondLog) -> None:
+        """Let a future log that was truncated accept no appends before the next checkpoint, if checkpointed
+        offsets may be above its own. Does not block."""
+        second.note_progress()
+        self._checkpoints.hold_if_exceeded(second.log)
+
+    def replace_by_future(self, topic_partition: TopicPartition) -> SecondLog:
+        """Let the partition's log and its future log, which end at the same offset, exchange their files.
+
+        Returns the second log, which is the former one then: :meth:`remove_second` it once the log is
+        durable. Renames a folder. Raises OSError (the target directory is then offline).
+        """
+        log, second = self.logs[topic_partition], self.seconds.get(topic_partition)
+        assert second is not None, "a future log takes the place of the log in use"
+        source, target = self._table.directory_of(topic_partition), second.directory
+        folder = target.folder_of(topic_partition)
+        try:
+            self._disk.rename(second.log.folder, folder)
+            second.log.move_to(folder, self._files)
+            log.exchange_with(second.log)
+        except OSError as error:
+            self.fail_directory(target.path, error)
+            raise
+        self._table.add(target, log)
+        target.high_watermarks[topic_partition] = source.high_watermarks.get(topic_partition, 0)
+        former = SecondLog(source, second.log, is_former=True)
+        self.seconds.add(former)
+        return former
+
+    def remove_second(self, topic_partition: TopicPartition) -> str | None:
+        """Forget the partition's second log, and rename its folder to ``…-delete``.
+
+        Returns the folder, which the caller removes; None if there is no second log, or its directory has
+        failed now.
+        """
+        second = self.seconds.remove(topic_partition)
+        if second is None:
+            return None
+        second.directory.forget(topic_partition)
+        folder = second.log.folder
+        target = second.directory.new_delete_folder(topic_partition, self._options.entropy)
+        second.log.fence(OSError("the log is not needed any more"))
+        if second.is_former:
+            self._files.pool.forget_folder(folder)
+        try:
+            self._disk.rename(folder, target)
+        except OSError as error:
+            self.fail_directory(second.directory.path, error)
+            return None
+        return target
+
+    def finish_move(self, log: Log, former: SecondLog) -> Callable[[], None]:
+        """Return the work that makes durable that the ``former`` log's folder was renamed, and then removes
+        the marker of the move. It may run on any thread, and raises OSError."""
+        path, marker = former.directory.path, posixpath.join(log.folder, names.MOVED_MARKER)
+
+        def finish() -> None:
+            self._disk.sync_directory(path)
+            with contextlib.suppress(FileNotFoundError):  # the replica was deleted meanwhile
+                self._disk.remove(marker)
+
+        return finish
 
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
         """Truncate ``log`` to ``offset``. Raises LogFenced.
@@ -571,6 +728,7 @@ class LogManager:
             use=lambda copy: self._table.add(copy.directory, copy.log),
         )
         resolved = resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
+        self.removable_folders += resolved.removable_folders
         for directory in {each.directory.path: each.directory for each in found}.values():
             if directory.failure is None and directory.path not in resolved.failures:
                 try:
@@ -598,6 +756,9 @@ class LogManager:
         for log in logs:
             log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
             self._files.pool.forget_folder(log.folder)
+        for key, second in list(self.seconds.in_directory(directory)):
+            self.seconds.remove(key)  # its folder stays: the next start continues, or removes it
+            second.log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
         affected = [log.topic_partition for log in logs]
         directory.release()
         for listener in self._failure_listeners:
@@ -630,24 +791,48 @@ class LogManager:
         checkpoints of the logs in use would lack the duplicates' offsets.
         """
         failures: list[Exception] = []
+        for key, second in self.seconds.items():
+            if second.is_former and key in self.logs:
+                try:
+                    self._close_moved(self.logs[key], second, wall_ms)
+                except OSError as error:
+                    failures.append(error)  # the next start finds both folders
         unsettled = [duplicate.directory for duplicate in self.duplicates]
         for directory in self._online():
             if directory in unsettled:
                 directory.release()
                 continue
             try:
-                logs = self._table.logs_in(directory)
-                for _, log in sorted(logs.items()):
+                seconds = [second for _, second in self.seconds.in_directory(directory)]
+                logs = [log for _, log in sorted(self._table.logs_in(directory).items())]
+                logs += [second.log for second in seconds]
+                for log in logs:
                     log.close(wall_ms=wall_ms)
+                for second in seconds:
+                    second.note_progress()
                 plans = {plan.directory: plan for plan in self.plan_checkpoints(high_watermarks)}
                 plans[directory.path].run()
-                if all(log.is_in_order for log in logs.values()):
+                if all(log.is_in_order for log in logs):
                     directory.mark_clean(broker_epoch)
             except OSError as error:
                 failures.append(error)
             directory.release()
         self._files.pool.close()
         return failures
+
+    def _close_moved(self, log: Log, former: SecondLog, wall_ms: int) -> None:
+        """Flush a log in its new folder, and rename the former one, which the next start deletes.
+
+        Raises OSError.
+        """
+        log.close(wall_ms=wall_ms)
+        if log.is_in_order and former.directory.failure is None:
+            key = log.topic_partition
+            target = former.directory.new_delete_folder(key, self._options.entropy)
+            self._disk.rename(former.log.folder, target)
+            self.seconds.remove(key)
+            former.directory.forget(key)
+            self.finish_move(log, former)()
 
     def abandon(self) -> None:
         """Close files and release locks without writing anything."""
@@ -678,6 +863,9 @@ class LogManager:
             live = [folder for folder in folders if folder.kind is FolderKind.LIVE]
             for done, folder in enumerate(live):
                 self._open_log(directory, folder.topic_partition, wall_ms, done, len(live))
+            for folder in folders:
+                if folder.kind is FolderKind.FUTURE:
+                    self._open_future(directory, folder, wall_ms)
             # The files may have lines of duplicates: then resolve_duplicates lowers them, and logs wait.
             self._sync_topic_ids(directory)
             is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
@@ -686,6 +874,35 @@ class LogManager:
         except OSError as error:
             self.fail_directory(directory.path, error)
 
+    def _open_future(self, directory: LogDirectory, folder: PartitionFolder, wall_ms: int) -> None:
+        """Open a future log. Of several of a partition only one is used.
+
+        One in the directory of the log in use is deleted, and one whose creation was interrupted."""
+        path, key = posixpath.join(directory.path, folder.name), folder.topic_partition
+        if key in self.seconds or key in self._table.logs_in(directory):
+            self.removable_folders.append(path)
+            return
+        options = self._open_options(directory, key, wall_ms, None)
+        log = open_future(self._disk, path, key, self._options.config_for(key), options)
+        if log.topic_id is None:
+            self.removable_folders.append(path)
+            return
+        if (gap := log.take_gap()) is not None:  # its end was not durable: it is copied again
+            copying.truncate(log, gap.offset, wall_ms=wall_ms)
+        self.seconds.add(SecondLog(directory, log))
+
+    def _remove_moved_markers(self) -> None:
+        """Remove the markers of moves that ended: only one folder has the partition's name."""
+        if any(directory.failure is not None for directory in self.directories):
+            return  # the other folder may be there
+        duplicates = {duplicate.topic_partition for duplicate in self.duplicates}
+        for directory in self._online():
+            try:
+                for key in [key for key in directory.moved_folders if key not in duplicates]:
+                    self._disk.remove(directory.moved_folders.pop(key))
+            except OSError as error:
+                self.fail_directory(directory.path, error)
+
     def _sync_topic_ids(self, directory: LogDirectory) -> None:
         """Make the topic ids of empty logs durable: a killed process may have made their folders, and not
         synced them. Raises OSError."""
@@ -693,6 +910,9 @@ class LogManager:
             for _, log in sorted(self._table.logs_in(directory).items()):
                 if log.log_end_offset == 0 and log.topic_id is not None:
                     checkpoints.sync_partition_metadata(self._disk, log.folder)
+            for _, second in sorted(self.seconds.in_directory(directory)):
+                if not second.size:
+                    checkpoints.sync_partition_metadata(self._disk, second.log.folder)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
@@ -713,7 +933,16 @@ class LogManager:
     def _load_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, report: Progress | None = None
     ) -> Log:
-        options = self._options.open_options(
+        options = self._open_options(directory, key, wall_ms, report)
+        folder = directory.folder_of(key)
+        log = Log.open(self._files, folder, key, self._options.config_for(key), options)
+        self._files.pool.forget_folder(folder)
+        return log
+
+    def _open_options(
+        self, directory: LogDirectory, key: TopicPartition, wall_ms: int, report: Progress | None
+    ) -> OpenOptions:
+        return self._options.open_options(
             clean=directory.is_clean,
             wall_ms=wall_ms,
             recovery_point=directory.recovery_points.get(key, 0),
@@ -721,10 +950,6 @@ class LogManager:
             cleaned_offset=directory.cleaned_offsets.get(key, 0),
             on_progress=report,
         )
-        folder = directory.folder_of(key)
-        log = Log.open(self._files, folder, key, self._options.config_for(key), options)
-        self._files.pool.forget_folder(folder)
-        return log
 
     def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
         """Mark a new folder if the checkpoint files may have lines of an earlier folder of the same name."""

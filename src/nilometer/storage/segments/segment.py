@@ -216,9 +216,10 @@ class LogSegment:
     def path(self, suffix: str) -> str:
         return self._index_files.path(suffix)
 
-    def moved_to(self, folder: str) -> None:
-        """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""
+    def moved_to(self, folder: str, files: SegmentFiles) -> None:
+        """Adopt ``folder`` as the new path of the partition's folder, which was renamed, and ``files``."""
         self._files.index_cache.forget(self.log_path)
+        self._files = files
         self._index_files = IndexFiles(self._files.pool, folder, self.base_offset)
         self.log_path = self.path(names.LOG_SUFFIX)
 
