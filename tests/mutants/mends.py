@@ -1208,6 +1208,20 @@ DEAD_LETTERS = (
         "mine.errors_deadletterqueue_topic_name",
         ("unit/groups/test_group_settings.py", "unit/broker/test_share_group_requests.py"),
     ),
+    Mutant(
+        "letters-in-the-order-of-death",
+        "a letter has its record's contents, although a record of a higher offset died before it",
+        "return sorted(letters, key=lambda letter: letter.offset)",
+        "return letters",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
+    Mutant(
+        "letters-below-the-high-watermark",
+        "a letter has its record's contents, although the new leader's high watermark is below it",
+        "self._end = partition.log.log_end_offset",
+        "self._end = partition.replica.high_watermark",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -341,7 +341,7 @@ def _request(api: Api, topic: str, index: int, records: bytes) -> Message:
 
 
 def _take(waiting: deque[Dead]) -> list[_Letter]:
-    """Take up to ``LETTERS_MAX`` letters from the front."""
+    """Take up to ``LETTERS_MAX`` letters from the front; return them in the order of their records."""
     letters: list[_Letter] = []
     while waiting and len(letters) < LETTERS_MAX:
         dead = waiting.popleft()
@@ -353,7 +353,7 @@ def _take(waiting: deque[Dead]) -> list[_Letter]:
             waiting.appendleft(
                 Dead(end, dead.last_offset, dead.delivery_count, dead.reason, has_letters=True)
             )
-    return letters
+    return sorted(letters, key=lambda letter: letter.offset)
 
 
 def _ranges(letters: Sequence[_Letter]) -> list[OffsetRange]:
@@ -374,7 +374,8 @@ class _Source:
     def __init__(self, partition: Partition, size_max: int) -> None:
         """``size_max``: after so many bytes of keys and values one read ends."""
         self._partition = partition
-        self._end = partition.replica.high_watermark
+        # The records were committed when they were delivered. A new leader's high watermark may be below them.
+        self._end = partition.log.log_end_offset
         self._size_max = size_max
         self._found: dict[int, Record] = {}
         self._read_to = 0
