@@ -1,5 +1,5 @@
-"""Share consumers of franz-go and librdkafka as workers of a queue: what they get, and how often, follows from
-how they end it. The tests are the same on Nilometer and on Apache Kafka.
+"""Share consumers of franz-go and librdkafka as workers of a queue: what they get, and how often, follows
+from how they end it. The tests are the same on Nilometer and on Apache Kafka.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ SETTINGS = {
     "group.share.assignment.interval.ms": "0",
     "group.share.heartbeat.interval.ms": "1000",
     "group.share.min.heartbeat.interval.ms": "1000",
+    "group.share.session.timeout.ms": "15000",  # until it ends, a killed worker's partitions are no one's
+    "group.share.min.session.timeout.ms": "15000",
 }
 NILOMETER, KAFKA = "nilometer", "apache-kafka"
 FRANZ_GO, CONFLUENT = "franz-go", "confluent-kafka"
