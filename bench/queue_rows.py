@@ -2,8 +2,8 @@
 
 All workers are in one Java program (`QueueLoad.java`), which runs from before the warm-up on, so that it is
 as warm as the system. They acknowledge explicitly, and wait for the answer after each batch; their other
-settings are Kafka's defaults. A job is nothing but the time at which it was due. The workers of the system that
-is not measured do not poll.
+settings are Kafka's defaults. A job is nothing but the time at which it was due. The workers of the system
+that is not measured do not poll.
 
 Jobs per second are those accepted while as many as possible are put, and 5,000 at most wait. The times from
 put to start are taken at a constant rate, from when a job was due; and once more beside a *poison* job, which

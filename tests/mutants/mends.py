@@ -1222,6 +1222,13 @@ DEAD_LETTERS = (
         "self._end = partition.replica.high_watermark",
         ("unit/broker/test_dead_letter_writer.py",),
     ),
+    Mutant(
+        "full-sessions-answered-at-once",
+        "a member that is one too many is answered after its wait, so that it does not ask all the time",
+        "if refused.code is ErrorCode.share_session_limit_reached and self._max_wait_ms > 0:",
+        "if False:",
+        ("unit/broker/test_share_work_in_slices.py",),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

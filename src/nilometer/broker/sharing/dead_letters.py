@@ -374,7 +374,7 @@ class _Source:
     def __init__(self, partition: Partition, size_max: int) -> None:
         """``size_max``: after so many bytes of keys and values one read ends."""
         self._partition = partition
-        # The records were committed when they were delivered. A new leader's high watermark may be below them.
+        # The records were committed when they were delivered. A new leader's high watermark may be lower.
         self._end = partition.log.log_end_offset
         self._size_max = size_max
         self._found: dict[int, Record] = {}
