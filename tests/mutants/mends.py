@@ -1229,6 +1229,13 @@ DEAD_LETTERS = (
         "if False:",
         ("unit/broker/test_share_work_in_slices.py",),
     ),
+    Mutant(
+        "queue-known-to-one-broker",
+        "a worker that asks another broker directly after create_queue finds its queue",
+        "await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)",
+        "pass",
+        ("unit/kafka/test_queue_creation.py",),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -521,12 +521,18 @@ async def survive(servers: str, kill: Any, restart: Any) -> None:
             done.add(job.value)
 
         running = asyncio.create_task(queue.run(handle, concurrency=20))
+
+        def are_done() -> bool:
+            if running.done():
+                running.result()  # raises what has ended it
+            return len(done) == put
+
         for broker in (1, 2, 3):
             await put_some()
             await asyncio.to_thread(kill, broker)
             await put_some()
             await asyncio.to_thread(restart, broker)
-            await becomes(lambda: len(done) == put, f"all jobs are done after broker {broker}", WAIT_S)
+            await becomes(are_done, f"all jobs are done after broker {broker}", WAIT_S)
         queue.stop()
         await running
         assert done == set(range(put))
