@@ -491,7 +491,9 @@ async def test_jobs_outlive_the_brokers_under_their_workers(kind: str, tmp_path:
         with Cluster(brokers=3, settings=settings) as cluster:
             await survive(cluster.bootstrap_servers, cluster.kill, cluster.restart)
         return
-    apache = ApacheKafka(tmp_path, nodes=3, overrides=settings)
+    # After so long Kafka goes on with a group whose beginning was lost with a coordinator; by default, 30 s.
+    again = {"group.share.initialize.retry.interval.ms": "5000"}
+    apache = ApacheKafka(tmp_path, nodes=3, overrides={**settings, **again})
     try:
         apache.start()
 
