@@ -1223,6 +1223,13 @@ DEAD_LETTERS = (
         ("unit/broker/test_dead_letter_writer.py",),
     ),
     Mutant(
+        "letters-decode-what-is-between",
+        "a member that rejects one record in thousands has the others decoded, for 50 ms each time",
+        "if header.is_control or first == at:",
+        "if header.is_control:",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
+    Mutant(
         "full-sessions-answered-at-once",
         "a member that is one too many is answered after its wait, so that it does not ask all the time",
         "if refused.code is ErrorCode.share_session_limit_reached and self._max_wait_ms > 0:",
