@@ -170,6 +170,37 @@ def test_what_a_killed_worker_had_in_hand_is_taken_over(
         assert all(deliveries in ([1], [2]) for deliveries in done.values())
 
 
+def test_jobs_outlive_the_brokers(worker: list[str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each job is done, a flaky one after it was released; one may be done again if its broker was killed."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    with (
+        Cluster(brokers=3, settings=SETTINGS) as cluster,
+        nilometer.connect(cluster.bootstrap_servers) as kafka,
+        workers_of(cluster.bootstrap_servers, name, worker, tmp_path) as workers,
+    ):
+        kafka.admin.create_queue(name, partitions=PARTITIONS, replication_factor=3, max_deliveries=10)
+        queue = kafka.queue(name)
+        workers.start()
+        workers.start()
+        put = 0
+        for broker in (1, 2, 3):
+            for is_down in (False, True):
+                if is_down:
+                    cluster.kill(broker)
+                kinds = ["flaky" if number % 5 == 0 else "good" for number in range(put, put + 200)]
+                queue.put_many({"number": put + index, "kind": kind} for index, kind in enumerate(kinds))
+                put += len(kinds)
+            cluster.restart(broker)
+            eventually(
+                lambda put=put: workers.taken().keys() == set(range(put)), "all have come", timeout_s=WAIT_S
+            )
+        eventually(lambda: queue.stats().waiting == 0, "each job is accepted", timeout_s=WAIT_S)
+        workers.end(signal.SIGTERM)
+        assert queue.dead() == []
+        taken = workers.taken()
+        assert [number for number in range(0, put, 5) if max(taken[number]) < 2] == []
+
+
 def _put_until(queue: BlockingQueue[Any], condition: Callable[[], bool]) -> int:
     """Put good jobs until the condition holds; return how many."""
     count = 0
