@@ -27,6 +27,7 @@ from .group_rows import GROUP_ROWS
 from .ingest_rows import INGEST_ROWS
 from .login_rows import LOGIN_ROWS
 from .opening_rows import OPENING_ROWS
+from .queue_rows import QUEUE_ROWS
 from .quota_row import QUOTA_ROW
 from .recovery_rows import RECOVERY_ROWS
 from .rows import Row
@@ -43,7 +44,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Other clients, one broker", (*CLIENT_ROWS, *CATCH_UP_ROWS, *SOAK_ROWS)),
     ("Three brokers", (*CLUSTER_ROWS, *CURVE_ROWS[1:])),
     ("The loss of a leader, three brokers", FAILOVER_ROWS),
-    ("Groups and many clients, three brokers", GROUP_ROWS),
+    ("Groups and many clients, three brokers", (*GROUP_ROWS, *QUEUE_ROWS)),
     ("Security, one broker", (*TLS_ROWS, *LOGIN_ROWS, *ACL_ROWS, QUOTA_ROW)),
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),

@@ -1208,6 +1208,41 @@ DEAD_LETTERS = (
         "mine.errors_deadletterqueue_topic_name",
         ("unit/groups/test_group_settings.py", "unit/broker/test_share_group_requests.py"),
     ),
+    Mutant(
+        "letters-in-the-order-of-death",
+        "a letter has its record's contents, although a record of a higher offset died before it",
+        "return sorted(letters, key=lambda letter: letter.offset)",
+        "return letters",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
+    Mutant(
+        "letters-below-the-high-watermark",
+        "a letter has its record's contents, although the new leader's high watermark is below it",
+        "self._end = partition.log.log_end_offset",
+        "self._end = partition.replica.high_watermark",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
+    Mutant(
+        "letters-decode-what-is-between",
+        "a member that rejects one record in thousands has the others decoded, for 50 ms each time",
+        "if header.is_control or first == at:",
+        "if header.is_control:",
+        ("unit/broker/test_dead_letter_writer.py",),
+    ),
+    Mutant(
+        "full-sessions-answered-at-once",
+        "a member that is one too many is answered after its wait, so that it does not ask all the time",
+        "if refused.code is ErrorCode.share_session_limit_reached and self._max_wait_ms > 0:",
+        "if False:",
+        ("unit/broker/test_share_work_in_slices.py",),
+    ),
+    Mutant(
+        "queue-known-to-one-broker",
+        "a worker that asks another broker directly after create_queue finds its queue",
+        "await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)",
+        "pass",
+        ("unit/kafka/test_queue_creation.py",),
+    ),
 )
 
 # --- replicas that move between log directories

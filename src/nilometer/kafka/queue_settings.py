@@ -11,8 +11,10 @@ permit.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -27,7 +29,9 @@ from nilometer.client.admin.admin import (
     NewTopic,
     ResourceType,
 )
+from nilometer.client.network.cluster_metadata import metadata_request, read_metadata
 from nilometer.kafka.errors import InvalidSetting
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 DEAD_LETTERS_PREFIX: Final = "dlq."
@@ -49,6 +53,8 @@ COPY_RECORD = "errors.deadletterqueue.copy.record.enable"
 ACCEPTS_DEAD_LETTERS = "errors.deadletterqueue.group.enable"
 """Of a topic."""
 BROKER_LIMIT = "group.share.delivery.count.limit"
+KNOWN_TIMEOUT_MS: Final = 10_000
+"""For the brokers to learn of a new queue. One that does not answer in this time is not waited for."""
 
 Duration = str | float | timedelta
 """``"30s"``, ``"500ms"``, ``"10m"``, ``"2h"``, ``"7d"``; seconds; or a timedelta."""
@@ -135,6 +141,8 @@ async def create(
     if changes:
         await admin.incremental_alter_configs(ResourceType.GROUP, queue, changes)
     await _create_topic(admin, NewTopic(queue, *places, configs))  # last: who sees it sees the settings
+    with suppress(KafkaError):
+        await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)
 
 
 async def _wanted(
@@ -169,6 +177,22 @@ async def _create_topic(admin: Admin, topic: NewTopic) -> None:
     outcome = (await admin.create_topics([topic]))[topic.name]
     if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
         raise outcome
+
+
+async def _known_by_all(admin: Admin, queue: str) -> None:
+    """Raise KafkaError if a broker does not know the queue yet: workers may ask any broker."""
+    client = admin.client
+
+    async def ask(node_id: int) -> ErrorCode | None:
+        with suppress(KafkaError):  # what is down learns before it serves again
+            response = await client.send_to(
+                node_id, ApiKey.METADATA, lambda api: metadata_request(api, [queue])
+            )
+            return read_metadata(response).errors.get(queue)
+
+    answers = await asyncio.gather(*map(ask, client.metadata.brokers))
+    if ErrorCode.unknown_topic_or_partition in answers:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"a broker does not know topic {queue} yet")
 
 
 def _refuse_others(queue: str, differences: Mapping[str, tuple[str | None, str]]) -> None:

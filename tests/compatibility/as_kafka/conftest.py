@@ -20,6 +20,7 @@ BOTH = {
     "group.share.assignment.interval.ms": "0",
     "group.streams.assignment.interval.ms": "0",
     "group.streams.initial.rebalance.delay.ms": "0",
+    "log.cleaner.backoff.ms": "500",
     **KEEP_OLD_RECORDS,
 }
 """Settings of both brokers."""

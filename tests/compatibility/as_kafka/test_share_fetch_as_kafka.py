@@ -6,7 +6,9 @@ Left out is what Apache Kafka 4.4.0 answers without a meaning: an empty group id
 (INVALID_REQUEST), a batch size below 1 an empty range of acquired records (it counts as 1), a negative number
 of records an empty partition (as 0), a negative offset is acknowledged (INVALID_RECORD_STATE). With
 ``by_duration`` and no record young enough Kafka answers OFFSET_NOT_AVAILABLE until there is one; here the
-group begins at the end. That the log begins later is noticed by Kafka when a fetch fails for it.
+group begins at the end. That the log begins later is noticed by Kafka when a fetch fails for it. The offsets
+between two batches of a compacted log Kafka acquires if it reads both batches at once, and otherwise counts
+in the lag for ever; here they are archived.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from confluent_kafka import Producer
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.records import BatchBuilder
 from support.brokers.comparison import NOWHERE, same
-from support.brokers.two_brokers import Plain, Side
+from support.brokers.record_requests import fetch_fields
+from support.brokers.two_brokers import Plain, Side, produce_fields, records_of
 from support.eventually import eventually
 from support.groups.group_requests import wait_for_coordinator
 from support.wire.wire_peer import make
@@ -36,6 +40,7 @@ NOW_MS = int(time.time() * 1000)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LONG_MS = 20_000
 """Until there is something."""
+WAIT_S = 120.0
 SHORT_MS = 300
 """Long enough for a share partition that is loaded; there is nothing."""
 Acks = Sequence[tuple[int, int, Sequence[int]]]
@@ -573,6 +578,72 @@ def test_records_that_were_deleted(sides: tuple[Side, Side]) -> None:
         side.append(at.topic, b"new")
         at.fetch()
         told.append(at.acknowledge((10, 12, [ACCEPT])))
+        return told
+
+    same(sides, scenario)
+
+
+def stored(side: Side, topic: str) -> list[str]:
+    """Return the offsets of the records that the log has, whatever a broker returns at once of it."""
+    found: list[int] = []
+    offset = 0
+    while True:
+        told = side.message(K.FETCH, 12, **fetch_fields(side, 12, topic, [(0, offset)]))
+        offsets = [each for each, _, _ in records_of(told.responses[0].partitions[0].records or b"")]
+        if not offsets:
+            return _ranges(found)
+        found += offsets
+        offset = offsets[-1] + 1
+
+
+def compacted(side: Side, name: str, **configs: str) -> Member:
+    """A queue whose topic is being compacted: offsets 0 and 2, then a whole batch, will be gone."""
+    topic, group = f"share-{name}", f"of-{name}"
+    side.create(topic, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_ms="1")
+    for number, keys in enumerate(("abcd", "xy", "acxy", "e")):  # each in a segment of its own
+        builder = BatchBuilder()
+        for key in keys:
+            builder.append(NOW_MS + 10 * number, key.encode(), b"of " + key.encode())
+        fields = produce_fields(9, topic, {0: builder.build()})
+        (outcome,) = side.message(K.PRODUCE, 9, **fields).responses[0].partition_responses
+        assert outcome.error_code is ErrorCode.none, outcome
+    configure(side, group, share_auto_offset_reset="earliest", **configs)
+    return Member(side, topic, group).join()
+
+
+def start(side: Side, at: Member) -> int:
+    (group,) = offsets(side, at.group, at.topic, 0)["groups"]
+    return group["topics"][0]["partitions"][0]["start_offset"]
+
+
+def test_gaps_of_compaction(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        at, by_record, held = (compacted(side, f"gaps-{number}") for number in range(3))
+        told: dict[str, Plain] = {"held before": held.fetch(records=3)}
+        for each in (at, by_record, held):
+            eventually(
+                lambda each=each: stored(side, each.topic) == ["1-1", "3-3", "6-10"],
+                f"{side.name} compacts",
+                WAIT_S,
+            )
+        few: dict[str, Any] = {"records": 2, "wait_ms": SHORT_MS}
+        told |= {
+            "acquires": at.fetch(**few),
+            "says what is not there": at.acknowledge((0, 3, [GAP, ACCEPT, GAP, RELEASE])),
+            "gets again what it released": at.fetch(records=1),
+            "goes on behind the gap": at.fetch(**few),
+            "gets the rest": at.fetch(**few),
+            "accepts what is behind the gap": at.acknowledge((6, 9, [ACCEPT]), (10, 10, [ACCEPT])),
+            "begins at": start(side, at),
+            "accepts what is before it": at.acknowledge((3, 3, [ACCEPT])),
+            "begins then at": start(side, at),
+            "nothing is left": at.fetch(**few),
+            "by single records": [by_record.fetch(share_acquire_mode=1, **few) for _ in range(6)],
+            "released what is gone meanwhile": held.acknowledge((0, 3, [RELEASE])),
+            "gets it": held.fetch(**few),
+            "gap by gap": held.acknowledge((0, 0, [GAP]), (1, 1, [ACCEPT]), (2, 2, [GAP]), (3, 3, [ACCEPT])),
+            "and on": held.fetch(**few),
+        }
         return told
 
     same(sides, scenario)

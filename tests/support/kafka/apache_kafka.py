@@ -32,6 +32,9 @@ JVM_FOR_SECONDS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtL
 JVM_SMALL = (*JVM_FOR_SECONDS, *archives.options(archives.KAFKA))
 """JVM options for tests: a fast start and little memory."""
 
+FOR_LITTLE_MEMORY = {"log.cleaner.dedupe.buffer.size": "16777216"}
+"""By default it is half of that memory, and a node that finds no such room at its start ends."""
+
 JVM_OF_CONNECT = (*JVM_FOR_SECONDS, *archives.options(archives.CONNECT))
 
 JVM_AS_SHIPPED = (
@@ -182,6 +185,8 @@ class ApacheKafka:
                     *(f"{each.value}:{each.value}" for each in SecurityProtocol),
                 )
                 properties["listener.security.protocol.map"] = ",".join(protocols)
+            if jvm is JVM_SMALL:
+                properties |= FOR_LITTLE_MEMORY
             self.nodes[node] = KafkaNode(
                 self.directory / f"node-{node}", {**properties, **(overrides or {})}, jvm
             )

@@ -24,7 +24,7 @@ from nilometer.share.partition_events import Dead, DeadReason, OffsetRange
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import ApiKey, api
 from nilometer.wire.record_batch import batches
-from nilometer.wire.records import Record, decode_records
+from nilometer.wire.records import BatchBuilder, Record, decode_records
 
 OTHER = 2
 GROUP = {"errors.deadletterqueue.topic.name": "dlq.jobs"}
@@ -64,6 +64,8 @@ class Cluster:
         self.answers: list[ErrorCode] = []
         self.texts: dict[str, str] = {"errors.deadletterqueue.group.enable": "true"}
         """Settings of the topic."""
+        self.steps = 0
+        """Of what was read: a batch takes one, and each letter of many a part of one."""
         self.asked: list[tuple[int, list[Record]]] = []
         """The partition and the letters of each request."""
         self.on_request: Callable[[], None] = lambda: None
@@ -105,6 +107,7 @@ class Cluster:
         while True:
             try:
                 next(steps)
+                self.steps += 1
             except StopIteration as ended:
                 return ended.value
 
@@ -126,6 +129,28 @@ class Cluster:
     async def bury(self, archiving: Archiving, *dead: Dead) -> None:
         self.writer.bury(archiving, dead)
         await asyncio.gather(*self.tasks)
+
+
+class Log:
+    """A log of batches with three records each, whose values are their offsets."""
+
+    def __init__(self, batch_count: int) -> None:
+        self.log_end_offset = 3 * batch_count
+
+    def read(self, offset: int, bytes_max: int, end: int, *, min_one: bool) -> object:
+        assert min_one
+        found = bytearray()
+        for first in range(offset - offset % 3, end, 3):
+            if len(found) >= bytes_max:
+                break
+            found += self._batch(first)
+        return SimpleNamespace(records=bytes(found))
+
+    def _batch(self, first: int) -> bytes:
+        builder = BatchBuilder()
+        for number in range(3):
+            builder.append(7, b"", b"%d" % (first + number))
+        return first.to_bytes(8, "big") + builder.build()[8:]
 
 
 def dead(first: int, last: int) -> Dead:
@@ -231,3 +256,39 @@ async def test_what_waits_is_in_order() -> None:
     await cluster.bury(archiving, dead(1, 2))
     offsets = [[dict(one.headers)["__dlq.errors.offset"] for one in letters] for _, letters in cluster.asked]
     assert offsets == [[b"1", b"2"], [b"1", b"2"], [b"9"]]
+
+
+@on_a_loop
+async def test_what_died_in_another_order_is_copied() -> None:
+    cluster = Cluster()
+    cluster.group["errors.deadletterqueue.copy.record.enable"] = "true"
+    archiving = Archiving(cluster)
+    archiving.partition.log = Log(100)
+    await cluster.bury(archiving, dead(218, 218), dead(133, 134), dead(299, 299), dead(7, 7))
+    ((_, letters),) = cluster.asked
+    assert [letter.value for letter in letters] == [b"7", b"133", b"134", b"218", b"299"]
+    assert archiving.buried == [(7, 7), (133, 134), (218, 218), (299, 299)]
+
+
+@on_a_loop
+async def test_a_new_leader_copies_what_is_above_the_high_watermark_that_it_knows() -> None:
+    cluster = Cluster()
+    cluster.group["errors.deadletterqueue.copy.record.enable"] = "true"
+    archiving = Archiving(cluster)
+    archiving.partition.log = Log(2)
+    archiving.partition.replica = SimpleNamespace(high_watermark=3)
+    await cluster.bury(archiving, dead(2, 4))
+    ((_, letters),) = cluster.asked
+    assert [letter.value for letter in letters] == [b"2", b"3", b"4"]
+
+
+@on_a_loop
+async def test_records_between_those_that_died_are_not_decoded() -> None:
+    cluster = Cluster()
+    cluster.group["errors.deadletterqueue.copy.record.enable"] = "true"
+    archiving = Archiving(cluster)
+    archiving.partition.log = Log(2_000)
+    await cluster.bury(archiving, *(dead(offset, offset) for offset in (1, 300, 302, 4_000)))
+    ((_, letters),) = cluster.asked
+    assert [letter.value for letter in letters] == [b"1", b"300", b"302", b"4000"]
+    assert cluster.steps == 3, "one for each batch that has some"

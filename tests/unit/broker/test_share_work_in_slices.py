@@ -4,7 +4,7 @@ release of what a lost connection held, and what is written about many records."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -50,11 +50,32 @@ class CountedTurns(Turns):
 
 
 class Connection:
+    """Another request of this connection waits: what may end early does."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
     def expect(self, size: int) -> None:
         """Hold no memory."""
 
+    @property
+    def complete_early(self) -> Callable[[], None] | None:
+        return None
 
-def send(turns: Turns, key: ApiKey, monkeypatch: pytest.MonkeyPatch, sessions: ShareSessions) -> Any:
+    @complete_early.setter
+    def complete_early(self, complete: Callable[[], None] | None) -> None:
+        if complete is not None:
+            self.waits += 1
+            asyncio.get_running_loop().call_soon(complete)
+
+
+def send(
+    turns: Turns,
+    key: ApiKey,
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: ShareSessions,
+    connection: Connection | None = None,
+) -> Any:
     """Send a request about partitions of a topic that does not exist; return its response."""
     monkeypatch.setattr(share_fetch, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
     codec = api(key, 2)
@@ -91,7 +112,7 @@ def send(turns: Turns, key: ApiKey, monkeypatch: pytest.MonkeyPatch, sessions: S
     )
     body = codec.request(group_id="g", member_id="m", topics=topics, **fields)
     header = RequestHeader(key, 2, 1, "client", 0)
-    request = Request(header, body, codec, cast(Any, Connection()), RequestContext())
+    request = Request(header, body, codec, cast(Any, connection or Connection()), RequestContext())
     handle = share_fetch.fetch_long if key is ApiKey.SHARE_FETCH else share_fetch.acknowledge_long
 
     async def run() -> bytes:
@@ -120,6 +141,14 @@ def test_requests_about_thousands_of_partitions(monkeypatch: pytest.MonkeyPatch)
         assert [part.partition_index for part in topic.partitions] == list(range(PARTITIONS))
         assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_id}
         assert turns.waits >= passes * (PARTITIONS // ELEMENTS_MAX), key
+
+
+def test_a_member_waits_to_be_told_that_there_are_too_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was told at once would ask again at once, as Kafka's does."""
+    connection = Connection()
+    response = send(CountedTurns(), ApiKey.SHARE_FETCH, monkeypatch, ShareSessions(0), connection)
+    assert response.error_code is ErrorCode.share_session_limit_reached
+    assert connection.waits == 1
 
 
 class Held:

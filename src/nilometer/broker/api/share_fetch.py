@@ -330,13 +330,15 @@ class _ShareFetch(_Asked):
             if self.renews and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait):
                 raise KafkaError(ErrorCode.invalid_request, "a renewal fetches no records")
             added, removed = await self.keys(body.topics), await self.keys(body.forgotten_topics_data)
+            if len(added) + len(removed) > NAMED_MAX:
+                self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS)
             session, replaced = services.share_sessions.begin(
                 self.member, self.epoch, self.request.connection, added, removed
             )
         except KafkaError as refused:
+            if refused.code is ErrorCode.share_session_limit_reached and self._max_wait_ms > 0:
+                await self._wait(_Wait(), self._max_wait_ms / 1000)  # or its member asks again at once
             return await self.respond(refused)
-        if len(added) + len(removed) > NAMED_MAX:
-            self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS)
         await self._leave(session, removed if replaced is None else replaced.partitions)
         await services.share_partitions.wait_released(self.member)
         await self.acknowledge()

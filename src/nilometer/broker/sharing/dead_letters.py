@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, cast
@@ -67,7 +68,9 @@ TIMEOUT_MS = 30_000
 LETTERS_MAX = 1_000
 LETTERS_BYTES_MAX = 1 << 20
 """So many letters, and bytes of them, are written at once; fewer if ``max.message.bytes`` is lower."""
-READ_BYTES_MAX = 1 << 20
+READ_BYTES_MAX = 1 << 17
+PASSED_OVER_MAX = 32
+"""After so many batches without a record that is wanted, the next one is looked up."""
 DECOMPRESSED_BYTES_MAX = 8 << 20
 """The records of a batch that holds more are not copied."""
 AT_ONCE = 16
@@ -288,7 +291,7 @@ class DeadLetters:
         size_max = min(LETTERS_BYTES_MAX, cast(int, self._topic_value(topic.name, "max.message.bytes")))
         copies = self._settings_of(archiving.key.group_id).copies_dead_letters
         partition, wall_ms = archiving.partition, self._runtime.clock.wall_ms()
-        source = _Source(partition, size_max) if copies else None
+        source = _Source(partition, size_max, letters) if copies else None
         return await self._reading.run(
             _build(source, archiving.key, partition.topic, letters, size_max, wall_ms)
         )
@@ -341,7 +344,7 @@ def _request(api: Api, topic: str, index: int, records: bytes) -> Message:
 
 
 def _take(waiting: deque[Dead]) -> list[_Letter]:
-    """Take up to ``LETTERS_MAX`` letters from the front."""
+    """Take up to ``LETTERS_MAX`` letters from the front; return them in the order of their records."""
     letters: list[_Letter] = []
     while waiting and len(letters) < LETTERS_MAX:
         dead = waiting.popleft()
@@ -353,7 +356,7 @@ def _take(waiting: deque[Dead]) -> list[_Letter]:
             waiting.appendleft(
                 Dead(end, dead.last_offset, dead.delivery_count, dead.reason, has_letters=True)
             )
-    return letters
+    return sorted(letters, key=lambda letter: letter.offset)
 
 
 def _ranges(letters: Sequence[_Letter]) -> list[OffsetRange]:
@@ -369,40 +372,46 @@ def _ranges(letters: Sequence[_Letter]) -> list[OffsetRange]:
 
 # ── building, on the disk's threads ─────────────────────────────────────────────────────────────
 class _Source:
-    """Reads the records of letters, which are asked for in order."""
+    """Reads the records of letters, which are asked for in order, and decodes few others."""
 
-    def __init__(self, partition: Partition, size_max: int) -> None:
-        """``size_max``: after so many bytes of keys and values one read ends."""
+    def __init__(self, partition: Partition, size_max: int, letters: Sequence[_Letter]) -> None:
+        """``size_max``: after so many bytes of keys and values one read ends. ``letters``: in order."""
         self._partition = partition
-        self._end = partition.replica.high_watermark
+        # The records were committed when they were delivered. A new leader's high watermark may be lower.
+        self._end = partition.log.log_end_offset
         self._size_max = size_max
+        self._wanted = [letter.offset for letter in letters]
         self._found: dict[int, Record] = {}
         self._read_to = 0
         """Below it, what was not found cannot be read."""
 
-    def record(self, offset: int, last_offset: int) -> Generator[int, None, Record | None]:
-        """Return the record at ``offset``; None if it cannot be read. Read on to ``last_offset`` with it."""
+    def record(self, offset: int) -> Generator[int, None, Record | None]:
+        """Return the record at ``offset``; None if it cannot be read. Read others that are wanted with it."""
         if offset >= self._read_to:
             self._found = {}
             self._read_to = offset + 1
             try:
-                yield from self._read(offset, last_offset)
+                yield from self._read(offset)
             except (KafkaError, OSError) as error:
                 logger.warning("Offset %d of %s is not copied: %s", offset, self._partition, error)
         return self._found.get(offset)
 
-    def _read(self, first_offset: int, last_offset: int) -> Generator[int, None, None]:
+    def _read(self, first_offset: int) -> Generator[int, None, None]:
         piece = self._partition.log.read(first_offset, READ_BYTES_MAX, self._end, min_one=True)
         assert piece is not None, "only a read from memory may return None"
-        size = 0
+        wanted, size, passed_over = self._wanted, 0, 0
+        at = bisect_left(wanted, first_offset)
         for position, header in batches(piece.records):
-            if header.base_offset > last_offset or size >= self._size_max:
+            if at == len(wanted) or size >= self._size_max or passed_over >= PASSED_OVER_MAX:
                 break
             self._read_to = max(self._read_to, header.last_offset + 1)
-            if header.is_control or header.last_offset < first_offset:
+            first, at = at, bisect_right(wanted, header.last_offset, at)
+            if header.is_control or first == at:
+                passed_over += 1
                 continue
+            passed_over = 0
             records = yield from records_between(
-                piece.records, position, header, first_offset, last_offset, DECOMPRESSED_BYTES_MAX
+                piece.records, position, header, wanted[first], wanted[at - 1], DECOMPRESSED_BYTES_MAX
             )
             for record in records:
                 size += len(record.key or b"") + len(record.value or b"")
@@ -419,7 +428,6 @@ def _build(
 ) -> Generator[int, None, _Batch]:
     """Build a batch of at most ``size_max`` bytes from the first letters. ``topic``: of their records."""
     builder = BatchBuilder(size_max=size_max)
-    last_offset = letters[-1].offset
     where = (
         (HEADER_PREFIX + "topic", topic.encode()),
         (HEADER_PREFIX + "partition", b"%d" % key.partition),
@@ -428,7 +436,7 @@ def _build(
     for letter in letters:
         record = None
         if source is not None:
-            record = yield from source.record(letter.offset, last_offset)
+            record = yield from source.record(letter.offset)
         headers: list[Header] = [
             *where,
             (HEADER_PREFIX + "offset", b"%d" % letter.offset),
