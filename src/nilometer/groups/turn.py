@@ -234,6 +234,10 @@ class Group(Protocol):
         ...
 
 
+def unlimited(size: int) -> bool:
+    return True
+
+
 class ShardState(msgspec.Struct):
     config: GroupConfig
     """The broker's settings; `config_of` has those in force for one group."""
@@ -245,6 +249,8 @@ class ShardState(msgspec.Struct):
     groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
     """By group id."""
     timers: Timers = msgspec.field(default_factory=Timers)
+    has_room: Callable[[int], bool] = unlimited
+    """Counts so many bytes of what is to stay in memory; false if the broker has no room for them."""
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

@@ -45,6 +45,8 @@ from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
 PROTOCOL_TYPE: Final = "streams"
+TASK_BYTES: Final = 300
+"""About so much memory a task takes: in the target, as its member has it, and by who has it."""
 NOT_VALIDATED: Final = -1
 """In place of the validated topology's epoch."""
 _STATES = {state.value: state for state in MemberState}
@@ -162,22 +164,25 @@ class _Holders:
     """Which members have each task in some roles, also those that must still revoke it."""
 
     def __init__(self) -> None:
-        self._members: dict[Task, set[str]] = {}
+        self._members: dict[Task, tuple[str, ...]] = {}
 
-    def of(self, task: Task) -> set[str]:
-        return self._members.get(task, set())
+    def of(self, task: Task) -> tuple[str, ...]:
+        return self._members.get(task, ())
 
     def add(self, tasks: Iterator[Task], member_id: str) -> None:
+        alone = (member_id,)
         for task in tasks:
-            self._members.setdefault(task, set()).add(member_id)
+            members = self._members.setdefault(task, alone)
+            if member_id not in members:
+                self._members[task] = (*members, member_id)
 
     def remove(self, tasks: Iterator[Task], member_id: str) -> None:
         for task in tasks:
-            members = self._members.get(task)
-            if members is not None:
-                members.discard(member_id)
-                if not members:
-                    del self._members[task]
+            members = self._members.get(task, ())
+            if members == (member_id,):
+                del self._members[task]
+            elif member_id in members:
+                self._members[task] = tuple(each for each in members if each != member_id)
 
 
 def _active_of(member: StreamsMember) -> Iterator[Task]:
@@ -207,10 +212,10 @@ class _Others:
     def have_replica_here(self, task: Task) -> bool:
         return self._is_here(self._group.replicas.of(task))
 
-    def _among(self, member_ids: set[str]) -> Iterator[str]:
+    def _among(self, member_ids: tuple[str, ...]) -> Iterator[str]:
         return (member_id for member_id in member_ids if member_id != self._member.member_id)
 
-    def _is_here(self, member_ids: set[str]) -> bool:
+    def _is_here(self, member_ids: tuple[str, ...]) -> bool:
         members = self._group.members
         process_id = self._member.process_id
         return any(members[each].process_id == process_id for each in self._among(member_ids))
@@ -250,6 +255,8 @@ class StreamsGroup:
         any: sums of changelog offsets."""
         self.shutdown_requested_by: str | None = None
         """Soft state: the member that asked for the end of the whole application."""
+        self.tasks_with_room = 0
+        """Soft state: for so many tasks there is memory, those of standby tasks included."""
         self.endpoint_epoch = 0
         """Soft state: rises when it changes where a task can be queried."""
 
@@ -352,7 +359,8 @@ class StreamsGroup:
     def metadata_bytes(self) -> int:
         held = sum(member.bytes() for member in self.members.values())
         told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
-        return held + told + (0 if self.topology is None else self.topology.bytes())
+        tasks = TASK_BYTES * self.tasks_with_room
+        return held + told + tasks + (0 if self.topology is None else self.topology.bytes())
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
@@ -429,6 +437,7 @@ class StreamsGroup:
             self.offsets.pop(member_id, None)
             if not self.members:
                 self.shutdown_requested_by = None
+                self.tasks_with_room = 0
 
     def _apply_assignment(
         self, member_id: str, value: StreamsGroupCurrentMemberAssignmentValue | None
