@@ -5,7 +5,7 @@ Who may commit and fetch offsets is decided here: a member, with its current epo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -169,6 +169,10 @@ class _Holders:
     def of(self, task: Task) -> tuple[str, ...]:
         return self._members.get(task, ())
 
+    def among(self, tasks: Set[Task]) -> Set[Task]:
+        """Return those of the tasks that a member has."""
+        return tasks & self._members.keys()
+
     def add(self, tasks: Iterator[Task], member_id: str) -> None:
         alone = (member_id,)
         for task in tasks:
@@ -202,6 +206,9 @@ class _Others:
     def __init__(self, group: StreamsGroup, member: StreamsMember) -> None:
         self._group = group
         self._member = member
+
+    def held(self, tasks: Set[Task]) -> Set[Task]:
+        return self._group.runners.among(tasks) | self._group.replicas.among(tasks)
 
     def run(self, task: Task) -> bool:
         return any(True for _ in self._among(self._group.runners.of(task)))
