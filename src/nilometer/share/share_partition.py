@@ -37,7 +37,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -88,7 +88,11 @@ NEAR: Final = 16
 STALE_LOCKS_MIN: Final = 64
 """So many entries the list of locks may have, however few records are locked."""
 
+SPANS_PER_STEP: Final = 256
+"""So many ranges take effect in one step when they are written, or are loaded."""
+
 _FIRST: Final = attrgetter("first_offset")
+_T = TypeVar("_T")
 
 
 class _Change(msgspec.Struct):
@@ -155,6 +159,19 @@ class SharePartition:
         for batch in state.batches:
             self._load(batch)
         self._in_flight.pass_final()
+
+    @classmethod
+    def in_steps(
+        cls, settings: ShareSettings, state: SharePartitionState
+    ) -> Generator[int, None, SharePartition]:
+        """Make a share partition: a generator, which yields how many ranges it has loaded since."""
+        one = cls(settings, msgspec.structs.replace(state, batches=()))
+        for number, batch in enumerate(state.batches, 1):
+            one._load(batch)
+            if number % SPANS_PER_STEP == 0:
+                yield SPANS_PER_STEP
+        one._in_flight.pass_final()
+        return one
 
     @property
     def start_offset(self) -> int:
@@ -259,12 +276,7 @@ class SharePartition:
         unknown, or a range was never read. INVALID_RECORD_STATE: the member does not hold one of the records,
         an acknowledgement of it waits already, or renewals are not enabled.
         """
-        steps = self.acknowledge_in_steps(member_id, batches, now_ms)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
+        return _result(self.acknowledge_in_steps(member_id, batches, now_ms))
 
     def acknowledge_in_steps(
         self, member_id: str, batches: Sequence[AcknowledgementBatch], now_ms: int
@@ -315,14 +327,26 @@ class SharePartition:
 
     def on_written(self, change: int, ok: bool) -> tuple[Effect, ...]:
         """The share coordinator has the change; or does not have it, and then records stay as they were."""
+        return _result(self.on_written_in_steps(change, ok))
+
+    def on_written_in_steps(self, change: int, ok: bool) -> Generator[int, None, tuple[Effect, ...]]:
+        """As :meth:`on_written`: a generator, which yields how many ranges it has gone through since.
+
+        Other events may come between two steps: what is left waits meanwhile as before.
+        """
         pending = self._changes.pop(change)
         for first_offset, last_offset in pending.ranges:
-            for span in self._in_flight.between(first_offset, last_offset):
-                if span.change == change:
-                    self._in_flight.finish(span, ok)
-                    if not ok:  # its lock may have ended meanwhile
-                        self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
-            self._in_flight.join(first_offset, last_offset)
+            while spans := self._in_flight.between(first_offset, last_offset, SPANS_PER_STEP):
+                for span in spans:
+                    if span.change == change:
+                        self._in_flight.finish(span, ok)
+                        if not ok:  # its lock may have ended meanwhile
+                            self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
+                done = min(spans[-1].last_offset, last_offset)
+                self._in_flight.join(first_offset, done)
+                first_offset = done + 1
+                if len(spans) == SPANS_PER_STEP:
+                    yield len(spans)
         self._in_flight.pass_final()
         return tuple(pending.dead) if ok or not pending.ranges else ()
 
@@ -721,6 +745,15 @@ class SharePartition:
                 if span.is_locked
             ]
             heapify(self._locks)
+
+
+def _result(steps: Generator[int, None, _T]) -> _T:
+    """Go through all steps at once; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 def _runs(batches: Iterable[AcknowledgementBatch]) -> Iterator[_Run]:

@@ -4,7 +4,7 @@ release of what a lost connection held, and what is written about many records."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -201,6 +201,29 @@ def test_many_batches_are_written_some_after_the_others(failing: int) -> None:
     offsets = [batch.first_offset for one in writes for batch in one.batches]
     assert offsets == sorted(offsets)
     assert max(len(one.batches) for one in writes) <= BATCHES_AT_ONCE
+
+
+def test_others_are_served_while_thousands_of_batches_are_written() -> None:
+    turns, told = CountedTurns(), list[str]()
+
+    def done(error: ErrorCode) -> Generator[int, None, None]:
+        told.append(f"{error.name} after {turns.waits} waits")
+        for _ in range(3):
+            yield ELEMENTS_MAX
+
+    async def scenario() -> None:
+        spawned: list[asyncio.Task[None]] = []
+        persister = Asked(turns)
+        persister._tasks = cast(
+            Any, SimpleNamespace(spawn=lambda work, name: spawned.append(asyncio.ensure_future(work)))
+        )
+        persister.write(KEY, (3, 4), Write(1, batches(*range(8 * ELEMENTS_MAX)), 0, 1), done)
+        await asyncio.gather(*spawned)
+
+    asyncio.run(scenario())
+    before = 8 * ELEMENTS_MAX // BATCHES_AT_ONCE // (1 + ELEMENTS_MAX // BATCHES_AT_ONCE)
+    assert told == [f"none after {before} waits"]
+    assert turns.waits >= before + 3
 
 
 def test_a_write_without_batches_is_written_too() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
-from nilometer.broker.sharing.persister import AWAY, SharePersister
+from nilometer.broker.sharing.persister import AWAY, Done, SharePersister
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.groups.settings import ShareGroupConfig
@@ -253,17 +253,20 @@ class LedSharePartition:
 
     # --- what is written
 
-    def _on_written(self, change: int) -> Callable[[ErrorCode], None]:
+    def _on_written(self, change: int) -> Done:
         return lambda error: self._written(change, error)
 
-    def _written(self, change: int, error: ErrorCode) -> None:
+    def _written(self, change: int, error: ErrorCode) -> Generator[int, None, None]:
+        effects: Sequence[Effect] = ()
+        if self.core is not None and not self.is_dropped:
+            effects = yield from self.core.on_written_in_steps(change, error is NONE)
         self._writes -= 1
         waiting = self._acknowledging.pop(change, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(acknowledgement_error(error))
         if self.is_dropped or self.core is None:
             return
-        self.carry_out(self.core.on_written(change, error is NONE))
+        self.carry_out(effects)
         if error is not NONE:
             logger.info("The state of %s was not written: %s", self, error.name)
             if error not in AWAY:
@@ -438,12 +441,15 @@ class SharePartitions:
             settings = self._settings_of(one.key.group_id)
             if state.start_offset == NO_START_OFFSET:
                 state = replace(state, start_offset=await self._initial_offset(one, settings))
+            core = await LongWork(self._turns).go_through(
+                SharePartition.in_steps(share_settings(settings), state)
+            )
             one.partition.leader  # noqa: B018 - raises if it leads no more
         except KafkaError as error:
             self.drop(one)
             return KafkaError(loading_error(error.code), error.message)
         one.epochs = (state.state_epoch, one.epochs[1])
-        one.core = SharePartition(share_settings(settings), state)
+        one.core = core
         one.core.on_log_start_moved(one.partition.log.log_start_offset)
         return None
 
