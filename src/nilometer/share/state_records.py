@@ -267,7 +267,9 @@ def _read_batches(reader: Reader) -> tuple[tuple[StateBatch, ...], int]:
     if rows is None:
         batches = reader.array(read)
     else:
-        batches = tuple(StateBatch(first, last, _state(state), count) for first, last, state, count, _ in rows)
+        batches = tuple(
+            StateBatch(first, last, _state(state), deliveries) for first, last, state, deliveries, _ in rows
+        )
     tags = reader.tags()
     count = tags.get(_TAG_DELIVERY_COMPLETE_COUNT)
     return batches, UNKNOWN_COUNT if count is None else count.int32()

@@ -165,8 +165,8 @@ class Reader:
         return None if count == -1 else tuple(read() for _ in range(count))
 
     def packed_array(self, row: struct.Struct) -> list[tuple[int, ...]] | None:
-        """Read an array of structures that all have the same size, as :meth:`Writer.packed_array` writes them;
-        if one has tagged fields, nothing is read, and None is returned."""
+        """Read an array of structures that all have the same size, as :meth:`Writer.packed_array` writes
+        them; if one has tagged fields, nothing is read, and None is returned."""
         began = self._position
         count = self._count()
         if count == -1:

@@ -18,6 +18,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.configs import InheritedOf, nothing_inherited
 from nilometer.cluster.controller.decision import OK, Decision, Outcome
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
@@ -166,9 +167,16 @@ class RequestingClient(NamedTuple):
 
 class ControllerLink:
     def __init__(
-        self, broker_id: int, controller: Controller, channel: ControllerChannel, metadata: MetadataLog
+        self,
+        broker_id: int,
+        controller: Controller,
+        channel: ControllerChannel,
+        metadata: MetadataLog,
+        inherited_of: InheritedOf = nothing_inherited,
     ) -> None:
+        """``inherited_of``: what topics inherit from the settings of a broker."""
         self._broker_id = BrokerId(broker_id)
+        self._inherited_of = inherited_of
         self._controller = controller
         self._channel = channel
         self._metadata = metadata
@@ -236,6 +244,7 @@ class ControllerLink:
                     config_definition=TOPIC_CONFIG,
                     chance=chance,
                     defaults=TopicDefaults(),
+                    inherited_of=self._inherited_of,
                     take_quota=without_quota if quota is None else quota.take,
                 )
 

@@ -96,8 +96,8 @@ GROUP_ID_MAX = 1_024
 METADATA_BYTES_MAX = 64 * 1024 * 1024
 """Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
 with them: protocols and assignments of classic members, names of topics that others subscribe to, tasks of
-streams groups, and what else clients choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A
-member for which there is no room may not join."""
+streams groups, and what else clients choose. They stay in memory while their members do, up to
+``group.max.session.timeout.ms``. A member for which there is no room may not join."""
 ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
 """Of the members of one group together, as its leader sends them. They are written as one record."""
 COUNTING_PAUSE = 20
@@ -178,9 +178,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def _make_shard(self) -> GroupShard:
         from nilometer.groups.shard import GroupShard
 
-        return GroupShard(
-            self._config.groups, self._new_member_id, self._metadata.image, self._has_room
-        )
+        return GroupShard(self._config.groups, self._new_member_id, self._metadata.image, self._has_room)
 
     def _check(self, key: str, request: GroupRequest) -> ErrorCode:
         if not key and isinstance(request, _OF_NAMED_GROUPS):

@@ -76,7 +76,7 @@ _FIRST = attrgetter("first_offset")
 
 
 Done: TypeAlias = Callable[[ErrorCode], Generator[int, None, None]]
-"""Called once with the error of a write: yields how many elements of what it goes through it has done since."""
+"""Called once with the error of a write; yields how many elements it has gone through since."""
 
 
 class _Asked(NamedTuple):
@@ -120,12 +120,11 @@ class SharePersister:
             raise KafkaError(reply.error, reply.message or f"the state of {coordinator_key(key)}")
         return reply.state
 
-    def write(
-        self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Done
-    ) -> None:
+    def write(self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Done) -> None:
         """Write after all earlier writes of ``key``.
 
-        ``epochs``: of the state, and of the leader. ``done`` is called in a later iteration of the event loop.
+        ``epochs``: of the state, and of the leader. ``done`` is called in a later iteration of the
+        event loop.
         """
         waiting = self._writes.get(key)
         if waiting is None:

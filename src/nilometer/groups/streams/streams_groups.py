@@ -328,8 +328,8 @@ class StreamsGroups:
     def _take_room(
         self, group: StreamsGroup, configured: Configured, config: GroupConfig, *, joins: bool
     ) -> None:
-        """Have the tasks counted that the group may get, before it gets them: a topology of a few kilobytes has
-        thousands. Raises KafkaError (GROUP_MAX_SIZE_REACHED) if the member joins and there is no room."""
+        """Have the tasks counted that the group may get, before it gets them: a topology of a few kilobytes
+        has thousands. Raises KafkaError (GROUP_MAX_SIZE_REACHED) if the member joins and there is no room."""
         if configured is group.configured and not joins:
             return
         tasks = sum(each.tasks for each in configured.subtopologies.values())
