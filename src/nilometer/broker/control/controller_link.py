@@ -145,10 +145,14 @@ AUTO_CREATION_VERSION = 7
 
 
 class PartitionQuota(Protocol):
-    """A client's quota for the partitions that are created for it, in one decision."""
+    """A client's quota for the partitions that are created for it."""
 
     def begin(self) -> None:
-        """Take back what an earlier decision took: only the last one counts."""
+        """Take back what was taken since the last :meth:`keep`: a decision may be made again."""
+        ...
+
+    def keep(self) -> None:
+        """The decision is in force; another one may follow."""
         ...
 
     def take(self, partitions: int) -> None:
@@ -249,6 +253,8 @@ class ControllerLink:
                 )
 
             created = await self._controller.decide(decide, cause)
+            if quota is not None:
+                quota.keep()
             return {topic.name: topic.outcome.error for topic in created}
         if client is None:
             response = await self._channel.call(
