@@ -93,7 +93,7 @@ def test_a_failure_is_told_for_a_while_and_then_the_topic_is_tried_again(
 
 
 def test_many_topics_are_created_by_several_decisions(caplog: pytest.LogCaptureFixture) -> None:
-    """One line of the log says of each that it failed; others' topics are created although many have failed."""
+    """One line of the log says that some failed; others' topics are created although many have failed."""
 
     async def run() -> None:
         world = World()
@@ -110,7 +110,7 @@ def test_many_topics_are_created_by_several_decisions(caplog: pytest.LogCaptureF
         many = [topic(f"t{number:05}") for number in range(2 * CREATED_AT_ONCE + 1)]
         assert await world.create(*many) == []
         assert sizes == [CREATED_AT_ONCE, CREATED_AT_ONCE, 1]
-        failed = {name: why for name, why in await world.create(*many)}
+        failed = dict(await world.create(*many))
         assert failed == {each.name: "It moves." for each in many[CREATED_AT_ONCE : 2 * CREATED_AT_ONCE]}
         assert len(caplog.records) == 1
 
