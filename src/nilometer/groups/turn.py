@@ -124,6 +124,8 @@ class MatchesNeeded(msgspec.Struct, frozen=True):
     """Names that are known to match."""
     compute: Callable[[], frozenset[str]]
     """Returns which of the other names match. Any thread may call it."""
+    weight: int
+    """How much it takes, as ``match_weight`` says."""
 
 
 class InitializeShareState(msgspec.Struct, frozen=True):

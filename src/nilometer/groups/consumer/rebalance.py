@@ -126,10 +126,11 @@ def _match(draft: Draft, topics: Topics, regex: str, kept: frozenset[str], new: 
     group = draft.group
     before = group.regexes.get(regex)
     matched = kept
-    if match_weight(regex, new) > LIGHT:
+    weight = match_weight(regex, new)
+    if weight > LIGHT:
         group.matching.add(regex)
         compute = functools.partial(matching_topics, regex, new)
-        draft.turn.act(MatchesNeeded(group.group_id, regex, topics.names(), kept, compute))
+        draft.turn.act(MatchesNeeded(group.group_id, regex, topics.names(), kept, compute, weight))
         if before is None and not kept:
             return
     else:
