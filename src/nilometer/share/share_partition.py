@@ -79,6 +79,8 @@ EXCESS: Final = 2
 the entries of the list of locks that no longer hold."""
 INT32_MAX: Final = 2**31 - 1
 """The field for the delivery-complete count takes no more, but a gap in the log may be longer."""
+LOCKS_WHEN_SHORT: Final = 32
+"""So many records may be locked while memory is short; those that are locked already stay so."""
 LOCKS_PER_TURN: Final = 500
 """So many entries of the list of locks are looked at in one call of ``on_time``."""
 RUNS_PER_STEP: Final = 128
@@ -148,6 +150,8 @@ class SharePartition:
         check(state.start_offset >= 0, "a share partition has a start offset", state.start_offset)
         self.settings = settings
         """The group's configuration now: later events follow it."""
+        self.is_memory_short = False
+        """Whether no more than ``LOCKS_WHEN_SHORT`` records may be locked, so that few ranges come."""
         self._in_flight = InFlight(state.start_offset)
         self._changes: dict[int, _Change] = {}
         """Invariant: each has records, or ends of locks, of its own; so the records limit their number."""
@@ -202,16 +206,18 @@ class SharePartition:
         """How many ranges of alike records there are, which ``view`` lists."""
         return len(self._in_flight)
 
+    @property
+    def _most_locks(self) -> int:
+        most = self.settings.max_record_locks
+        return min(most, LOCKS_WHEN_SHORT) if self.is_memory_short else most
+
     def next_fetch_offset(self) -> int:
         """Return where the log is read next: the first available record, or else the end offset."""
         return self._in_flight.first_available()
 
     def can_acquire(self) -> bool:
         """Return whether a fetch may find records: one is available, or the lock limit has room for more."""
-        return (
-            self.next_fetch_offset() < self.end_offset
-            or self._in_flight.records < self.settings.max_record_locks
-        )
+        return self.next_fetch_offset() < self.end_offset or self._in_flight.records < self._most_locks
 
     def next_deadline_ms(self) -> int | None:
         """Return when ``on_time`` must be called: no later than the first lock ends. None without locks."""
@@ -245,7 +251,7 @@ class SharePartition:
             self.end_offset,
         )
         last_offset = fetched.batches[-1].last_offset
-        records = min(max_records, self.settings.max_record_locks - self._in_flight.records)
+        records = min(max_records, self._most_locks - self._in_flight.records)
         if records <= 0 and fetched.fetch_offset < self.end_offset:  # full; but what is in it can be acquired
             records = min(max_records, self.end_offset - fetched.fetch_offset)
             last_offset = min(last_offset, self.end_offset - 1)
@@ -525,7 +531,7 @@ class SharePartition:
     def _acquire_new(self, want: _Want) -> list[Acquired]:
         """Acquire from the end offset on."""
         first_offset = self.end_offset
-        most = want.records + (EXCESS - 1) * self.settings.max_record_locks
+        most = want.records + (EXCESS - 1) * self._most_locks
         last_offset = min(want.end_of_limit(first_offset), first_offset + most - 1)
         bounds = [first_offset]
         if want.mode is AcquireMode.BATCH_OPTIMIZED and last_offset - first_offset >= want.batch_size:

@@ -17,14 +17,21 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.sharing import persister as persisting
+from nilometer.broker.sharing import share_partitions as share_partitions_module
 from nilometer.broker.sharing.persister import BATCHES_AT_ONCE, DECISION_ELEMENTS, SharePersister
-from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, SharePartitions
+from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedSharePartition, SharePartitions
 from nilometer.broker.turns import ELEMENTS_MAX, LongWork, Turns
 from nilometer.groups.turn import InitializeShareState
 from nilometer.identifiers import TopicIdPartition, topic_id_of
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, StateBatch
-from nilometer.share.partition_events import Write
+from nilometer.share.delivery_state import (
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    StateBatch,
+)
+from nilometer.share.partition_events import AcquireMode, Fetched, OffsetRange, ShareSettings, Write
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
+from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
 from nilometer.share.state_shard import StateReply, StateRequest, WriteState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
@@ -125,7 +132,7 @@ def test_requests_about_thousands_of_partitions(monkeypatch: pytest.MonkeyPatch)
 class Held:
     """A share partition, and which members were released."""
 
-    core = object()
+    core = SimpleNamespace(ranges=0)
 
     def __init__(self, released: list[str]) -> None:
         self._released = released
@@ -166,6 +173,83 @@ def test_what_a_lost_connection_held_is_released_before_its_members_come_again()
         assert len(released) == RELEASED_AT_ONCE + PARTITIONS
         assert turns.waits == PARTITIONS // ELEMENTS_MAX
         await asyncio.gather(*spawned)
+
+    asyncio.run(scenario())
+
+
+def led_with_ranges(partitions: SharePartitions, index: int, count: int) -> LedSharePartition:
+    """Return a share partition of which the member ``m`` has locked ``count`` records, each on its own."""
+    log = SimpleNamespace(log_start_offset=0)
+    partition = SimpleNamespace(leader_epoch=0, leader=SimpleNamespace(leader_epoch=0), log=log)
+    key = TopicIdPartition(topic_id_of(TOPIC), index)
+    led = LedSharePartition(partitions, SharePartitionKey("g", *key), cast(Any, partition))
+    partitions._led[key] = {"g": led}
+    by_id = cast(Any, partitions)._replicas
+    by_id.partition_by_raw_id = lambda _, at: partitions._led[key._replace(partition=at)]["g"].partition
+    core = SharePartition(ShareSettings(), SharePartitionState(0, 0, 0, 0))
+    led.use(core)
+    lock(led, count)
+    return led
+
+
+def lock(led: LedSharePartition, count: int) -> int:
+    """Lock more records, each on its own; return how many members hold then."""
+    core = led.core
+    assert core is not None
+    offsets = tuple(OffsetRange(at, at) for at in range(core.end_offset, core.end_offset + count))
+    fetched = Fetched(core.end_offset, offsets)
+    mode = AcquireMode.BATCH_OPTIMIZED
+    _, effects = core.acquire("m", fetched, max_records=count, batch_size=1, mode=mode, now_ms=0)
+    led.carry_out(effects, has_acquired=True)
+    return core.acquired
+
+
+def test_what_members_take_record_by_record_has_a_limit_on_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(share_partitions_module, "RANGES_MAX", 300)
+        monkeypatch.setattr(share_partitions_module, "share_settings", lambda _: ShareSettings())
+        partitions = share_partitions(CountedTurns())
+        one, two, three = (led_with_ranges(partitions, index, 100) for index in range(3))
+        led = await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), 0))
+        assert led is one
+        assert lock(one, 1) == 101
+        few = led_with_ranges(partitions, 3, 10)
+        for index in (0, 3):
+            await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), index))
+        assert lock(one, 1) == 101, "memory is short"
+        assert lock(few, 40) == LOCKS_WHEN_SHORT, "but each may have some"
+        four = led_with_ranges(partitions, 4, 200)
+        assert not any(each.is_dropped for each in (one, two, three, four))
+        five = led_with_ranges(partitions, 5, 200)
+        dropped = [each for each in (one, two, three, few, four, five) if each.is_dropped]
+        assert dropped == [four], "the first of the largest"
+        for each in (one, two, three, five):
+            each.drop()
+        assert partitions._ranges == LOCKS_WHEN_SHORT
+        await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), 3))
+        assert lock(few, 1) == LOCKS_WHEN_SHORT + 1
+
+    asyncio.run(scenario())
+
+
+def test_what_a_lost_connection_held_record_by_record_is_released_slice_by_slice() -> None:
+    async def scenario() -> None:
+        turns, spawned = CountedTurns(), list[asyncio.Task[None]]()
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+            spawned.append(asyncio.ensure_future(work))
+
+        partitions = share_partitions(turns, SimpleNamespace(spawn=spawn))
+        cast(Any, partitions).persister = SimpleNamespace(write=lambda *_: None)
+        member = MemberKey("g", "m")
+        session = ShareSession(member, None)
+        led = [led_with_ranges(partitions, index, 1_000) for index in range(4)]
+        for one in led:
+            session.partitions[TopicIdPartition(one.key.topic_id, one.key.partition)] = None
+        partitions.release_all([session])
+        await asyncio.gather(*spawned)
+        assert [one.core is not None and one.core.release_member("m") for one in led] == [()] * 4
+        assert turns.waits == 2, "of 4 x 1,001 elements"
 
     asyncio.run(scenario())
 
