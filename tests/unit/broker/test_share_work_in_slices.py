@@ -29,7 +29,7 @@ from nilometer.share.delivery_state import (
     SharePartitionState,
     StateBatch,
 )
-from nilometer.share.partition_events import AcquireMode, Fetched, OffsetRange, ShareSettings, Write
+from nilometer.share.partition_events import Acquired, AcquireMode, Fetched, OffsetRange, ShareSettings, Write
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
 from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
 from nilometer.share.state_shard import StateReply, StateRequest, WriteState
@@ -127,6 +127,14 @@ def test_requests_about_thousands_of_partitions(monkeypatch: pytest.MonkeyPatch)
         assert [part.partition_index for part in topic.partitions] == list(range(PARTITIONS))
         assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_id}
         assert turns.waits >= passes * (PARTITIONS // ELEMENTS_MAX), key
+
+
+def test_ranges_that_were_acquired_are_made_when_they_are_encoded() -> None:
+    made: list[Acquired] = []
+    fetch = cast(Any, SimpleNamespace(_acquired=made.append))
+    result = share_fetch._Result(acquired=tuple(Acquired(at, at, 1) for at in range(PARTITIONS)))
+    fields = share_fetch._ShareFetch.fields_of(fetch, result)
+    assert (len(cast(Any, fields["acquired_records"])), made) == (PARTITIONS, [])
 
 
 class Held:
