@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_fetch
+from nilometer.broker.api import share_fetch, share_offsets
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
@@ -35,6 +35,7 @@ from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
 from nilometer.share.state_shard import StateReply, StateRequest, WriteState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
+from nilometer.wire.large_requests import divide
 from nilometer.wire.messages import RequestHeader, api, decode_response
 
 PARTITIONS = 3 * ELEMENTS_MAX
@@ -346,3 +347,44 @@ def test_a_group_begins_its_share_partitions_slice_by_slice() -> None:
     action = InitializeShareState("g", 1, {TOPIC: dict.fromkeys(range(count), -1)})
     result = asyncio.run(persister.carry_out(action))
     assert (len(persister.asked), result.errors, turns.waits) == (count, {}, 10)
+
+
+def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_offsets, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
+    turns, key = CountedTurns(), ApiKey.ALTER_SHARE_GROUP_OFFSETS
+    codec = api(key, 0)
+    parts = tuple(
+        codec.make_request("AlterShareGroupOffsetsRequestPartition", partition_index=index, start_offset=0)
+        for index in range(PARTITIONS)
+    )
+    topics = (codec.make_request("AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=parts),)
+    services = SimpleNamespace(
+        turns=turns,
+        groups=SimpleNamespace(serves_share_groups=True),
+        image=SimpleNamespace(topic=lambda _: None),
+    )
+    body = codec.request(group_id="g", topics=topics)
+    request = Request(
+        RequestHeader(key, 0, 1, "c", 0), body, codec, cast(Any, Connection()), RequestContext()
+    )
+
+    async def run() -> bytes:
+        reply = await share_offsets._alter(cast(Any, services), request)
+        return await wait_whole(cast(Any, reply), turns)
+
+    (topic,) = decode_response(key, 0, asyncio.run(run())[4:])[1].responses
+    assert [part.partition_index for part in topic.partitions] == list(range(PARTITIONS))
+    assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_or_partition}
+    assert turns.waits >= 2 * PARTITIONS // ELEMENTS_MAX, "in the request, and in the response"
+
+
+def test_groups_whose_offsets_are_described_are_parts_of_their_own_and_each_is_described_twice() -> None:
+    codec = api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1)
+    name = "DescribeShareGroupOffsetsRequestGroup"
+    groups = [codec.make_request(name, group_id=each, topics=None) for each in ("g", "h", "g", "g", "g")]
+    (division,) = share_offsets.DESCRIBE.divisions
+    body = codec.request(groups=tuple(groups))
+    parts = [part for part, _ in divide(body, division) if part is not None]
+    assert [[group.group_id for group in part.groups] for part in parts] == [["g"], ["h"], ["g"]]
