@@ -113,17 +113,16 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):
-    """An action of a group shard: match a regular expression against many topic names, and pass those that
-    match to ``GroupShard.on_computed``."""
+    """An action of a group shard: match regular expressions against topic names, and pass those that match to
+    ``GroupShard.on_computed``."""
 
     group_id: str
-    regex: str
+    kept: Mapping[str, frozenset[str]]
+    """By expression, the names that are known to match."""
     names: frozenset[str]
     """All topics' names at that time."""
-    kept: frozenset[str]
-    """Names that are known to match."""
-    compute: Callable[[], frozenset[str]]
-    """Returns which of the other names match. Any thread may call it."""
+    compute: Callable[[], Mapping[str, frozenset[str]]]
+    """Returns, by expression, which of the other names match. Any thread may call it."""
     weight: int
     """How much it takes, as ``match_weight`` says."""
 

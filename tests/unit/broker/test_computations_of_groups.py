@@ -37,7 +37,7 @@ class Thread:
 
 
 def match(name: str, weight: int) -> MatchesNeeded:
-    return MatchesNeeded("g", name, NO_NAMES, NO_NAMES, lambda: cast(Any, name), weight)
+    return MatchesNeeded("g", {name: NO_NAMES}, NO_NAMES, lambda: cast(Any, name), weight)
 
 
 def assignment(name: str) -> AssignmentNeeded:

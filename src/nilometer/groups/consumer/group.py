@@ -304,9 +304,6 @@ class ConsumerGroup:
         many, since each member names its own."""
         return set[str]().union(*(self.topics_of(member) & existing for member in self.members.values()))
 
-    def regex_subscribers(self, regex: str) -> list[Member]:
-        return [member for member in self.members.values() if member.subscribed_topic_regex == regex]
-
     def preferred_assignor(self) -> str | None:
         """Return the assignor that most members name (of several, the first by name); None if none does."""
         counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
