@@ -100,11 +100,11 @@ def test_many_topics_are_created_by_several_decisions(caplog: pytest.LogCaptureF
         sizes: list[int] = []
         create = world.create_topics
 
-        async def count(topics: Sequence[NewTopic], chance: Any, client: Any) -> Any:
+        async def count(topics: Sequence[NewTopic], _chance: Any, _client: Any) -> Any:
             sizes.append(len(topics))
             if topics[0].name == many[CREATED_AT_ONCE].name:
                 raise KafkaError(ErrorCode.not_controller, "It moves.")
-            return await create(topics, chance, client)
+            return await create(topics, _chance, _client)
 
         world.create_topics = count
         many = [topic(f"t{number:05}") for number in range(2 * CREATED_AT_ONCE + 1)]

@@ -133,7 +133,7 @@ class Computations:
         try:
             if not is_wanted():
                 return None
-            compute: Callable[[], object] = needed.compute
+            compute = cast("Callable[[], object]", needed.compute)
             computing = asyncio.ensure_future(self._disk.offload(compute))
             await asyncio.wait([computing])
             return computing

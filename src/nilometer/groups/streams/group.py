@@ -27,7 +27,13 @@ from nilometer.groups.records import (
     StreamsGroupTargetAssignmentMetadataValue,
     StreamsGroupTopologyKey,
 )
-from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import (
+    EndpointPartitions,
+    ListedGroup,
+    OffsetCommit,
+    OffsetFetch,
+    subscription_bytes,
+)
 from nilometer.groups.streams.tasks import (
     NO_TASKS,
     NOTHING_OWNED,
@@ -264,6 +270,9 @@ class StreamsGroup:
         """Soft state: the member that asked for the end of the whole application."""
         self.tasks_with_room = 0
         """Soft state: for so many tasks there is memory, those of standby tasks included."""
+        self.endpoints: dict[str, tuple[StreamsMember, Configured, int, EndpointPartitions]] = {}
+        """Soft state: where the tasks of each member with an endpoint can be queried, and for which member,
+        topology and ``Topics.version`` that was found."""
         self.endpoint_epoch = 0
         """Soft state: rises when it changes where a task can be queried."""
 
@@ -442,6 +451,7 @@ class StreamsGroup:
             self._forget_tasks(before)
             del self.members[member_id]
             self.offsets.pop(member_id, None)
+            self.endpoints.pop(member_id, None)
             if not self.members:
                 self.shutdown_requested_by = None
                 self.tasks_with_room = 0

@@ -623,14 +623,19 @@ def _endpoints(group: StreamsGroup, topics: Topics) -> Iterable[EndpointPartitio
     configured = group.configured
     if configured is None:
         return
+    version = topics.version
     for member in group.members.values():
         if member.user_endpoint is not None:
-            mine = member.assigned
-            yield EndpointPartitions(
-                member.user_endpoint,
-                _partitions_of(mine.active, configured, topics),
-                _partitions_of(mine.standby | mine.warmup, configured, topics),
-            )
+            known = group.endpoints.get(member.member_id)
+            if known is None or known[0] is not member or known[1] is not configured or known[2] != version:
+                mine = member.assigned
+                found = EndpointPartitions(
+                    member.user_endpoint,
+                    _partitions_of(mine.active, configured, topics),
+                    _partitions_of(mine.standby | mine.warmup, configured, topics),
+                )
+                known = group.endpoints[member.member_id] = member, configured, version, found
+            yield known[3]
 
 
 def _partitions_of(
