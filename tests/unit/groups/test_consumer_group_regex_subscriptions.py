@@ -7,6 +7,7 @@ from consumer_group_harness import Consumer, ConsumerWorld
 
 from nilometer.groups import topics
 from nilometer.groups.consumer import heartbeat
+from nilometer.groups.consumer.group import ConsumerGroup, Member
 from nilometer.groups.consumer.rebalance import EFFORT_AT_ONCE, MATCHED_TOGETHER
 from nilometer.wire.errors import ErrorCode
 
@@ -102,3 +103,21 @@ def test_a_group_has_a_bounded_number_of_expressions(
     monkeypatch.setattr(heartbeat, "REGEXES_MAX", 2)
     errors = [world.enter(name, regex=regex).error_code for name, regex in zip("ABCD", "tuvu", strict=True)]
     assert errors == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached, ErrorCode.none]
+
+
+def test_whether_topics_are_read_is_found_once_for_all(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets of thousands of topics expire, or are deleted, of a group of thousands of members."""
+    world.enter("A", "t")
+    world.enter("B", regex="u.*")
+    group, asked = world.consumer_group(), list[str]()
+    topics_of = type(group).topics_of
+
+    def count(self: ConsumerGroup, member: Member) -> frozenset[str]:
+        asked.append(member.member_id)
+        return topics_of(self, member)
+
+    monkeypatch.setattr(ConsumerGroup, "topics_of", count)
+    found = [name for name in ("t", "u", "v", *map(str, range(100))) if group.is_subscribed_to(name)]
+    assert (found, asked) == (["t"], ["A", "B"])

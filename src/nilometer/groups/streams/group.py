@@ -29,6 +29,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import (
     EndpointPartitions,
+    HeldBytes,
     ListedGroup,
     OffsetCommit,
     OffsetFetch,
@@ -257,6 +258,9 @@ class StreamsGroup:
         self.runners, self.replicas = _Holders(), _Holders()
         """Which members have each active task, and each standby or warm-up task."""
         self._static: dict[str, str] = {}
+        self._held = HeldBytes()
+        self._sources: frozenset[str] = frozenset()
+        """The topics that the topology reads."""
         self.assigning_epoch: int | None = None
         """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
         self.configured: Configured | None = None
@@ -362,9 +366,7 @@ class StreamsGroup:
         return ErrorCode.non_empty_group if self.members else ErrorCode.none
 
     def is_subscribed_to(self, topic: str) -> bool:
-        if not self.members or self.topology is None:
-            return False
-        return any(topic in each.sources() for each in self.topology.subtopologies)
+        return bool(self.members) and topic in self._sources
 
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
@@ -373,10 +375,9 @@ class StreamsGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def metadata_bytes(self) -> int:
-        held = sum(member.bytes() for member in self.members.values())
         told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
         tasks = TASK_BYTES * self.tasks_with_room
-        return held + told + tasks + (0 if self.topology is None else self.topology.bytes())
+        return self._held.total + told + tasks + (0 if self.topology is None else self.topology.bytes())
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
@@ -422,6 +423,8 @@ class StreamsGroup:
             case StreamsGroupTopologyKey():
                 assert value is None or isinstance(value, Topology)
                 self.topology = value
+                subtopologies = () if value is None else value.subtopologies
+                self._sources = frozenset(name for each in subtopologies for name in each.sources())
             case StreamsGroupMetadataKey():
                 assert value is None or isinstance(value, StreamsGroupMetadataValue)
                 self._apply_group(value or StreamsGroupMetadataValue(DELETED_EPOCH, 0))
@@ -445,11 +448,13 @@ class StreamsGroup:
         if value is not None:
             after = (before or StreamsMember(member_id)).with_metadata(value)
             self._put(before, after)
+            self._held.note(member_id, after.bytes())
             if after.instance_id is not None:
                 self._static[after.instance_id] = member_id
         elif before is not None:
             self._forget_tasks(before)
             del self.members[member_id]
+            self._held.forget(member_id)
             self.offsets.pop(member_id, None)
             self.endpoints.pop(member_id, None)
             if not self.members:
