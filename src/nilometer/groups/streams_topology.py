@@ -26,7 +26,7 @@ TOPOLOGY_NAMES_MAX: Final = 2_000
 """So many names of topics may a topology have in all its lists together, and so many settings of topics."""
 TASKS_MAX: Final = 10_000
 """So many tasks and subtopologies may a group have: a member that has them all names them in one request.
-Each subtopology has a task for each partition of its largest topic, so a short topology may ask for millions."""
+Each subtopology has one for each partition of its largest topic, so a short topology may ask for millions."""
 NAME_BYTES: Final = 100
 """About what a name or setting takes in memory beside its characters."""
 SHOWN_MAX: Final = 3
