@@ -1013,15 +1013,15 @@ STREAMS_GROUPS = tuple(
         (
             "active-twice",
             "a task becomes active while another member runs it",
-            "if not (others.run(task) or others.have_replica_here(task))",
-            "if not others.have_replica_here(task)",
+            "if others.run(task) or others.have_replica_here(task)",
+            "if others.have_replica_here(task)",
             (STREAMS_MODEL, STREAMS_TASKS),
         ),
         (
             "standby-beside-active",
             "a process gets a standby task that another of its members runs",
-            "if not (others.run_here(task) or others.have_replica_here(task))",
-            "if not others.have_replica_here(task)",
+            "if others.run_here(task) or others.have_replica_here(task)",
+            "if others.have_replica_here(task)",
             (STREAMS_TASKS,),
         ),
         (
@@ -1106,7 +1106,7 @@ STREAMS_GROUPS = tuple(
         (
             "tasks-without-bound",
             "a short topology has a group hand out millions of tasks",
-            "    if tasks > TASKS_MAX:\n",
+            "    if tasks + len(found) > TASKS_MAX:\n",
             "    if False:\n",
             ("unit/groups/test_streams_topology.py",),
         ),
@@ -1134,8 +1134,7 @@ STREAMS_GROUPS = tuple(
         (
             "in-creation-for-ever",
             "a topic whose creation fails unforeseen is never created",
-            "        finally:  # whatever has failed: a topic that stays in creation is never created\n"
-            "            self._note(topics, errors)\n",
+            "        finally:  # whatever has failed\n            self._note(topics, errors)\n",
             "        self._note(topics, errors)\n",
             ("unit/broker/test_streams_topics.py",),
         ),
@@ -1149,8 +1148,8 @@ STREAMS_GROUPS = tuple(
         (
             "topics-without-quota",
             "internal topics that the controller itself creates do not count for the quota of their client",
-            "RequestingClient(client_id, context, quota)",
-            "RequestingClient(client_id, context)",
+            "create(missing, RequestingClient(client_id, context, quota))",
+            "create(missing, RequestingClient(client_id, context))",
             ("process/authorization/test_streams_requests.py",),
         ),
         (
@@ -1271,6 +1270,127 @@ DIRECTORY_MOVES = (
     ),
 )
 
+# --- what a client of few rights can cost
+SLICES = "unit/broker/test_share_work_in_slices.py"
+EXPRESSIONS = "unit/groups/test_consumer_group_regex_subscriptions.py"
+COSTS = tuple(
+    Mutant(f"cost-{name}", what, old, new, tests)
+    for name, what, old, new, tests in (
+        (
+            "of-long-texts",
+            "a member with a long id makes responses to its whole group unreadable",
+            "_text_writer(write) if is_string and field.name.endswith(_TEXTS) else write",
+            "write",
+            ("unit/wire/test_messages.py",),
+        ),
+        (
+            "of-tasks",
+            "groups with a short topology fill the memory with tasks",
+            "if not self._state.has_room(TASK_BYTES * more) and joins:",
+            "if False:",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "of-endpoints",
+            "each heartbeat looks for the partitions of all tasks of its group",
+            "known = group.endpoints.get(member.member_id)",
+            "known = None",
+            (STREAMS_MEMBERS,),
+        ),
+        (
+            "of-many-topics",
+            "all internal topics of a topology are created by one decision",
+            "len(portion) >= CREATED_AT_ONCE or partitions > PARTITIONS_AT_ONCE",
+            "partitions > PARTITIONS_AT_ONCE",
+            ("unit/broker/test_streams_topics.py",),
+        ),
+        (
+            "of-failed-topics",
+            "topics that cannot be created keep those of other clients from being created",
+            "over = [name for name, attempt in self._attempts.items() if attempt.is_over]",
+            "over = list[str]()",
+            ("unit/broker/test_streams_topics.py",),
+        ),
+        (
+            "of-written-locks",
+            "thousands of acknowledgements take effect in one turn",
+            "                if len(spans) == SPANS_PER_STEP:\n                    yield len(spans)\n",
+            "",
+            (SHARE,),
+        ),
+        (
+            "of-ranges",
+            "members that take record by record fill the memory of a leader",
+            "if more > 0 and self._ranges > 2 * RANGES_MAX:",
+            "if False:",
+            (SLICES,),
+        ),
+        (
+            "of-locks-when-short",
+            "as many records are locked while memory is short",
+            "one.core.is_memory_short = self._ranges > RANGES_MAX",
+            "one.core.is_memory_short = False",
+            (SLICES,),
+        ),
+        (
+            "of-released-ranges",
+            "thousands of ranges of a few share partitions are released in one turn",
+            "size += sum(self._ranges_of(one.member, key) for one in sessions for key in one.partitions)",
+            "pass",
+            (SLICES,),
+        ),
+        (
+            "of-a-group-named-often",
+            "a group whose offsets are described is described as often as it is named",
+            "repeated=Repeated.AT_MOST_TWICE, elements_max=1),),",
+            "elements_max=1),),",
+            (SLICES,),
+        ),
+        (
+            "of-automatic-topics",
+            "topics that the controller creates automatically do not count for the quota of their client",
+            "    client = RequestingClient(client_id, context, quota)\n",
+            "    client = RequestingClient(client_id, context)\n",
+            ("process/broker/test_quotas.py",),
+        ),
+        (
+            "of-waiting-for-expressions",
+            "the assignments of groups wait for the expressions of others",
+            "queue = self._matching if is_match else self._assigning",
+            "queue = self._matching",
+            ("unit/broker/test_computations_of_groups.py",),
+        ),
+        (
+            "of-optional-repetitions",
+            "a short expression is compiled for seconds",
+            "is_small = _optional_repetitions(text) > OPTIONAL_MAX",
+            "is_small = False",
+            ("unit/groups/test_consumer_group_regex.py",),
+        ),
+        (
+            "of-many-expressions",
+            "a created topic has all expressions of a group compiled in one turn",
+            "if effort <= EFFORT_AT_ONCE or len(due) == 1:",
+            "if True:",
+            (EXPRESSIONS,),
+        ),
+        (
+            "of-distinct-expressions",
+            "a group has any number of expressions",
+            "if len(known) >= REGEXES_MAX:",
+            "if False:",
+            (EXPRESSIONS,),
+        ),
+        (
+            "of-subscriptions",
+            "whether topics are read is asked of each member for each topic",
+            "        if self._subscribed is None:\n",
+            "        if True:\n",
+            (EXPRESSIONS,),
+        ),
+    )
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *DIRECTORY_MOVES,
     *FOUND_LOGS,
@@ -1292,4 +1412,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SHARE_STATE,
     *STREAMS_GROUPS,
     *DEAD_LETTERS,
+    *COSTS,
 )

@@ -225,7 +225,7 @@ def _control(given: Prerequisites) -> ControlParts:
         controller=controller,
         peers=peers,
         channel=channel,
-        link=ControllerLink(node_id, controller, channel, metadata),
+        link=ControllerLink(node_id, controller, channel, metadata, config.topic_defaults),
         changes=changes,
     )
 

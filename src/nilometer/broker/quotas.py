@@ -134,6 +134,10 @@ class MutationQuota:
         self._taken = 0
         self._until_ms = 0
 
+    def keep(self) -> None:
+        """Let what was taken stay: the decision is in force, and another one may follow."""
+        self._taken = 0
+
     def take(self, partitions: int) -> None:
         """Count ``partitions`` that are created or deleted. Raises Refusal (THROTTLING_QUOTA_EXCEEDED)."""
         if self._bucket is None:

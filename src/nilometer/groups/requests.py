@@ -257,6 +257,21 @@ def subscription_bytes(topics: Iterable[str], *names: str | None) -> int:
     return MEMBER_BYTES + held + sum(len(name) for name in names if name is not None)
 
 
+class HeldBytes:
+    """How much memory the members of a group take, about: a sum, which is asked for while memory is short."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        self.total = 0
+
+    def note(self, member_id: str, size: int) -> None:
+        self.total += size - self._of.get(member_id, 0)
+        self._of[member_id] = size
+
+    def forget(self, member_id: str) -> None:
+        self.total -= self._of.pop(member_id, 0)
+
+
 class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None

@@ -81,6 +81,7 @@ from nilometer.groups.turn import (
     TimerKey,
     TimerKind,
     Turn,
+    unlimited,
 )
 from nilometer.wire.errors import ErrorCode
 
@@ -95,8 +96,14 @@ _WITHOUT_CLASSIC_MEMBERS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 class GroupShard:
-    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], image: ClusterImage) -> None:
-        self._state = ShardState(config, new_member_id, image, Topics(image))
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_member_id: Callable[[str], str],
+        image: ClusterImage,
+        has_room: Callable[[int], bool] = unlimited,
+    ) -> None:
+        self._state = ShardState(config, new_member_id, image, Topics(image), has_room=has_room)
         self._classic = ClassicGroups(self._state)
         self._consumer: ConsumerGroupHandler = ConsumerGroups(self._state, self._classic)
         self._share = ShareGroups(self._state, self._classic)

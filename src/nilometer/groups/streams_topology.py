@@ -25,8 +25,8 @@ _Item = TypeVar("_Item")
 TOPOLOGY_NAMES_MAX: Final = 2_000
 """So many names of topics may a topology have in all its lists together, and so many settings of topics."""
 TASKS_MAX: Final = 10_000
-"""So many tasks may a group have: a member that has them all names them in one request. Each subtopology has
-one for each partition of its largest topic, so a short topology may ask for millions."""
+"""So many tasks and subtopologies may a group have: a member that has them all names them in one request.
+Each subtopology has one for each partition of its largest topic, so a short topology may ask for millions."""
 NAME_BYTES: Final = 100
 """About what a name or setting takes in memory beside its characters."""
 SHOWN_MAX: Final = 3
@@ -372,11 +372,13 @@ def _configured(
 
 
 def _check_count(subtopologies: Iterable[ConfiguredSubtopology]) -> None:
-    tasks = sum(each.tasks for each in subtopologies)
-    if tasks > TASKS_MAX:
+    found = list(subtopologies)
+    tasks = sum(each.tasks for each in found)
+    if tasks + len(found) > TASKS_MAX:
         raise _Unusable(
             Status.INCORRECTLY_PARTITIONED_TOPICS,
-            f"The topology has {tasks} tasks with the partitions of its topics; {TASKS_MAX} are the most.",
+            f"The topology has {tasks} tasks with the partitions of its topics; {TASKS_MAX - len(found)} are "
+            "the most.",
         )
 
 

@@ -150,6 +150,11 @@ def matching_topics(regex: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(matching(pattern, names))
 
 
+def matches(wanted: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Return, by expression, which of its names it matches as a whole."""
+    return {regex: matching_topics(regex, wanted[regex]) for regex in wanted}
+
+
 def _reason(error: Exception) -> str:
     argument: object = error.args[0] if error.args else error
     return argument.decode(errors="replace") if isinstance(argument, bytes) else str(argument)

@@ -113,17 +113,18 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):
-    """An action of a group shard: match a regular expression against many topic names, and pass those that
-    match to ``GroupShard.on_computed``."""
+    """An action of a group shard: match regular expressions against topic names, and pass those that match to
+    ``GroupShard.on_computed``."""
 
     group_id: str
-    regex: str
+    kept: Mapping[str, frozenset[str]]
+    """By expression, the names that are known to match."""
     names: frozenset[str]
     """All topics' names at that time."""
-    kept: frozenset[str]
-    """Names that are known to match."""
-    compute: Callable[[], frozenset[str]]
-    """Returns which of the other names match. Any thread may call it."""
+    compute: Callable[[], Mapping[str, frozenset[str]]]
+    """Returns, by expression, which of the other names match. Any thread may call it."""
+    weight: int
+    """How much it takes, as ``match_weight`` says."""
 
 
 class InitializeShareState(msgspec.Struct, frozen=True):
@@ -234,6 +235,10 @@ class Group(Protocol):
         ...
 
 
+def unlimited(size: int) -> bool:
+    return True
+
+
 class ShardState(msgspec.Struct):
     config: GroupConfig
     """The broker's settings; `config_of` has those in force for one group."""
@@ -245,6 +250,8 @@ class ShardState(msgspec.Struct):
     groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
     """By group id."""
     timers: Timers = msgspec.field(default_factory=Timers)
+    has_room: Callable[[int], bool] = unlimited
+    """Counts so many bytes of what is to stay in memory; false if the broker has no room for them."""
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

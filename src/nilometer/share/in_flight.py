@@ -138,13 +138,14 @@ class InFlight:
         self._available_from = max(self._available_from, found)
         return found
 
-    def between(self, first_offset: int, last_offset: int) -> list[Span]:
-        """Return the spans that have an offset in the range."""
+    def between(self, first_offset: int, last_offset: int, most: int | None = None) -> list[Span]:
+        """Return the spans that have an offset in the range; ``most``: the first so many."""
         if first_offset > last_offset or not self._spans:
             return []
-        high = bisect_right(self._spans, last_offset, key=_FIRST)
-        found = self._spans[self._index(first_offset) : high]
-        return found[1:] if found and found[0].last_offset < first_offset else found
+        low, high = self._index(first_offset), bisect_right(self._spans, last_offset, key=_FIRST)
+        if low < high and self._spans[low].last_offset < first_offset:
+            low += 1
+        return self._spans[low : high if most is None else min(high, low + most)]
 
     def cut(self, first_offset: int, last_offset: int, boundaries: Sequence[int] = ()) -> list[Span]:
         """Return the spans that have exactly the offsets of the range; split those at its ends.

@@ -37,7 +37,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -79,6 +79,8 @@ EXCESS: Final = 2
 the entries of the list of locks that no longer hold."""
 INT32_MAX: Final = 2**31 - 1
 """The field for the delivery-complete count takes no more, but a gap in the log may be longer."""
+LOCKS_WHEN_SHORT: Final = 32
+"""So many records may be locked while memory is short; those that are locked already stay so."""
 LOCKS_PER_TURN: Final = 500
 """So many entries of the list of locks are looked at in one call of ``on_time``."""
 RUNS_PER_STEP: Final = 128
@@ -88,7 +90,11 @@ NEAR: Final = 16
 STALE_LOCKS_MIN: Final = 64
 """So many entries the list of locks may have, however few records are locked."""
 
+SPANS_PER_STEP: Final = 256
+"""So many ranges take effect in one step when they are written, or are loaded."""
+
 _FIRST: Final = attrgetter("first_offset")
+_T = TypeVar("_T")
 
 
 class _Change(msgspec.Struct):
@@ -144,6 +150,8 @@ class SharePartition:
         check(state.start_offset >= 0, "a share partition has a start offset", state.start_offset)
         self.settings = settings
         """The group's configuration now: later events follow it."""
+        self.is_memory_short = False
+        """Whether no more than ``LOCKS_WHEN_SHORT`` records may be locked, so that few ranges come."""
         self._in_flight = InFlight(state.start_offset)
         self._changes: dict[int, _Change] = {}
         """Invariant: each has records, or ends of locks, of its own; so the records limit their number."""
@@ -155,6 +163,19 @@ class SharePartition:
         for batch in state.batches:
             self._load(batch)
         self._in_flight.pass_final()
+
+    @classmethod
+    def in_steps(
+        cls, settings: ShareSettings, state: SharePartitionState
+    ) -> Generator[int, None, SharePartition]:
+        """Make a share partition: a generator, which yields how many ranges it has loaded since."""
+        one = cls(settings, msgspec.structs.replace(state, batches=()))
+        for number, batch in enumerate(state.batches, 1):
+            one._load(batch)
+            if number % SPANS_PER_STEP == 0:
+                yield SPANS_PER_STEP
+        one._in_flight.pass_final()
+        return one
 
     @property
     def start_offset(self) -> int:
@@ -185,16 +206,18 @@ class SharePartition:
         """How many ranges of alike records there are, which ``view`` lists."""
         return len(self._in_flight)
 
+    @property
+    def _most_locks(self) -> int:
+        most = self.settings.max_record_locks
+        return min(most, LOCKS_WHEN_SHORT) if self.is_memory_short else most
+
     def next_fetch_offset(self) -> int:
         """Return where the log is read next: the first available record, or else the end offset."""
         return self._in_flight.first_available()
 
     def can_acquire(self) -> bool:
         """Return whether a fetch may find records: one is available, or the lock limit has room for more."""
-        return (
-            self.next_fetch_offset() < self.end_offset
-            or self._in_flight.records < self.settings.max_record_locks
-        )
+        return self.next_fetch_offset() < self.end_offset or self._in_flight.records < self._most_locks
 
     def next_deadline_ms(self) -> int | None:
         """Return when ``on_time`` must be called: no later than the first lock ends. None without locks."""
@@ -228,7 +251,7 @@ class SharePartition:
             self.end_offset,
         )
         last_offset = fetched.batches[-1].last_offset
-        records = min(max_records, self.settings.max_record_locks - self._in_flight.records)
+        records = min(max_records, self._most_locks - self._in_flight.records)
         if records <= 0 and fetched.fetch_offset < self.end_offset:  # full; but what is in it can be acquired
             records = min(max_records, self.end_offset - fetched.fetch_offset)
             last_offset = min(last_offset, self.end_offset - 1)
@@ -259,12 +282,7 @@ class SharePartition:
         unknown, or a range was never read. INVALID_RECORD_STATE: the member does not hold one of the records,
         an acknowledgement of it waits already, or renewals are not enabled.
         """
-        steps = self.acknowledge_in_steps(member_id, batches, now_ms)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
+        return _result(self.acknowledge_in_steps(member_id, batches, now_ms))
 
     def acknowledge_in_steps(
         self, member_id: str, batches: Sequence[AcknowledgementBatch], now_ms: int
@@ -315,14 +333,26 @@ class SharePartition:
 
     def on_written(self, change: int, ok: bool) -> tuple[Effect, ...]:
         """The share coordinator has the change; or does not have it, and then records stay as they were."""
+        return _result(self.on_written_in_steps(change, ok))
+
+    def on_written_in_steps(self, change: int, ok: bool) -> Generator[int, None, tuple[Effect, ...]]:
+        """As :meth:`on_written`: a generator, which yields how many ranges it has gone through since.
+
+        Other events may come between two steps: what is left waits meanwhile as before.
+        """
         pending = self._changes.pop(change)
         for first_offset, last_offset in pending.ranges:
-            for span in self._in_flight.between(first_offset, last_offset):
-                if span.change == change:
-                    self._in_flight.finish(span, ok)
-                    if not ok:  # its lock may have ended meanwhile
-                        self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
-            self._in_flight.join(first_offset, last_offset)
+            while spans := self._in_flight.between(first_offset, last_offset, SPANS_PER_STEP):
+                for span in spans:
+                    if span.change == change:
+                        self._in_flight.finish(span, ok)
+                        if not ok:  # its lock may have ended meanwhile
+                            self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
+                done = min(spans[-1].last_offset, last_offset)
+                self._in_flight.join(first_offset, done)
+                first_offset = done + 1
+                if len(spans) == SPANS_PER_STEP:
+                    yield len(spans)
         self._in_flight.pass_final()
         return tuple(pending.dead) if ok or not pending.ranges else ()
 
@@ -501,7 +531,7 @@ class SharePartition:
     def _acquire_new(self, want: _Want) -> list[Acquired]:
         """Acquire from the end offset on."""
         first_offset = self.end_offset
-        most = want.records + (EXCESS - 1) * self.settings.max_record_locks
+        most = want.records + (EXCESS - 1) * self._most_locks
         last_offset = min(want.end_of_limit(first_offset), first_offset + most - 1)
         bounds = [first_offset]
         if want.mode is AcquireMode.BATCH_OPTIMIZED and last_offset - first_offset >= want.batch_size:
@@ -721,6 +751,15 @@ class SharePartition:
                 if span.is_locked
             ]
             heapify(self._locks)
+
+
+def _result(steps: Generator[int, None, _T]) -> _T:
+    """Go through all steps at once; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 def _runs(batches: Iterable[AcknowledgementBatch]) -> Iterator[_Run]:

@@ -263,14 +263,23 @@ def _read_batches(reader: Reader) -> tuple[tuple[StateBatch, ...], int]:
         reader.tags()
         return batch
 
-    batches = reader.array(read)
+    rows = reader.packed_array(_BATCH)
+    if rows is None:
+        batches = reader.array(read)
+    else:
+        batches = tuple(
+            StateBatch(first, last, _state(state), deliveries) for first, last, state, deliveries, _ in rows
+        )
     tags = reader.tags()
     count = tags.get(_TAG_DELIVERY_COMPLETE_COUNT)
     return batches, UNKNOWN_COUNT if count is None else count.int32()
 
 
+_STATES = {state.value: state for state in DeliveryState}
+
+
 def _state(number: int) -> DeliveryState:
     try:
-        return DeliveryState(number)
-    except ValueError:
+        return _STATES[number]
+    except KeyError:
         raise MalformedMessage(f"unknown delivery state {number}") from None

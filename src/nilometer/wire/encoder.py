@@ -9,7 +9,8 @@ array that is being written leaves a :class:`_Rest` in the list, in place of its
 next slice goes on with. The elements of an array may be a :class:`LazySequence`, which makes each when it is
 encoded.
 
-Invariant: the bytes are the same as those of kio's own (slower) writer.
+Invariant: the bytes are the same as those of kio's own (slower) writer, but for texts that say what is wrong
+and are longer than a string may be: they are cut, since no client could read a message with one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from nilometer.wire.building import (
     milliseconds_since_epoch,
     shape_of,
 )
-from nilometer.wire.primitives import NULL_UUID, encode_unsigned, unsigned
+from nilometer.wire.primitives import NULL_UUID, STRING_BYTES_MAX, encode_unsigned, unsigned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,6 +47,9 @@ PIECES_MAX = 2048
 SLICE_BYTES = 256 * 1024
 FEW = 16
 """Arrays of so many elements are not divided."""
+_TEXTS = ("message", "detail")
+"""The last words of the names of fields that say what is wrong, and may quote what clients have sent."""
+_CUT = "…"
 
 _FORMATS = {
     "bool": "?",
@@ -220,8 +224,21 @@ def _value_writer(field: FieldShape, *, flexible: bool) -> Write:
         pack = struct.Struct(">" + _FORMATS[field.kafka_type]).pack
         return lambda pieces, value: pieces.append(pack(value))
     if field.kafka_type in ("string", "bytes", "records"):
-        return _blob_writer(field.kafka_type == "string", flexible=flexible, nullable=field.nullable)
+        is_string = field.kafka_type == "string"
+        write = _blob_writer(is_string, flexible=flexible, nullable=field.nullable)
+        return _text_writer(write) if is_string and field.name.endswith(_TEXTS) else write
     return _OTHERS[field.kafka_type]
+
+
+def _text_writer(write: Write) -> Write:
+    return lambda pieces, value: write(pieces, value and _cut(value))
+
+
+def _cut(text: str) -> str:
+    """Return the text, or the beginning of one that is longer than a string may be."""
+    if 4 * len(text) <= STRING_BYTES_MAX or len(data := text.encode()) <= STRING_BYTES_MAX:
+        return text
+    return data[: STRING_BYTES_MAX - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
 def _blob_writer(is_string: bool, *, flexible: bool, nullable: bool) -> Write:

@@ -164,6 +164,19 @@ class Reader:
         count = self._count()
         return None if count == -1 else tuple(read() for _ in range(count))
 
+    def packed_array(self, row: struct.Struct) -> list[tuple[int, ...]] | None:
+        """Read an array of structures that all have the same size, as :meth:`Writer.packed_array` writes
+        them; if one has tagged fields, nothing is read, and None is returned."""
+        began = self._position
+        count = self._count()
+        if count == -1:
+            raise MalformedMessage("an array that must not be null")
+        rows = list(row.iter_unpack(self._take(count * row.size)))
+        if self.flexible and any(values[-1] for values in rows):
+            self._position = began
+            return None
+        return rows
+
     def _count(self) -> int:
         """Read the number of elements that follow; -1 if there is no array."""
         count = self._unsigned() - 1 if self.flexible else self.int32()

@@ -221,6 +221,30 @@ def test_the_controller_counts_what_any_broker_forwards(tmp_path: Path) -> None:
             assert throttle_ms(refused) > 100_000, address
 
 
+def test_topics_that_are_created_automatically_count_on_every_broker(tmp_path: Path) -> None:
+    """As in Kafka, where the controller counts them for the client. Nothing says so in a response of Metadata:
+    the topic is not there yet."""
+    with NilometerCluster(tmp_path, 2) as cluster:
+        addresses = cluster.bootstrap.split(",")
+        alter(addresses[0], {CLIENT_ID: "creator"}, **{CONTROLLER_MUTATION_RATE: 0.01})
+
+        def errors(client_id: str) -> list[ErrorCode]:
+            found: list[ErrorCode] = []
+            for number, address in enumerate(addresses):
+                with WirePeer(address, client_id) as peer:
+                    name = f"{client_id}-{number}"
+                    asked = (make(ApiKey.METADATA, 12, "MetadataRequestTopic", topic_id=None, name=name),)
+                    fields = {"topics": asked, "allow_auto_topic_creation": True}
+                    found += (topic.error_code for topic in peer.ask(ApiKey.METADATA, 12, **fields).topics)
+            return found
+
+        with WirePeer(addresses[0], "creator") as peer:
+            first = peer.ask(ApiKey.CREATE_TOPICS, 7, **creation("first", 3, 7))
+            assert first.topics[0].error_code == ErrorCode.none
+        assert errors("creator") == [ErrorCode.unknown_topic_or_partition] * 2
+        assert errors("other") == [ErrorCode.none] * 2
+
+
 def is_served(peer: WirePeer) -> bool:
     try:
         return peer.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none

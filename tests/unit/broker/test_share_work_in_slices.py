@@ -4,7 +4,7 @@ release of what a lost connection held, and what is written about many records."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,22 +12,30 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_fetch
+from nilometer.broker.api import share_fetch, share_offsets
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.sharing import persister as persisting
+from nilometer.broker.sharing import share_partitions as share_partitions_module
 from nilometer.broker.sharing.persister import BATCHES_AT_ONCE, DECISION_ELEMENTS, SharePersister
-from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, SharePartitions
+from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedSharePartition, SharePartitions
 from nilometer.broker.turns import ELEMENTS_MAX, LongWork, Turns
 from nilometer.groups.turn import InitializeShareState
 from nilometer.identifiers import TopicIdPartition, topic_id_of
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, StateBatch
-from nilometer.share.partition_events import Write
+from nilometer.share.delivery_state import (
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    StateBatch,
+)
+from nilometer.share.partition_events import Acquired, AcquireMode, Fetched, OffsetRange, ShareSettings, Write
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
+from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
 from nilometer.share.state_shard import StateReply, StateRequest, WriteState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
+from nilometer.wire.large_requests import divide
 from nilometer.wire.messages import RequestHeader, api, decode_response
 
 PARTITIONS = 3 * ELEMENTS_MAX
@@ -151,10 +159,18 @@ def test_a_member_waits_to_be_told_that_there_are_too_many_sessions(monkeypatch:
     assert connection.waits == 1
 
 
+def test_ranges_that_were_acquired_are_made_when_they_are_encoded() -> None:
+    made: list[Acquired] = []
+    fetch = cast(Any, SimpleNamespace(_acquired=made.append))
+    result = share_fetch._Result(acquired=tuple(Acquired(at, at, 1) for at in range(PARTITIONS)))
+    fields = share_fetch._ShareFetch.fields_of(fetch, result)
+    assert (len(cast(Any, fields["acquired_records"])), made) == (PARTITIONS, [])
+
+
 class Held:
     """A share partition, and which members were released."""
 
-    core = object()
+    core = SimpleNamespace(ranges=0)
 
     def __init__(self, released: list[str]) -> None:
         self._released = released
@@ -199,6 +215,83 @@ def test_what_a_lost_connection_held_is_released_before_its_members_come_again()
     asyncio.run(scenario())
 
 
+def led_with_ranges(partitions: SharePartitions, index: int, count: int) -> LedSharePartition:
+    """Return a share partition of which the member ``m`` has locked ``count`` records, each on its own."""
+    log = SimpleNamespace(log_start_offset=0)
+    partition = SimpleNamespace(leader_epoch=0, leader=SimpleNamespace(leader_epoch=0), log=log)
+    key = TopicIdPartition(topic_id_of(TOPIC), index)
+    led = LedSharePartition(partitions, SharePartitionKey("g", *key), cast(Any, partition))
+    partitions._led[key] = {"g": led}
+    by_id = cast(Any, partitions)._replicas
+    by_id.partition_by_raw_id = lambda _, at: partitions._led[key._replace(partition=at)]["g"].partition
+    core = SharePartition(ShareSettings(), SharePartitionState(0, 0, 0, 0))
+    led.use(core)
+    lock(led, count)
+    return led
+
+
+def lock(led: LedSharePartition, count: int) -> int:
+    """Lock more records, each on its own; return how many members hold then."""
+    core = led.core
+    assert core is not None
+    offsets = tuple(OffsetRange(at, at) for at in range(core.end_offset, core.end_offset + count))
+    fetched = Fetched(core.end_offset, offsets)
+    mode = AcquireMode.BATCH_OPTIMIZED
+    _, effects = core.acquire("m", fetched, max_records=count, batch_size=1, mode=mode, now_ms=0)
+    led.carry_out(effects, has_acquired=True)
+    return core.acquired
+
+
+def test_what_members_take_record_by_record_has_a_limit_on_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(share_partitions_module, "RANGES_MAX", 300)
+        monkeypatch.setattr(share_partitions_module, "share_settings", lambda _: ShareSettings())
+        partitions = share_partitions(CountedTurns())
+        one, two, three = (led_with_ranges(partitions, index, 100) for index in range(3))
+        led = await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), 0))
+        assert led is one
+        assert lock(one, 1) == 101
+        few = led_with_ranges(partitions, 3, 10)
+        for index in (0, 3):
+            await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), index))
+        assert lock(one, 1) == 101, "memory is short"
+        assert lock(few, 40) == LOCKS_WHEN_SHORT, "but each may have some"
+        four = led_with_ranges(partitions, 4, 200)
+        assert not any(each.is_dropped for each in (one, two, three, four))
+        five = led_with_ranges(partitions, 5, 200)
+        dropped = [each for each in (one, two, three, few, four, five) if each.is_dropped]
+        assert dropped == [four], "the first of the largest"
+        for each in (one, two, three, five):
+            each.drop()
+        assert partitions._ranges == LOCKS_WHEN_SHORT
+        await partitions.get("g", TopicIdPartition(topic_id_of(TOPIC), 3))
+        assert lock(few, 1) == LOCKS_WHEN_SHORT + 1
+
+    asyncio.run(scenario())
+
+
+def test_what_a_lost_connection_held_record_by_record_is_released_slice_by_slice() -> None:
+    async def scenario() -> None:
+        turns, spawned = CountedTurns(), list[asyncio.Task[None]]()
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+            spawned.append(asyncio.ensure_future(work))
+
+        partitions = share_partitions(turns, SimpleNamespace(spawn=spawn))
+        cast(Any, partitions).persister = SimpleNamespace(write=lambda *_: None)
+        member = MemberKey("g", "m")
+        session = ShareSession(member, None)
+        led = [led_with_ranges(partitions, index, 1_000) for index in range(4)]
+        for one in led:
+            session.partitions[TopicIdPartition(one.key.topic_id, one.key.partition)] = None
+        partitions.release_all([session])
+        await asyncio.gather(*spawned)
+        assert [one.core is not None and one.core.release_member("m") for one in led] == [()] * 4
+        assert turns.waits == 2, "of 4 x 1,001 elements"
+
+    asyncio.run(scenario())
+
+
 class Asked(SharePersister):
     """Its coordinator is asked, and says ``errors`` one after the other."""
 
@@ -232,6 +325,29 @@ def test_many_batches_are_written_some_after_the_others(failing: int) -> None:
     assert max(len(one.batches) for one in writes) <= BATCHES_AT_ONCE
 
 
+def test_others_are_served_while_thousands_of_batches_are_written() -> None:
+    turns, told = CountedTurns(), list[str]()
+
+    def done(error: ErrorCode) -> Generator[int, None, None]:
+        told.append(f"{error.name} after {turns.waits} waits")
+        for _ in range(3):
+            yield ELEMENTS_MAX
+
+    async def scenario() -> None:
+        spawned: list[asyncio.Task[None]] = []
+        persister = Asked(turns)
+        persister._tasks = cast(
+            Any, SimpleNamespace(spawn=lambda work, name: spawned.append(asyncio.ensure_future(work)))
+        )
+        persister.write(KEY, (3, 4), Write(1, batches(*range(8 * ELEMENTS_MAX)), 0, 1), done)
+        await asyncio.gather(*spawned)
+
+    asyncio.run(scenario())
+    before = 8 * ELEMENTS_MAX // BATCHES_AT_ONCE // (1 + ELEMENTS_MAX // BATCHES_AT_ONCE)
+    assert told == [f"none after {before} waits"]
+    assert turns.waits >= before + 3
+
+
 def test_a_write_without_batches_is_written_too() -> None:
     persister = Asked(CountedTurns())
     assert asyncio.run(persister._write_together(KEY, (3, 4), [Write(1, (), 50, 0)])) is NONE
@@ -260,3 +376,44 @@ def test_a_group_begins_its_share_partitions_slice_by_slice() -> None:
     action = InitializeShareState("g", 1, {TOPIC: dict.fromkeys(range(count), -1)})
     result = asyncio.run(persister.carry_out(action))
     assert (len(persister.asked), result.errors, turns.waits) == (count, {}, 10)
+
+
+def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_offsets, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
+    turns, key = CountedTurns(), ApiKey.ALTER_SHARE_GROUP_OFFSETS
+    codec = api(key, 0)
+    parts = tuple(
+        codec.make_request("AlterShareGroupOffsetsRequestPartition", partition_index=index, start_offset=0)
+        for index in range(PARTITIONS)
+    )
+    topics = (codec.make_request("AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=parts),)
+    services = SimpleNamespace(
+        turns=turns,
+        groups=SimpleNamespace(serves_share_groups=True),
+        image=SimpleNamespace(topic=lambda _: None),
+    )
+    body = codec.request(group_id="g", topics=topics)
+    request = Request(
+        RequestHeader(key, 0, 1, "c", 0), body, codec, cast(Any, Connection()), RequestContext()
+    )
+
+    async def run() -> bytes:
+        reply = await share_offsets._alter(cast(Any, services), request)
+        return await wait_whole(cast(Any, reply), turns)
+
+    (topic,) = decode_response(key, 0, asyncio.run(run())[4:])[1].responses
+    assert [part.partition_index for part in topic.partitions] == list(range(PARTITIONS))
+    assert {part.error_code for part in topic.partitions} == {ErrorCode.unknown_topic_or_partition}
+    assert turns.waits >= 2 * PARTITIONS // ELEMENTS_MAX, "in the request, and in the response"
+
+
+def test_groups_whose_offsets_are_described_are_parts_of_their_own_and_each_is_described_twice() -> None:
+    codec = api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1)
+    name = "DescribeShareGroupOffsetsRequestGroup"
+    groups = [codec.make_request(name, group_id=each, topics=None) for each in ("g", "h", "g", "g", "g")]
+    (division,) = share_offsets.DESCRIBE.divisions
+    body = codec.request(groups=tuple(groups))
+    parts = [part for part, _ in divide(body, division) if part is not None]
+    assert [[group.group_id for group in part.groups] for part in parts] == [["g"], ["h"], ["g"]]

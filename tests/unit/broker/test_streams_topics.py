@@ -9,7 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators.streams_topics import TOLD_FOR_MS, StreamsTopics
+from nilometer.broker.coordinators.streams_topics import (
+    CREATED_AT_ONCE,
+    KNOWN_MAX,
+    TOLD_FOR_MS,
+    StreamsTopics,
+)
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.groups.streams_topology import InternalTopic, KeyValue
@@ -83,5 +88,40 @@ def test_a_failure_is_told_for_a_while_and_then_the_topic_is_tried_again(
         world.now_ms += TOLD_FOR_MS
         assert await world.create(topic()) == []
         assert len(world.asked) == 2
+
+    asyncio.run(run())
+
+
+def test_many_topics_are_created_by_several_decisions(caplog: pytest.LogCaptureFixture) -> None:
+    """One line of the log says that some failed; others' topics are created although many have failed."""
+
+    async def run() -> None:
+        world = World()
+        sizes: list[int] = []
+        create = world.create_topics
+
+        async def count(topics: Sequence[NewTopic], _chance: Any, _client: Any) -> Any:
+            sizes.append(len(topics))
+            if topics[0].name == many[CREATED_AT_ONCE].name:
+                raise KafkaError(ErrorCode.not_controller, "It moves.")
+            return await create(topics, _chance, _client)
+
+        world.create_topics = count
+        many = [topic(f"t{number:05}") for number in range(2 * CREATED_AT_ONCE + 1)]
+        assert await world.create(*many) == []
+        assert sizes == [CREATED_AT_ONCE, CREATED_AT_ONCE, 1]
+        failed = dict(await world.create(*many))
+        assert failed == {each.name: "It moves." for each in many[CREATED_AT_ONCE : 2 * CREATED_AT_ONCE]}
+        assert len(caplog.records) == 1
+
+        sizes.clear()
+        await world.create(*(InternalTopic(f"wide{number}", 400, 1, ()) for number in range(5)))
+        assert sizes == [2, 2, 1]
+
+        world.answer = ErrorCode.invalid_replication_factor
+        await world.create(*(topic(f"bad{number}") for number in range(KNOWN_MAX - len(many) - 5)))
+        world.answer, world.asked = ErrorCode.none, []
+        assert await world.create(topic("another")) == []
+        assert [each.name for each in world.asked] == ["another"]
 
     asyncio.run(run())

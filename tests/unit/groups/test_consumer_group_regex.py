@@ -7,6 +7,21 @@ import pytest
 from nilometer.groups.topics import check_topic_regex, matching_topics
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+LARGE = [
+    "|".join(f"orders-of-customer-{number:04}.*" for number in range(1_000)),
+    "|".join(f"(?:log-[0-9]{{4}}-{number})" for number in range(1_000)),
+    "a?" * 1_000,
+    "[a-z]{1,1000}",
+    r"\pL" * 16,
+    r"(\w+-){1,50}\d{4}",
+]
+"""They take little to compile: one that repeats optionally took 2 s, thousands of classes 250 MB."""
+
+
+@pytest.mark.parametrize("regex", LARGE, ids=lambda regex: regex[:20])
+def test_large_expressions_pass_that_are_compiled_at_once(regex: str) -> None:
+    check_topic_regex(regex)
+
 
 @pytest.mark.parametrize("regex", ["orders", "orders-.*", "(a|b)+", "[[:alpha:]]+\\d?", ".*", "(?i)Orders"])
 def test_valid_expressions_pass(regex: str) -> None:
@@ -26,6 +41,11 @@ def test_valid_expressions_pass(regex: str) -> None:
         "(a{1,1000}){1,1000}",
         "a" * 100_000,
         "lone surrogate \udc80",
+        "[a-z]{1,1000}" * 30,
+        "a?" * 10_000,
+        "((a?){1000})" * 10,
+        "(?i)" + "k" * 10_000,
+        r"\pL" * 17,
     ],
 )
 def test_what_re2_does_not_take_is_an_invalid_regular_expression(regex: str) -> None:

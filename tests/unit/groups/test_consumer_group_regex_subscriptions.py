@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from consumer_group_harness import Consumer, ConsumerWorld
 
+from nilometer.groups import topics
+from nilometer.groups.consumer import heartbeat
+from nilometer.groups.consumer.group import ConsumerGroup, Member
+from nilometer.groups.consumer.rebalance import EFFORT_AT_ONCE, MATCHED_TOGETHER
 from nilometer.wire.errors import ErrorCode
 
 
@@ -58,3 +63,61 @@ def test_a_coordinator_that_takes_over_finds_topics_created_meanwhile(world: Con
     world.fail_over()
     reply = world.beat("A", 2)
     assert reply.member_epoch == 3 and "t2" in world.names(reply.assignment or ())
+
+
+def test_many_expressions_are_not_compiled_in_one_turn(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic is created, and each expression of a group is to be matched against its name: 300 of them took
+    a turn of 270 ms."""
+    count = 3 * MATCHED_TOGETHER
+    epochs = {name: world.enter(name, regex=f"t{name}|new.*").member_epoch for name in map(str, range(count))}
+    while world.needed:
+        world.compute()
+    compiled: list[str] = []
+    compile_pattern = topics.compile_pattern
+
+    def compile_and_count(text: str) -> object:
+        compiled.append(text)
+        return compile_pattern(text)
+
+    monkeypatch.setattr(topics, "compile_pattern", compile_and_count)
+    world.create("new", 1)
+    world.beat("0", world.of("0").member_epoch)
+    assert 0 < len(set(compiled)) <= EFFORT_AT_ONCE // 30
+    assert len(world.needed) == 3
+    world.beat("1", world.of("1").member_epoch)
+    assert len(world.needed) == 3, "once"
+    while world.needed:
+        compiled.clear()
+        world.compute()
+        assert len(set(compiled)) <= MATCHED_TOGETHER
+    group = world.consumer_group()
+    assert {regex.topics for regex in group.regexes.values()} == {frozenset({"new"})}
+    assert len(group.regexes) == len(epochs)
+
+
+def test_a_group_has_a_bounded_number_of_expressions(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "REGEXES_MAX", 2)
+    errors = [world.enter(name, regex=regex).error_code for name, regex in zip("ABCD", "tuvu", strict=True)]
+    assert errors == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached, ErrorCode.none]
+
+
+def test_whether_topics_are_read_is_found_once_for_all(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets of thousands of topics expire, or are deleted, of a group of thousands of members."""
+    world.enter("A", "t")
+    world.enter("B", regex="u.*")
+    group, asked = world.consumer_group(), list[str]()
+    topics_of = type(group).topics_of
+
+    def count(self: ConsumerGroup, member: Member) -> frozenset[str]:
+        asked.append(member.member_id)
+        return topics_of(self, member)
+
+    monkeypatch.setattr(ConsumerGroup, "topics_of", count)
+    found = [name for name in ("t", "u", "v", *map(str, range(100))) if group.is_subscribed_to(name)]
+    assert (found, asked) == (["t"], ["A", "B"])

@@ -366,6 +366,16 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                         assert group.owner(topic_id, partition) == member.member_id
 
     @invariant()
+    def what_is_kept_of_the_members_is_theirs(self) -> None:
+        group = self.group()
+        if group is None:
+            return
+        members = group.members.values()
+        assert group.metadata_bytes() == sum(member.bytes() for member in members)
+        for topic in frozenset().union(*map(group.topics_of, members)) | {"unknown"}:
+            assert group.is_subscribed_to(topic) == any(topic in group.topics_of(each) for each in members)
+
+    @invariant()
     def epochs_only_rise_and_follow_one_another(self) -> None:
         group = self.group()
         if group is None:

@@ -119,6 +119,10 @@ class ShareGroupMachine(RuleBasedStateMachine):
             loaded.replay(record)
         again = {each.group_id: cast(ShareGroup, each).hard_state() for each in loaded.groups()}
         assert again == ({} if group is None else {"g": group.hard_state()})
+        if group is not None:
+            held = group.metadata_bytes()
+            members = sum(member.bytes() for member in group.members.values())
+            assert held == members
 
     @invariant()
     def only_partitions_with_a_state_are_assigned(self) -> None:

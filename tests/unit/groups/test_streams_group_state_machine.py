@@ -15,7 +15,7 @@ from nilometer.groups.record_format import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.streams import streams_groups
-from nilometer.groups.streams.group import StreamsGroup
+from nilometer.groups.streams.group import TASK_BYTES, StreamsGroup
 from nilometer.groups.streams.tasks import Tasks
 from nilometer.groups.streams_topology import Subtopology, Task, TopicInfo, Topology
 from nilometer.wire.errors import ErrorCode
@@ -148,6 +148,10 @@ class StreamsGroupMachine(RuleBasedStateMachine):
             loaded.replay(record)
         again = {each.group_id: cast(StreamsGroup, each).hard_state() for each in loaded.groups()}
         assert again == ({} if group is None else {"g": group.hard_state()})
+        if group is not None:
+            held = group.metadata_bytes() - TASK_BYTES * group.tasks_with_room
+            members = sum(member.bytes() for member in group.members.values())
+            assert held == members + (0 if group.topology is None else group.topology.bytes())
 
     @invariant()
     def no_task_is_active_twice(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import pytest
@@ -42,6 +43,9 @@ class Others:
     running: frozenset[Task] = frozenset()
     running_here: frozenset[Task] = frozenset()
     replicas_here: frozenset[Task] = frozenset()
+
+    def held(self, tasks: Set[Task]) -> Set[Task]:
+        return tasks & (self.running | self.running_here | self.replicas_here)
 
     def run(self, task: Task) -> bool:
         return task in self.running | self.running_here

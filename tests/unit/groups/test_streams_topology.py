@@ -119,12 +119,12 @@ def test_a_joined_topic_that_the_application_writes_to_as_well_is_no_repartition
 
 
 def test_a_short_topology_has_no_more_tasks_than_can_be_handed_out() -> None:
-    half = TASKS_MAX // 2
+    half = TASKS_MAX // 2 - 1  # the subtopologies are named, too
     two = Subtopology("0", ("a",)), Subtopology("1", ("a",))
     assert configured(*two, a=half).is_ready
     found = configured(*two, a=half + 1)
     assert found.status is Status.INCORRECTLY_PARTITIONED_TOPICS
-    assert found.detail.startswith(f"The topology has {TASKS_MAX + 2} tasks ")
+    assert found.detail.startswith(f"The topology has {TASKS_MAX} tasks ")
     assert not found.subtopologies
 
 

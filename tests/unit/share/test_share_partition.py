@@ -18,7 +18,7 @@ from share_partition_harness import (
 )
 
 from nilometer.invariants import InvariantBroken
-from nilometer.share.delivery_state import NO_START_OFFSET, DeliveryState, StateBatch
+from nilometer.share.delivery_state import NO_START_OFFSET, DeliveryState, SharePartitionState, StateBatch
 from nilometer.share.partition_events import (
     Acknowledgement,
     AcknowledgementBatch,
@@ -27,7 +27,7 @@ from nilometer.share.partition_events import (
     ShareSettings,
     Write,
 )
-from nilometer.share.share_partition import LOCKS_PER_TURN, RUNS_PER_STEP
+from nilometer.share.share_partition import LOCKS_PER_TURN, RUNS_PER_STEP, SPANS_PER_STEP, SharePartition
 from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ARCHIVED
@@ -466,6 +466,12 @@ class TestInSteps:
     def batches(self, *kinds: int) -> list[AcknowledgementBatch]:
         return [AcknowledgementBatch(at, at, (kinds[at % len(kinds)],)) for at in range(self.RUNS)]
 
+    def acknowledged(self, leader: Leader, *batches: AcknowledgementBatch) -> int:
+        """Return the change that waits until it is written."""
+        (write,) = leader.partition.acknowledge("a", batches, 0).effects
+        assert isinstance(write, Write)
+        return write.change
+
     def end_of(self, steps: Generator[int, None, Acknowledgement]) -> Acknowledgement:
         while True:
             try:
@@ -483,6 +489,43 @@ class TestInSteps:
         in_steps.partition.on_written(write.change, ok=True)
         assert in_steps.state == at_once.state
         assert write.batches == at_once.writes[0].batches
+
+    def test_what_was_written_takes_effect_in_steps(self) -> None:
+        for ok in (True, False):
+            in_steps, at_once = self.leader(), self.leader()
+            for leader in (in_steps, at_once):
+                change = self.acknowledged(leader, *self.batches(ACCEPT, RELEASE))
+            steps = in_steps.partition.on_written_in_steps(change, ok)
+            assert next(steps) == SPANS_PER_STEP
+            assert in_steps.partition.start_offset == 0
+            at_once.partition.on_written(change, ok)
+            assert list(steps) == []
+            assert in_steps.state == at_once.state
+            assert in_steps.partition.view(1_000) == at_once.partition.view(1_000)
+
+    def test_a_member_may_leave_while_what_it_said_takes_effect(self) -> None:
+        leader = self.leader()
+        change = self.acknowledged(leader, *self.batches(RELEASE, REJECT)[:-1])
+        steps = leader.partition.on_written_in_steps(change, True)
+        next(steps)
+        (write,) = leader.partition.release_member("a")
+        assert isinstance(write, Write)
+        assert [batch.first_offset for batch in write.batches] == [self.RUNS - 1]
+        assert list(steps) == []
+        assert leader.partition.acquired == 1
+
+    def test_a_state_is_loaded_in_steps(self) -> None:
+        leader = self.leader()
+        leader.acknowledge_all(*self.batches(RELEASE, REJECT))
+        state = SharePartitionState(1, 1, 0, 0, leader.writes[0].batches)
+        settings = leader.partition.settings
+        steps = SharePartition.in_steps(settings, state)
+        assert next(steps) == SPANS_PER_STEP
+        with pytest.raises(StopIteration) as done:
+            next(steps)
+        loaded = done.value.value
+        assert loaded.view(1_000) == SharePartition(settings, state).view(1_000)
+        assert loaded.ranges == self.RUNS
 
     def test_types_of_one_batch_are_runs_too(self) -> None:
         leader = self.leader()

@@ -97,6 +97,14 @@ def test_damaged_values_are_malformed(value: bytes) -> None:
         decode_record(bytes.fromhex("0001" + KEY_BYTES), value)
 
 
+def test_tagged_fields_of_a_later_version_are_left_out() -> None:
+    record, _, value = KAFKAS_BYTES["update"]
+    assert value is not None
+    tagged = value.replace("0000000000000081020003" + "00", "0000000000000081020003" + "01050100")
+    assert tagged != value
+    assert decode_record(bytes.fromhex("0001" + KEY_BYTES), bytes.fromhex(tagged)) == record
+
+
 def test_an_update_changes_what_it_has() -> None:
     state = SharePartitionState(3, 4, 105, 11, BATCHES)
     after = merged(state, ShareUpdate(KEY, 7, 5, 115, 12, (StateBatch(131, 135, D, 1),)))

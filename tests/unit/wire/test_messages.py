@@ -17,6 +17,7 @@ from nilometer.wire.messages import (
     encode_unsupported_api_versions,
     supported_versions,
 )
+from nilometer.wire.primitives import STRING_BYTES_MAX
 
 EVERY_VERSION = [
     (key, version)
@@ -94,3 +95,27 @@ def test_unknown_tagged_fields_are_ignored() -> None:
     assert request == decode_request(frame)[1]
     assert build(codec.request_type, topics=None).topics is None
     assert header.client_id == "x"
+
+
+@pytest.mark.parametrize("length", [STRING_BYTES_MAX, STRING_BYTES_MAX + 1, 2 * STRING_BYTES_MAX])
+@pytest.mark.parametrize("letter", ["m", "é", "€"])
+@pytest.mark.parametrize("key", [ApiKey.CREATE_ACLS, ApiKey.STREAMS_GROUP_HEARTBEAT])
+def test_a_text_that_quotes_long_names_is_cut_so_that_clients_can_read_it(
+    letter: str, length: int, key: ApiKey
+) -> None:
+    """In both encodings of strings."""
+    codec, text = api(key, 1), letter * length
+    if key is ApiKey.CREATE_ACLS:
+        results = (codec.make("AclCreationResult", error_code=ErrorCode.invalid_request, error_message=text),)
+        frame = encode_response(1, key, 1, codec.response(results=results))
+        read = decode_response(key, 1, frame[4:])[1].results[0].error_message
+    else:
+        status = (codec.make("Status", status_code=4, status_detail=text),)
+        frame = encode_response(1, key, 1, codec.response(status=status))
+        read = decode_response(key, 1, frame[4:])[1].status[0].status_detail
+    if len(text.encode()) <= STRING_BYTES_MAX:
+        assert read == text
+    else:
+        assert read.endswith("…")
+        assert text.startswith(read[:-1])
+        assert STRING_BYTES_MAX - 4 < len(read.encode()) <= STRING_BYTES_MAX

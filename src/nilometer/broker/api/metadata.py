@@ -185,7 +185,9 @@ def _missing_names(services: Services, request: Request) -> tuple[list[str], Err
 async def _create_then_respond(
     services: Services, request: Request, missing: Sequence[str], refused: Errors
 ) -> Reply:
-    client = RequestingClient(request.header.client_id, request.context)
+    client_id, context = request.header.client_id, request.context
+    quota = services.client_quotas.mutations(context, client_id, strict=True)
+    client = RequestingClient(client_id, context, quota)
     errors = await create_missing_topics(services, missing, client)
     return _respond(services, request, {**refused, **errors})
 

@@ -558,7 +558,7 @@ class _ShareFetch(_Asked):
             "acknowledge_error_code": int(result.acknowledge_error),
             "acknowledge_error_message": None,
             "records": bytes(result.records),
-            "acquired_records": tuple(map(self._acquired, result.acquired)),
+            "acquired_records": LazySequence(self._acquired, result.acquired),
         }
 
     def _acquired(self, one: Acquired) -> Message:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import Topic
 from nilometer.groups.requests import (
@@ -28,8 +30,9 @@ from nilometer.share.state_shard import ReadSummary, StateReply
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, ErrorCode
-from nilometer.wire.large_requests import Division
+from nilometer.wire.large_requests import Division, Repeated
 
 UNKNOWN_LAG = -1
 LAG_SINCE = 1
@@ -114,9 +117,10 @@ async def _describe_topics(
         if not _may_use(services, request, Operation.DESCRIBE, name):
             if topic is not None and not partitions:
                 continue
-            parts = [_failed(request, index, ErrorCode.topic_authorization_failed) for index in partitions]
+            denied = ErrorCode.topic_authorization_failed
+            parts: Sequence[Message] = LazySequence(partial(_failed_with, request, denied), partitions)
         elif topic is None:
-            parts = [_described(request, index, NO_START_OFFSET, 0, UNKNOWN_LAG) for index in partitions]
+            parts = LazySequence(partial(_without_state, request), partitions)
         else:
             known = initialized.get(uuid_from_text(topic.id), frozenset())
             parts = await _describe_partitions(services, request, group_id, topic, partitions, known)
@@ -125,7 +129,7 @@ async def _describe_topics(
                 "DescribeShareGroupOffsetsResponseTopic",
                 topic_name=name,
                 topic_id=None if topic is None else uuid_from_text(topic.id),
-                partitions=tuple(parts),
+                partitions=parts,
             )
         )
     return tuple(described)
@@ -138,7 +142,8 @@ async def _describe_partitions(
     topic: Topic,
     partitions: Sequence[int],
     known: frozenset[int],
-) -> list[Message]:
+) -> Sequence[Message]:
+    """Return the partitions of the response, which are made when they are encoded."""
     replies: dict[int, StateReply] = {}
     with_state = [index for index in partitions if index in known]
     for first in range(0, len(with_state), ASKED_AT_ONCE):
@@ -152,25 +157,30 @@ async def _describe_partitions(
     ends: Mapping[TopicPartition, int] = {}
     if request.version >= LAG_SINCE:
         ends = await services.end_offsets.of(TopicPartition(topic.name, index) for index in with_state)
-    parts: list[Message] = []
-    for index in partitions:
-        reply = replies.get(index)
-        if reply is None:
-            parts.append(_described(request, index, NO_START_OFFSET, 0, UNKNOWN_LAG))
-        elif reply.error is not NONE or reply.state is None:
-            parts.append(_failed(request, index, reply.error, reply.message))
-        else:
-            state = reply.state
-            end = ends.get(TopicPartition(topic.name, index))
-            lag = UNKNOWN_LAG
-            if (
-                end is not None
-                and state.start_offset != NO_START_OFFSET
-                and state.delivery_complete_count != UNKNOWN_COUNT
-            ):
-                lag = max(0, end - state.start_offset - state.delivery_complete_count)
-            parts.append(_described(request, index, state.start_offset, state.leader_epoch, lag))
-    return parts
+    return LazySequence(partial(_state_of, request, topic.name, replies, ends), partitions)
+
+
+def _state_of(
+    request: Request,
+    topic: str,
+    replies: Mapping[int, StateReply],
+    ends: Mapping[TopicPartition, int],
+    index: int,
+) -> Message:
+    reply = replies.get(index)
+    if reply is None:
+        return _without_state(request, index)
+    if reply.error is not NONE or reply.state is None:
+        return _failed(request, index, reply.error, reply.message)
+    state, lag, end = reply.state, UNKNOWN_LAG, ends.get(TopicPartition(topic, index))
+    is_known = state.start_offset != NO_START_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT
+    if end is not None and is_known:
+        lag = max(0, end - state.start_offset - state.delivery_complete_count)
+    return _described(request, index, state.start_offset, state.leader_epoch, lag)
+
+
+def _without_state(request: Request, index: int) -> Message:
+    return _described(request, index, NO_START_OFFSET, 0, UNKNOWN_LAG)
 
 
 def _described(request: Request, index: int, start_offset: int, leader_epoch: int, lag: int) -> Message:
@@ -197,6 +207,10 @@ def _failed(request: Request, index: int, error: ErrorCode, message: str | None 
     )
 
 
+def _failed_with(request: Request, error: ErrorCode, index: int) -> Message:
+    return _failed(request, index, error)
+
+
 # ── AlterShareGroupOffsets ──────────────────────────────────────────────────────────────────────
 def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
     return spawn(services, _alter(services, request), "AlterShareGroupOffsets")
@@ -207,6 +221,7 @@ async def _alter(services: Services, request: Request) -> Reply:
     error, message = _why_not(services, request, Operation.READ, body.group_id), None
     errors: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[UUID, dict[int, int]] = {}
+    work = LongWork(services.turns)
     if error is NONE:
         for topic in body.topics:
             found = services.image.topic(topic.topic_name)
@@ -220,6 +235,7 @@ async def _alter(services: Services, request: Request) -> Reply:
                 else:
                     of_topic = offsets.setdefault(uuid_from_text(found.id), {})
                     of_topic[part.partition_index] = part.start_offset
+                await work.step(1)
         if offsets:
             reply = await _ask(services, AlterShareGroupOffsets(body.group_id, offsets))
             error, message = reply.error_code, reply.error_message
@@ -249,15 +265,18 @@ def _altered(
         "AlterShareGroupOffsetsResponseTopic",
         topic_name=topic.topic_name,
         topic_id=None if found is None else uuid_from_text(found.id),
-        partitions=tuple(
-            request.make(
-                "AlterShareGroupOffsetsResponsePartition",
-                partition_index=part.partition_index,
-                error_code=errors.get((topic.topic_name, part.partition_index), NONE),
-                error_message=None,
-            )
-            for part in topic.partitions
-        ),
+        partitions=LazySequence(partial(_altered_one, request, topic.topic_name, errors), topic.partitions),
+    )
+
+
+def _altered_one(
+    request: Request, topic: str, errors: Mapping[tuple[str, int], ErrorCode], part: Message
+) -> Message:
+    return request.make(
+        "AlterShareGroupOffsetsResponsePartition",
+        partition_index=part.partition_index,
+        error_code=errors.get((topic, part.partition_index), NONE),
+        error_message=None,
     )
 
 
@@ -316,7 +335,7 @@ DESCRIBE = ApiSpec(
     versions=(0, 1),
     handle=handle_describe,
     rights=(Right(Operation.DESCRIBE, ResourceType.GROUP), Right(Operation.DESCRIBE, ResourceType.TOPIC)),
-    divisions=(Division(("groups",), ("groups",)),),
+    divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
 )
 ALTER = ApiSpec(
     key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,

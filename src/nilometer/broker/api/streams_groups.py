@@ -324,8 +324,8 @@ def _member(request: Request, member: DescribedStreamsMember) -> Message:
     )
 
 
-def _offsets(request: Request, offsets: Iterable[TaskOffset]) -> tuple[Message, ...]:
-    return tuple(request.make("TaskOffset", **asdict(each)) for each in offsets)
+def _offsets(request: Request, offsets: Sequence[TaskOffset]) -> Sequence[Message]:
+    return LazySequence(lambda each: request.make("TaskOffset", **asdict(each)), offsets)
 
 
 def _assignment(request: Request, assignment: msgspec.Struct) -> Message:

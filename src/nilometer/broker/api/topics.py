@@ -371,7 +371,8 @@ async def create_missing_topics(
     """Create topics with the broker's defaults for ``client``; return the errors of those that could not be
     created.
 
-    If there are too few brokers for a topic's replicas, its clients get a retriable error and try again.
+    If there are too few brokers for a topic's replicas, or the client's quota is used up, its clients get a
+    retriable error and try again.
     """
     unique = list(dict.fromkeys(names))
     topics = [_new_topic(services, name) for name in unique]
@@ -384,7 +385,11 @@ async def create_missing_topics(
         return dict.fromkeys(unique, error.code)
     except CoordinationError:
         return dict.fromkeys(unique, ErrorCode.unknown_topic_or_partition)
-    return {name: error for name, error in errors.items() if error not in _CREATED_OR_EXISTS}
+    return {
+        name: ErrorCode.unknown_topic_or_partition if error is ErrorCode.throttling_quota_exceeded else error
+        for name, error in errors.items()
+        if error not in _CREATED_OR_EXISTS
+    }
 
 
 def _new_topic(services: Services, name: str) -> NewTopic | None:

@@ -18,6 +18,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.configs import InheritedOf, nothing_inherited
 from nilometer.cluster.controller.decision import OK, Decision, Outcome
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
@@ -144,10 +145,14 @@ AUTO_CREATION_VERSION = 7
 
 
 class PartitionQuota(Protocol):
-    """A client's quota for the partitions that are created for it, in one decision."""
+    """A client's quota for the partitions that are created for it."""
 
     def begin(self) -> None:
-        """Take back what an earlier decision took: only the last one counts."""
+        """Take back what was taken since the last :meth:`keep`: a decision may be made again."""
+        ...
+
+    def keep(self) -> None:
+        """The decision is in force; another one may follow."""
         ...
 
     def take(self, partitions: int) -> None:
@@ -166,9 +171,16 @@ class RequestingClient(NamedTuple):
 
 class ControllerLink:
     def __init__(
-        self, broker_id: int, controller: Controller, channel: ControllerChannel, metadata: MetadataLog
+        self,
+        broker_id: int,
+        controller: Controller,
+        channel: ControllerChannel,
+        metadata: MetadataLog,
+        inherited_of: InheritedOf = nothing_inherited,
     ) -> None:
+        """``inherited_of``: what topics inherit from the settings of a broker."""
         self._broker_id = BrokerId(broker_id)
+        self._inherited_of = inherited_of
         self._controller = controller
         self._channel = channel
         self._metadata = metadata
@@ -236,10 +248,13 @@ class ControllerLink:
                     config_definition=TOPIC_CONFIG,
                     chance=chance,
                     defaults=TopicDefaults(),
+                    inherited_of=self._inherited_of,
                     take_quota=without_quota if quota is None else quota.take,
                 )
 
             created = await self._controller.decide(decide, cause)
+            if quota is not None:
+                quota.keep()
             return {topic.name: topic.outcome.error for topic in created}
         if client is None:
             response = await self._channel.call(

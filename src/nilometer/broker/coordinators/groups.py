@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -54,11 +55,12 @@ from nilometer.groups.turn import (
     DeleteShareState,
     GroupAction,
     InitializeShareState,
+    MatchesNeeded,
     RebalanceNote,
     ShareStateAction,
     ShareStateResult,
 )
-from nilometer.runtime import Runtime
+from nilometer.runtime import Disk, Runtime
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 
@@ -95,9 +97,9 @@ GROUP_ID_MAX = 1_024
 """Characters of the id of a group that is created: each offset that it commits is a record with the id."""
 METADATA_BYTES_MAX = 64 * 1024 * 1024
 """Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
-with them: protocols and assignments of classic members, names of topics that others subscribe to, and what
-else clients choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A
-member for which there is no room may not join."""
+with them: protocols and assignments of classic members, names of topics that others subscribe to, tasks of
+streams groups, and what else clients choose. They stay in memory while their members do, up to
+``group.max.session.timeout.ms``. A member for which there is no room may not join."""
 ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
 """Of the members of one group together, as its leader sends them. They are written as one record."""
 COUNTING_PAUSE = 20
@@ -107,6 +109,67 @@ ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult
 """Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
 
 GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
+
+
+class Computations:
+    """What is computed for groups on other threads: one target assignment, and one match of an expression, at
+    a time, since threads are left for the disks.
+
+    A group has one assignment at most that is computed or waits, and the first that waits is the next: so
+    each waits for one of every other group. Of expressions, clients may have any number matched that take
+    seconds each: no assignment waits for them, and those that take less go first.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._assigning, self._matching = _OneAtATime(), _OneAtATime()
+
+    async def run(self, needed: Computation, is_wanted: Callable[[], bool]) -> asyncio.Future[object] | None:
+        """Compute it when it is its turn; return the future that has the result or the error. None if it is
+        not wanted any more."""
+        is_match = isinstance(needed, MatchesNeeded)
+        queue = self._matching if is_match else self._assigning
+        await queue.wait(needed.weight if is_match else 0)
+        try:
+            if not is_wanted():
+                return None
+            compute = cast("Callable[[], object]", needed.compute)
+            computing = asyncio.ensure_future(self._disk.offload(compute))
+            await asyncio.wait([computing])
+            return computing
+        finally:
+            queue.end()
+
+
+class _OneAtATime:
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap: by weight, and by when they came."""
+        self._count = 0
+        self._is_taken = False
+
+    async def wait(self, weight: int) -> None:
+        """Wait for a turn; :meth:`end` must follow."""
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        self._count += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heappush(self._waiting, (weight, self._count, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.end()
+            raise
+
+    def end(self) -> None:
+        while self._waiting:
+            _, _, turn = heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False
 
 
 class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord, GroupAction]):
@@ -145,8 +208,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
         self._next_count_us = 0
-        self._computing = asyncio.Lock()
-        """Held while something is computed: other threads are left for the disks."""
+        self._computations = Computations(runtime.disk)
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -178,7 +240,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def _make_shard(self) -> GroupShard:
         from nilometer.groups.shard import GroupShard
 
-        return GroupShard(self._config.groups, self._new_member_id, self._metadata.image)
+        return GroupShard(self._config.groups, self._new_member_id, self._metadata.image, self._has_room)
 
     def _check(self, key: str, request: GroupRequest) -> ErrorCode:
         if not key and isinstance(request, _OF_NAMED_GROUPS):
@@ -228,13 +290,8 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     async def _compute(self, shell: GroupShell, needed: Computation) -> None:
         """Compute what a shard needs on another thread, and pass it to the shard."""
         shard, clock = cast("GroupShard", shell.shard), self._runtime.clock
-        async with self._computing:
-            if shell.shard is not shard:
-                return
-            compute: Callable[[], object] = needed.compute
-            computing = asyncio.ensure_future(self._runtime.disk.offload(compute))
-            await asyncio.wait([computing])
-        if shell.shard is shard:
+        computing = await self._computations.run(needed, lambda: shell.shard is shard)
+        if computing is not None and shell.shard is shard:
             shell.carry_out(
                 lambda: shard.on_computed(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
             )

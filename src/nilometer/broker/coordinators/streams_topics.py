@@ -5,7 +5,7 @@ them. No heartbeat waits for it: a later one finds the topics, or is told why th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from nilometer.broker.control.controller_link import ControllerLink, RequestingC
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.coordination.store import CoordinationError
-from nilometer.groups.streams_topology import InternalTopic
+from nilometer.groups.streams_topology import InternalTopic, listed
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -27,6 +27,9 @@ KNOWN_MAX: Final = 10_000
 """So many topics may be in creation, or have failed a short time ago."""
 TOLD_FOR_MS: Final = 10_000
 """Members are told for this long why a topic could not be created; then it is tried again."""
+CREATED_AT_ONCE: Final = 64
+PARTITIONS_AT_ONCE: Final = 1_000
+"""So many topics with so many partitions, or one, are created by one decision of the controller."""
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
@@ -62,23 +65,31 @@ class StreamsTopics:
                 due.append(topic)
             elif attempt.why:
                 failed.append((topic.name, attempt.why))
-        if due and self._has_room(len(due), now_ms):
+        if due and self._has_room(len(due)):
             self._attempts |= {topic.name: _Attempt(now_ms) for topic in due}
             self._tasks.spawn(self._create(due, client), name="creating topics of streams groups")
         return failed
 
-    def _has_room(self, count: int, now_ms: int) -> bool:
+    def _has_room(self, count: int) -> bool:
+        """Return whether so many more may be in creation. What is over makes room for it, outdated or not, so
+        that no client's failures keep the topics of others from being created."""
         if len(self._attempts) + count > KNOWN_MAX:
-            outdated = [
-                name
-                for name, attempt in self._attempts.items()
-                if attempt.is_over and now_ms >= attempt.began_ms + TOLD_FOR_MS
-            ]
-            for name in outdated:
+            over = [name for name, attempt in self._attempts.items() if attempt.is_over]
+            for name in over:
                 del self._attempts[name]
         return len(self._attempts) + count <= KNOWN_MAX
 
     async def _create(self, topics: Sequence[InternalTopic], client: RequestingClient) -> None:
+        """Create the topics, some after the others: each decision of the controller is one turn."""
+        try:
+            for some in _portions(topics):
+                await self._create_some(some, client)
+        finally:
+            for topic in topics:  # a topic that stays in creation is never created
+                if not self._attempts[topic.name].is_over:
+                    del self._attempts[topic.name]
+
+    async def _create_some(self, topics: Sequence[InternalTopic], client: RequestingClient) -> None:
         errors = {topic.name: ErrorCode.unknown_server_error.name.upper() for topic in topics}
         try:
             codes = await self._link.create_topics(
@@ -91,15 +102,17 @@ class StreamsTopics:
             errors = {topic.name: error.message or error.code.name.upper() for topic in topics}
         except CoordinationError as error:
             errors = {topic.name: str(error) for topic in topics}
-        finally:  # whatever has failed: a topic that stays in creation is never created
+        finally:  # whatever has failed
             self._note(topics, errors)
 
     def _note(self, topics: Sequence[InternalTopic], errors: Mapping[str, str]) -> None:
         for topic in topics:
             why = errors.get(topic.name, "")
             self._attempts[topic.name] = _Attempt(self._runtime.clock.monotonic_ms(), why, is_over=True)
-            if why:
-                logger.warning("Topic %s of a streams group could not be created: %s", topic.name, why)
+        failed = [topic.name for topic in topics if topic.name in errors]
+        if failed:
+            why = errors[failed[0]]
+            logger.warning("Topics of a streams group could not be created: %s: %s", listed(failed), why)
 
     def _new(self, topic: InternalTopic) -> NewTopic:
         factor = topic.replication_factor
@@ -109,3 +122,15 @@ class StreamsTopics:
             replication_factor=self._replication_factor if factor in DEFAULT_REPLICATION_FACTORS else factor,
             configs={each.key: each.value for each in topic.topic_configs},
         )
+
+
+def _portions(topics: Sequence[InternalTopic]) -> Iterator[list[InternalTopic]]:
+    portion: list[InternalTopic] = []
+    partitions = 0
+    for topic in topics:
+        partitions += topic.partitions
+        if portion and (len(portion) >= CREATED_AT_ONCE or partitions > PARTITIONS_AT_ONCE):
+            yield portion
+            portion, partitions = [], topic.partitions
+        portion.append(topic)
+    yield portion

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from nilometer.broker.control.broker_peers import PeerConnections
@@ -75,6 +75,10 @@ AWAY = frozenset(
 _FIRST = attrgetter("first_offset")
 
 
+Done: TypeAlias = Callable[[ErrorCode], Generator[int, None, None]]
+"""Called once with the error of a write; yields how many elements it has gone through since."""
+
+
 class _Asked(NamedTuple):
     request: StateRequest
     reply: asyncio.Future[StateReply]
@@ -83,7 +87,7 @@ class _Asked(NamedTuple):
 class _Writing(NamedTuple):
     epochs: tuple[int, int]
     write: Write
-    done: Callable[[ErrorCode], None]
+    done: Done
 
 
 class SharePersister:
@@ -116,12 +120,10 @@ class SharePersister:
             raise KafkaError(reply.error, reply.message or f"the state of {coordinator_key(key)}")
         return reply.state
 
-    def write(
-        self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Callable[[ErrorCode], None]
-    ) -> None:
+    def write(self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Done) -> None:
         """Write after all earlier writes of ``key``.
 
-        ``epochs``: of the state, and of the leader. ``done`` is called once, in a later iteration of the
+        ``epochs``: of the state, and of the leader. ``done`` is called in a later iteration of the
         event loop.
         """
         waiting = self._writes.get(key)
@@ -138,8 +140,10 @@ class SharePersister:
                 taken = [one for one in self._writes[key] if one.epochs == epochs]
                 self._writes[key] = [one for one in self._writes[key] if one.epochs != epochs]
                 error = await self._write_together(key, epochs, [one.write for one in taken])
+                work = LongWork(self._turns)
                 for one in taken:
-                    one.done(error)
+                    await work.go_through(one.done(error))
+                    await work.step(1)
         finally:
             del self._writes[key]
 
@@ -152,7 +156,7 @@ class SharePersister:
         response to the whole had been lost.
         """
         batches = sorted((batch for one in writes for batch in one.batches), key=_FIRST)
-        newest = writes[-1]
+        newest, work = writes[-1], LongWork(self._turns)
         for first in range(0, len(batches) or 1, BATCHES_AT_ONCE):
             reply = await self.ask(
                 WriteState(
@@ -165,6 +169,7 @@ class SharePersister:
             )
             if reply.error is not NONE:
                 return reply.error
+            await work.step(BATCHES_AT_ONCE)
         return NONE
 
     async def carry_out(self, action: InitializeShareState | DeleteShareState) -> ShareStateResult:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
-from nilometer.broker.sharing.persister import AWAY, SharePersister
+from nilometer.broker.sharing.persister import AWAY, Done, SharePersister
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.groups.settings import ShareGroupConfig
@@ -46,8 +46,12 @@ logger = logging.getLogger("nilometer.broker.sharing")
 
 SHARE_PARTITIONS_MAX = 20_000
 """So many are kept on a broker; a further one is not loaded."""
+RANGES_MAX = 200_000
+"""So many ranges of alike records the share partitions have together before few more records are locked. One
+takes some 300 bytes; as long as members acknowledge in order, a share partition has a few."""
 RELEASED_AT_ONCE = 256
-"""So many share partitions of a lost connection are released at once, more slice by slice."""
+"""So many share partitions of a lost connection, and ranges of theirs, are released at once, more slice by
+slice."""
 _TAKEN_OVER = (ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch)
 _TOLD = (
     NONE,
@@ -79,6 +83,7 @@ class LedSharePartition:
         "_burying",
         "_has_resumed",
         "_host",
+        "_ranges",
         "_timer",
         "_writes",
         "core",
@@ -108,6 +113,8 @@ class LedSharePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._writes = 0
         """How many are under way."""
+        self._ranges = 0
+        """How many ranges of its core are counted."""
         self._burying = 0
         """How many offsets are archiving while their dead letters are written."""
         self._has_resumed = False
@@ -143,6 +150,7 @@ class LedSharePartition:
             return ErrorCode.not_leader_or_follower
         if error is not NONE:
             self._schedule()
+            self._note_ranges()
             return error
         self._host.counts.note_acknowledged(batches)
         answer: ErrorCode | asyncio.Future[ErrorCode] = NONE
@@ -173,6 +181,12 @@ class LedSharePartition:
             return
         if self.core is None or self.core.next_deadline_ms() is None:
             self._host.drop(self)
+
+    def use(self, core: SharePartition) -> None:
+        """It is loaded."""
+        self.core = core
+        core.on_log_start_moved(self.partition.log.log_start_offset)
+        self._note_ranges()
 
     def resume(self) -> None:
         """Once it is loaded, do what an earlier leader has left to do."""
@@ -207,6 +221,19 @@ class LedSharePartition:
         if not has_acquired and core.can_acquire():
             self.wake_up()
         self._schedule()
+        self._note_ranges()
+
+    def _note_ranges(self) -> None:
+        """Have counted how many ranges it has now."""
+        before, self._ranges = self._ranges, 0 if self.core is None or self.is_dropped else self.core.ranges
+        if self._ranges != before:
+            self._host.note_ranges(self._ranges - before)
+
+    @property
+    def droppable_ranges(self) -> int:
+        """How many ranges are forgotten if it is dropped; 0 while something is written, which a state that is
+        read again could lack."""
+        return 0 if self._writes or self._burying else self._ranges
 
     def _bury(self, dead: Sequence[Dead]) -> None:
         """Count what no member accepted, and have its dead letters written."""
@@ -242,6 +269,7 @@ class LedSharePartition:
     def drop(self) -> None:
         """Forget the state: who waits gets an error, and the next fetch reads it again where it is led."""
         self.is_dropped = True
+        self._note_ranges()
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._acknowledging = self._acknowledging, {}
@@ -253,17 +281,20 @@ class LedSharePartition:
 
     # --- what is written
 
-    def _on_written(self, change: int) -> Callable[[ErrorCode], None]:
+    def _on_written(self, change: int) -> Done:
         return lambda error: self._written(change, error)
 
-    def _written(self, change: int, error: ErrorCode) -> None:
+    def _written(self, change: int, error: ErrorCode) -> Generator[int, None, None]:
+        effects: Sequence[Effect] = ()
+        if self.core is not None and not self.is_dropped:
+            effects = yield from self.core.on_written_in_steps(change, error is NONE)
         self._writes -= 1
         waiting = self._acknowledging.pop(change, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(acknowledgement_error(error))
         if self.is_dropped or self.core is None:
             return
-        self.carry_out(self.core.on_written(change, error is NONE))
+        self.carry_out(effects)
         if error is not NONE:
             logger.info("The state of %s was not written: %s", self, error.name)
             if error not in AWAY:
@@ -319,6 +350,8 @@ class SharePartitions:
         self._led: dict[TopicIdPartition, dict[str, LedSharePartition]] = {}
         """By partition, and by group."""
         self._count = 0
+        self._ranges = 0
+        """Of all of them, about."""
         self._turns = turns
         self._releasing: dict[MemberKey, asyncio.Future[None]] = {}
         """The members whose former sessions still hold records."""
@@ -335,6 +368,28 @@ class SharePartitions:
         """Return the share partition if it is loaded."""
         one = self._led.get(key, {}).get(group_id)
         return one if one is not None and one.core is not None else None
+
+    def note_ranges(self, more: int) -> None:
+        """Note that there are so many more ranges of alike records, or fewer.
+
+        Members decide how many there are: records that they take one by one, and of which they say different
+        things, are ranges of their own. Above ``RANGES_MAX`` few more records are locked; above twice as many
+        the share partition that has most is dropped, as if another broker led it now: its records are
+        delivered again.
+        """
+        self._ranges += more
+        if more > 0 and self._ranges > 2 * RANGES_MAX:
+            largest = max(self, key=lambda one: one.droppable_ranges)
+            if ranges := largest.droppable_ranges:
+                logger.warning(
+                    "The state of %s is forgotten, and its records are delivered again: it has %d of %d "
+                    "ranges of records in flight on this broker, of which there may be %d",
+                    largest,
+                    ranges,
+                    self._ranges,
+                    2 * RANGES_MAX,
+                )
+                self.drop(largest)
 
     def begin(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
         """Return the share partition; one that was not loaded begins to be. Raises KafkaError."""
@@ -377,6 +432,7 @@ class SharePartitions:
         settings = share_settings(self._settings_of(group_id))
         if one.core.settings != settings:
             one.core.settings = settings
+        one.core.is_memory_short = self._ranges > RANGES_MAX
         one.resume()
         return one
 
@@ -387,8 +443,9 @@ class SharePartitions:
         released = self._releasing[member] = asyncio.get_running_loop().create_future()
         try:
             for key in session.partitions:
+                ranges = self._ranges_of(member, key)
                 self._release_one(member, key)
-                await work.step(1)
+                await work.step(1 + ranges)
         finally:
             del self._releasing[member]
             released.set_result(None)
@@ -400,7 +457,10 @@ class SharePartitions:
 
     def release_all(self, sessions: Sequence[ShareSession]) -> None:
         """Release what the members of a lost connection hold; soon, if that is much."""
-        few = sum(len(session.partitions) for session in sessions) <= RELEASED_AT_ONCE
+        size = sum(len(session.partitions) for session in sessions)
+        if size <= RELEASED_AT_ONCE:
+            size += sum(self._ranges_of(one.member, key) for one in sessions for key in one.partitions)
+        few = size <= RELEASED_AT_ONCE
         if few and not any(session.member in self._releasing for session in sessions):
             for session in sessions:
                 for key in session.partitions:
@@ -415,6 +475,11 @@ class SharePartitions:
         one = self.loaded(member.group_id, key)
         if one is not None:
             one.leave(member.member_id)
+
+    def _ranges_of(self, member: MemberKey, key: TopicIdPartition) -> int:
+        """Return how many ranges the share partition has that the member reads."""
+        one = self.loaded(member.group_id, key)
+        return 0 if one is None or one.core is None else one.core.ranges
 
     def _release_one(self, member: MemberKey, key: TopicIdPartition) -> None:
         one = self.loaded(member.group_id, key)
@@ -438,13 +503,15 @@ class SharePartitions:
             settings = self._settings_of(one.key.group_id)
             if state.start_offset == NO_START_OFFSET:
                 state = replace(state, start_offset=await self._initial_offset(one, settings))
+            core = await LongWork(self._turns).go_through(
+                SharePartition.in_steps(share_settings(settings), state)
+            )
             one.partition.leader  # noqa: B018 - raises if it leads no more
         except KafkaError as error:
             self.drop(one)
             return KafkaError(loading_error(error.code), error.message)
         one.epochs = (state.state_epoch, one.epochs[1])
-        one.core = SharePartition(share_settings(settings), state)
-        one.core.on_log_start_moved(one.partition.log.log_start_offset)
+        one.use(core)
         return None
 
     async def _initial_offset(self, one: LedSharePartition, settings: ShareGroupConfig) -> int:

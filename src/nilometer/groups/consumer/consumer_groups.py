@@ -148,7 +148,7 @@ class ConsumerGroups:
             if group.assigning_epoch != needed.epoch:
                 return  # the group was deleted and created again
             write_computed(draft, needed.epoch, result)
-        elif needed.regex in group.matching:
+        elif group.matching.issuperset(needed.kept):
             write_matches(draft, context.topics, needed, result)
         assign_if_due(draft, context.topics, context.config_of(group))
         context.expect_assignment(turn, group)

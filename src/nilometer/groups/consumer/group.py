@@ -33,7 +33,7 @@ from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataValue,
     CoordinatorRecord,
 )
-from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
@@ -101,6 +101,11 @@ class Member(msgspec.Struct, frozen=True):
             server_assignor=value.server_assignor,
             classic=value.classic_member_metadata,
         )
+
+    def bytes(self) -> int:
+        """Return about how much memory it takes, without what it has of the classic protocol."""
+        names = (self.member_id, self.client_id, self.instance_id, self.rack_id, self.subscribed_topic_regex)
+        return subscription_bytes(self.subscribed_topic_names, *names)
 
     def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
         return ConsumerGroupMemberMetadataValue(
@@ -252,6 +257,9 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
+        self._held = HeldBytes()
+        self._subscribed: frozenset[str] | None = None
+        """The topics that members subscribe to; None: to be found again."""
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
@@ -304,9 +312,6 @@ class ConsumerGroup:
         many, since each member names its own."""
         return set[str]().union(*(self.topics_of(member) & existing for member in self.members.values()))
 
-    def regex_subscribers(self, regex: str) -> list[Member]:
-        return [member for member in self.members.values() if member.subscribed_topic_regex == regex]
-
     def preferred_assignor(self) -> str | None:
         """Return the assignor that most members name (of several, the first by name); None if none does."""
         counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
@@ -341,7 +346,9 @@ class ConsumerGroup:
         return ErrorCode.non_empty_group if self.members else ErrorCode.none
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.topics_of(member) for member in self.members.values())
+        if self._subscribed is None:
+            self._subscribed = frozenset[str]().union(*map(self.topics_of, self.members.values()))
+        return topic in self._subscribed
 
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
@@ -350,17 +357,7 @@ class ConsumerGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def metadata_bytes(self) -> int:
-        return sum(
-            subscription_bytes(
-                member.subscribed_topic_names,
-                member.member_id,
-                member.client_id,
-                member.instance_id,
-                member.rack_id,
-                member.subscribed_topic_regex,
-            )
-            for member in self.members.values()
-        )
+        return self._held.total
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
@@ -415,6 +412,7 @@ class ConsumerGroup:
             case ConsumerGroupMemberMetadataKey():
                 assert value is None or isinstance(value, ConsumerGroupMemberMetadataValue)
                 self._apply_metadata(key.member_id, value)
+                self._subscribed = None
             case ConsumerGroupTargetAssignmentMetadataKey():
                 assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
                 self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
@@ -424,6 +422,7 @@ class ConsumerGroup:
                 self.group_epoch = DELETED_EPOCH if value is None else value.epoch
                 self.metadata_hash = 0 if value is None else value.metadata_hash
             case ConsumerGroupRegularExpressionKey():
+                self._subscribed = None
                 if value is None:
                     self.regexes.pop(key.regular_expression, None)
                 else:
@@ -439,8 +438,11 @@ class ConsumerGroup:
     def _apply_metadata(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         before = self.members.get(member_id)
         if value is not None:
-            self._put(before, (before or Member(member_id)).with_metadata(value))
+            after = (before or Member(member_id)).with_metadata(value)
+            self._put(before, after)
+            self._held.note(member_id, after.bytes())
         elif before is not None:
+            self._held.forget(member_id)
             self._release(before)
             self._forget_static(before)
             self._classic_members -= before.uses_classic_protocol

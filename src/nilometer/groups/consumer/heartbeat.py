@@ -29,6 +29,7 @@ from nilometer.groups.consumer.rebalance import (
     assign_if_due,
     assignment_delay_ms,
     refresh,
+    subscribed_regexes,
     subscription_cause,
 )
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
@@ -157,6 +158,9 @@ def _still_claims(claimed: Assignment | None, partitions: Owned) -> bool:
 
 
 HEARTBEAT_INTERVAL_MS_MIN: Final = 100
+REGEXES_MAX: Final = 1_000
+"""So many different regular expressions may the members of a group have: each is matched against the names of
+all topics that come."""
 COMPUTED_WITHIN_MS: Final = 1_000
 """What is being computed is asked for after this time."""
 
@@ -298,8 +302,15 @@ def heartbeat(
     group, member = draft.group, sender.member
     wanted = _with_wishes(member, request)
     regex = wanted.subscribed_topic_regex
-    if regex and regex != member.subscribed_topic_regex and not group.regex_subscribers(regex):
-        check_topic_regex(regex, topics.names())
+    if regex and regex != member.subscribed_topic_regex:
+        known = subscribed_regexes(group)
+        if regex not in known:
+            check_topic_regex(regex, topics.names())
+            if len(known) >= REGEXES_MAX:
+                raise KafkaError(
+                    ErrorCode.group_max_size_reached,
+                    f"The members of the consumer group have {REGEXES_MAX} regular expressions already.",
+                )
     claimed = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     check_state(member, claimed)
 

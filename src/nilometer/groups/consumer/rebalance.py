@@ -6,10 +6,10 @@ Records are written through a draft, which applies each of them to the group at 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
-from nilometer.coordinators.client_patterns import LIGHT
+from nilometer.coordinators.client_patterns import LIGHT, compile_effort
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
 from nilometer.groups.consumer.group import ConsumerGroup, Member
 from nilometer.groups.records import (
@@ -29,7 +29,14 @@ from nilometer.groups.records import (
     RecordValue,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.topics import Assignment, Topics, match_weight, matching_topics, topic_partitions
+from nilometer.groups.topics import (
+    Assignment,
+    Topics,
+    match_weight,
+    matches,
+    matching_topics,
+    topic_partitions,
+)
 from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn
 
 
@@ -94,6 +101,11 @@ class Draft:
 AT_ONCE_MAX: Final = 1_000
 """An assignment of more members and partitions together is computed outside of the shard."""
 
+EFFORT_AT_ONCE: Final = 2_000
+"""So much (:func:`compile_effort`) of a group's expressions is compiled in a turn of the shard."""
+MATCHED_TOGETHER: Final = 64
+"""So many expressions are matched by one computation, and their results written in one turn."""
+
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 
 
@@ -104,52 +116,91 @@ def resolve_regexes(draft: Draft, topics: Topics) -> None:
     takes long is matched outside of the shard; until then the expression has its last result, or none.
     """
     group = draft.group
-    subscribed = {member.subscribed_topic_regex for member in group.members.values()} - {""}
+    subscribed = subscribed_regexes(group)
     if not subscribed and not group.regexes:
         return
     for regex in sorted(group.regexes.keys() - subscribed):
         draft.remove_regex(regex)
     names, seen = topics.names(), group.topic_names_seen
-    for regex in sorted(subscribed):
+    new = names - seen if seen is not None else names
+    due: list[_Due] = []
+    for regex in sorted(subscribed - group.matching):
         before = group.regexes.get(regex)
-        if regex in group.matching:
-            continue
         if before is None or seen is None:
-            _match(draft, topics, regex, frozenset(), names)
+            due.append(_Due(regex, frozenset(), names))
         elif names is not seen:
-            _match(draft, topics, regex, before.topics & names, names - seen)
+            due.append(_Due(regex, before.topics & names, new))
+    _match(draft, topics, due)
     group.topic_names_seen = names
 
 
-def _match(draft: Draft, topics: Topics, regex: str, kept: frozenset[str], new: frozenset[str]) -> None:
-    """Match the names ``new``, or have them matched; write what is known: ``kept`` and those that match."""
-    group = draft.group
-    before = group.regexes.get(regex)
-    matched = kept
-    if match_weight(regex, new) > LIGHT:
-        group.matching.add(regex)
-        compute = functools.partial(matching_topics, regex, new)
-        draft.turn.act(MatchesNeeded(group.group_id, regex, topics.names(), kept, compute))
-        if before is None and not kept:
-            return
-    else:
-        matched |= matching_topics(regex, new)
+class _Due(NamedTuple):
+    """An expression that is to be matched."""
+
+    regex: str
+    kept: frozenset[str]
+    """Names that are known to match."""
+    new: frozenset[str]
+    """The names that are to be matched."""
+
+
+def _match(draft: Draft, topics: Topics, due: Sequence[_Due]) -> None:
+    """Match the new names, and write what matches, or have them matched: what takes long, and what is left
+    when all together would."""
+    group, effort, load = draft.group, 0, 0
+    later: list[tuple[_Due, int]] = []
+    characters = {new: sum(len(name) + 1 for name in new) for new in {one.new for one in due}}
+    for one in due:
+        effort += compile_effort(one.regex)
+        mine = compile_effort(one.regex) * characters[one.new]
+        if effort <= EFFORT_AT_ONCE or len(due) == 1:
+            mine = match_weight(one.regex, one.new)
+            load += mine
+            if load <= LIGHT:
+                _write_match(draft, topics, one.regex, one.kept | matching_topics(one.regex, one.new))
+                continue
+        later.append((one, mine))
+    for first in range(0, len(later), MATCHED_TOGETHER):
+        some = later[first : first + MATCHED_TOGETHER]
+        kept = {one.regex: one.kept for one, _ in some}
+        group.matching.update(kept)
+        compute = functools.partial(matches, {one.regex: one.new for one, _ in some})
+        weight = sum(mine for _, mine in some)
+        draft.turn.act(MatchesNeeded(group.group_id, kept, topics.names(), compute, weight))
+
+
+def _write_match(draft: Draft, topics: Topics, regex: str, matched: frozenset[str]) -> None:
+    before = draft.group.regexes.get(regex)
     if before is None or before.topics != matched:
         draft.regex(regex, matched, topics.metadata_version)
 
 
-def write_matches(draft: Draft, topics: Topics, needed: MatchesNeeded, matched: frozenset[str]) -> None:
-    """Write which topics match an expression, and raise the group epoch if the result is another.
+def write_matches(
+    draft: Draft, topics: Topics, needed: MatchesNeeded, matched: Mapping[str, frozenset[str]]
+) -> None:
+    """Write which topics match some expressions, and raise the group epoch if a result is another.
 
     Topics that were created meanwhile are matched now.
     """
-    group, regex = draft.group, needed.regex
-    group.matching.discard(regex)
-    if group.regex_subscribers(regex):
-        before, names = group.regexes.get(regex), topics.names()
-        _match(draft, topics, regex, (needed.kept | matched) & names, names - needed.names)
-        changed = group.regexes.get(regex) is not before
-        _raise_epoch(draft, topics, subscription_changed=changed, cause="a regular expression was matched")
+    group = draft.group
+    group.matching.difference_update(needed.kept)
+    subscribed, before = subscribed_regexes(group), dict(group.regexes)
+    names = topics.names()
+    new = names - needed.names
+    due: list[_Due] = []
+    for regex in needed.kept:
+        if regex in subscribed:
+            known = (needed.kept[regex] | matched[regex]) & names
+            _write_match(draft, topics, regex, known)
+            if new:
+                due.append(_Due(regex, known, new))
+    _match(draft, topics, due)
+    changed = any(group.regexes.get(regex) is not before.get(regex) for regex in needed.kept)
+    _raise_epoch(draft, topics, subscription_changed=changed, cause="a regular expression was matched")
+
+
+def subscribed_regexes(group: ConsumerGroup) -> set[str]:
+    return {member.subscribed_topic_regex for member in group.members.values()} - {""}
 
 
 def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: str) -> None:

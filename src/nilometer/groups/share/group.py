@@ -34,7 +34,7 @@ from nilometer.groups.records import (
     TopicInfo,
     TopicPartitionsInfo,
 )
-from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of, topic_partitions
 from nilometer.groups.turn import DeleteShareState, GroupType, InitializeShareState, RetentionStart
 from nilometer.wire.errors import ErrorCode
@@ -87,6 +87,10 @@ class ShareMember(msgspec.Struct, frozen=True):
             previous_member_epoch=value.previous_member_epoch,
             assigned=assignment_of(value.assigned_partitions),
         )
+
+    def bytes(self) -> int:
+        """Return about how much memory it takes."""
+        return subscription_bytes(self.subscribed_topic_names, self.member_id, self.client_id, self.rack_id)
 
     def assignment_value(self) -> ShareGroupCurrentMemberAssignmentValue:
         return ShareGroupCurrentMemberAssignmentValue(
@@ -197,6 +201,7 @@ class ShareGroup:
         self.partitions = StatePartitions()
         self.subscribers: Counter[str] = Counter()
         """How many members subscribe to each topic."""
+        self._held = HeldBytes()
         self._usual_names: frozenset[str] = frozenset()
         """Of the last member that joined: most members name the same, and then have the same object."""
         self.assigning_epoch: int | None = None
@@ -258,12 +263,7 @@ class ShareGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def metadata_bytes(self) -> int:
-        return sum(
-            subscription_bytes(
-                member.subscribed_topic_names, member.member_id, member.client_id, member.rack_id
-            )
-            for member in self.members.values()
-        )
+        return self._held.total
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
@@ -322,9 +322,11 @@ class ShareGroup:
                 after = replace(after, subscribed_topic_names=self._usual_names)
             self._usual_names = after.subscribed_topic_names
             self.members[member_id] = after
+            self._held.note(member_id, after.bytes())
             self._count_subscribers(names_before, after.subscribed_topic_names)
         elif before is not None:
             del self.members[member_id]
+            self._held.forget(member_id)
             self._count_subscribers(names_before, frozenset())
 
     def _count_subscribers(self, before: frozenset[str], after: frozenset[str]) -> None:

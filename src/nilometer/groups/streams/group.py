@@ -5,7 +5,7 @@ Who may commit and fetch offsets is decided here: a member, with its current epo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -27,7 +27,14 @@ from nilometer.groups.records import (
     StreamsGroupTargetAssignmentMetadataValue,
     StreamsGroupTopologyKey,
 )
-from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import (
+    EndpointPartitions,
+    HeldBytes,
+    ListedGroup,
+    OffsetCommit,
+    OffsetFetch,
+    subscription_bytes,
+)
 from nilometer.groups.streams.tasks import (
     NO_TASKS,
     NOTHING_OWNED,
@@ -45,6 +52,8 @@ from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
 PROTOCOL_TYPE: Final = "streams"
+TASK_BYTES: Final = 300
+"""About so much memory a task takes: in the target, as its member has it, and by who has it."""
 NOT_VALIDATED: Final = -1
 """In place of the validated topology's epoch."""
 _STATES = {state.value: state for state in MemberState}
@@ -162,22 +171,29 @@ class _Holders:
     """Which members have each task in some roles, also those that must still revoke it."""
 
     def __init__(self) -> None:
-        self._members: dict[Task, set[str]] = {}
+        self._members: dict[Task, tuple[str, ...]] = {}
 
-    def of(self, task: Task) -> set[str]:
-        return self._members.get(task, set())
+    def of(self, task: Task) -> tuple[str, ...]:
+        return self._members.get(task, ())
+
+    def among(self, tasks: Set[Task]) -> Set[Task]:
+        """Return those of the tasks that a member has."""
+        return tasks & self._members.keys()
 
     def add(self, tasks: Iterator[Task], member_id: str) -> None:
+        alone = (member_id,)
         for task in tasks:
-            self._members.setdefault(task, set()).add(member_id)
+            members = self._members.setdefault(task, alone)
+            if member_id not in members:
+                self._members[task] = (*members, member_id)
 
     def remove(self, tasks: Iterator[Task], member_id: str) -> None:
         for task in tasks:
-            members = self._members.get(task)
-            if members is not None:
-                members.discard(member_id)
-                if not members:
-                    del self._members[task]
+            members = self._members.get(task, ())
+            if members == (member_id,):
+                del self._members[task]
+            elif member_id in members:
+                self._members[task] = tuple(each for each in members if each != member_id)
 
 
 def _active_of(member: StreamsMember) -> Iterator[Task]:
@@ -198,6 +214,9 @@ class _Others:
         self._group = group
         self._member = member
 
+    def held(self, tasks: Set[Task]) -> Set[Task]:
+        return self._group.runners.among(tasks) | self._group.replicas.among(tasks)
+
     def run(self, task: Task) -> bool:
         return any(True for _ in self._among(self._group.runners.of(task)))
 
@@ -207,10 +226,10 @@ class _Others:
     def have_replica_here(self, task: Task) -> bool:
         return self._is_here(self._group.replicas.of(task))
 
-    def _among(self, member_ids: set[str]) -> Iterator[str]:
+    def _among(self, member_ids: tuple[str, ...]) -> Iterator[str]:
         return (member_id for member_id in member_ids if member_id != self._member.member_id)
 
-    def _is_here(self, member_ids: set[str]) -> bool:
+    def _is_here(self, member_ids: tuple[str, ...]) -> bool:
         members = self._group.members
         process_id = self._member.process_id
         return any(members[each].process_id == process_id for each in self._among(member_ids))
@@ -239,6 +258,9 @@ class StreamsGroup:
         self.runners, self.replicas = _Holders(), _Holders()
         """Which members have each active task, and each standby or warm-up task."""
         self._static: dict[str, str] = {}
+        self._held = HeldBytes()
+        self._sources: frozenset[str] = frozenset()
+        """The topics that the topology reads."""
         self.assigning_epoch: int | None = None
         """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
         self.configured: Configured | None = None
@@ -250,6 +272,11 @@ class StreamsGroup:
         any: sums of changelog offsets."""
         self.shutdown_requested_by: str | None = None
         """Soft state: the member that asked for the end of the whole application."""
+        self.tasks_with_room = 0
+        """Soft state: for so many tasks there is memory, those of standby tasks included."""
+        self.endpoints: dict[str, tuple[StreamsMember, Configured, int, EndpointPartitions]] = {}
+        """Soft state: where the tasks of each member with an endpoint can be queried, and for which member,
+        topology and ``Topics.version`` that was found."""
         self.endpoint_epoch = 0
         """Soft state: rises when it changes where a task can be queried."""
 
@@ -339,9 +366,7 @@ class StreamsGroup:
         return ErrorCode.non_empty_group if self.members else ErrorCode.none
 
     def is_subscribed_to(self, topic: str) -> bool:
-        if not self.members or self.topology is None:
-            return False
-        return any(topic in each.sources() for each in self.topology.subtopologies)
+        return bool(self.members) and topic in self._sources
 
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
@@ -350,9 +375,9 @@ class StreamsGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def metadata_bytes(self) -> int:
-        held = sum(member.bytes() for member in self.members.values())
         told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
-        return held + told + (0 if self.topology is None else self.topology.bytes())
+        tasks = TASK_BYTES * self.tasks_with_room
+        return self._held.total + told + tasks + (0 if self.topology is None else self.topology.bytes())
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
@@ -398,6 +423,8 @@ class StreamsGroup:
             case StreamsGroupTopologyKey():
                 assert value is None or isinstance(value, Topology)
                 self.topology = value
+                subtopologies = () if value is None else value.subtopologies
+                self._sources = frozenset(name for each in subtopologies for name in each.sources())
             case StreamsGroupMetadataKey():
                 assert value is None or isinstance(value, StreamsGroupMetadataValue)
                 self._apply_group(value or StreamsGroupMetadataValue(DELETED_EPOCH, 0))
@@ -421,14 +448,18 @@ class StreamsGroup:
         if value is not None:
             after = (before or StreamsMember(member_id)).with_metadata(value)
             self._put(before, after)
+            self._held.note(member_id, after.bytes())
             if after.instance_id is not None:
                 self._static[after.instance_id] = member_id
         elif before is not None:
             self._forget_tasks(before)
             del self.members[member_id]
+            self._held.forget(member_id)
             self.offsets.pop(member_id, None)
+            self.endpoints.pop(member_id, None)
             if not self.members:
                 self.shutdown_requested_by = None
+                self.tasks_with_room = 0
 
     def _apply_assignment(
         self, member_id: str, value: StreamsGroupCurrentMemberAssignmentValue | None

@@ -47,6 +47,7 @@ from nilometer.groups.streams.assignor import MemberSpec, assign_sticky
 from nilometer.groups.streams.group import (
     NOT_VALIDATED,
     STREAMS_GROUP_KEYS,
+    TASK_BYTES,
     StreamsGroup,
     StreamsMember,
 )
@@ -278,6 +279,7 @@ class StreamsGroups:
         check_tasks(configured, request)
         claimed = claimed_tasks(request)
         check_state(sender.member, claimed)
+        self._take_room(group, configured, config, joins=request.member_epoch == 0)
 
         was_empty = group.is_empty
         if found is not group:
@@ -322,6 +324,24 @@ class StreamsGroups:
             group.metadata_version_seen = version
             return group.configured
         return configure(topology, metadata_hash, self._topics.size_of)
+
+    def _take_room(
+        self, group: StreamsGroup, configured: Configured, config: GroupConfig, *, joins: bool
+    ) -> None:
+        """Have the tasks counted that the group may get, before it gets them: a topology of a few kilobytes
+        has thousands. Raises KafkaError (GROUP_MAX_SIZE_REACHED) if the member joins and there is no room."""
+        if configured is group.configured and not joins:
+            return
+        tasks = sum(each.tasks for each in configured.subtopologies.values())
+        tasks *= 1 + config.group_streams_num_standby_replicas
+        more = tasks - group.tasks_with_room
+        if more > 0:
+            if not self._state.has_room(TASK_BYTES * more) and joins:
+                raise KafkaError(
+                    ErrorCode.group_max_size_reached,
+                    f"The coordinator has no memory for {more} tasks of the topology more.",
+                )
+            group.tasks_with_room = tasks
 
     def _write_changes(
         self,
@@ -603,14 +623,19 @@ def _endpoints(group: StreamsGroup, topics: Topics) -> Iterable[EndpointPartitio
     configured = group.configured
     if configured is None:
         return
+    version = topics.version
     for member in group.members.values():
         if member.user_endpoint is not None:
-            mine = member.assigned
-            yield EndpointPartitions(
-                member.user_endpoint,
-                _partitions_of(mine.active, configured, topics),
-                _partitions_of(mine.standby | mine.warmup, configured, topics),
-            )
+            known = group.endpoints.get(member.member_id)
+            if known is None or known[0] is not member or known[1] is not configured or known[2] != version:
+                mine = member.assigned
+                found = EndpointPartitions(
+                    member.user_endpoint,
+                    _partitions_of(mine.active, configured, topics),
+                    _partitions_of(mine.standby | mine.warmup, configured, topics),
+                )
+                known = group.endpoints[member.member_id] = member, configured, version, found
+            yield known[3]
 
 
 def _partitions_of(

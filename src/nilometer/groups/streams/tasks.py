@@ -7,7 +7,7 @@ task only when no other member of its process has the task. (Members of one proc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -80,9 +80,9 @@ def task_ids(tasks: Iterable[Task]) -> tuple[TaskIds, ...]:
 def _by_subtopology(tasks: Iterable[Task]) -> dict[str, list[int]]:
     """Return the partitions of each subtopology, in order."""
     found: dict[str, list[int]] = {}
-    for subtopology_id, partition in sorted(tasks):
+    for subtopology_id, partition in tasks:
         found.setdefault(subtopology_id, []).append(partition)
-    return found
+    return {subtopology_id: sorted(found[subtopology_id]) for subtopology_id in sorted(found)}
 
 
 def in_record(tasks: Iterable[Task]) -> tuple[AssignedTaskIds, ...]:
@@ -150,6 +150,10 @@ class Step(msgspec.Struct, frozen=True):
 class Others(Protocol):
     """Which tasks the other members of the group have, or have not yet revoked."""
 
+    def held(self, tasks: Set[Task]) -> Set[Task]:
+        """Return those of the tasks that a member has in any role, this one included: few of thousands."""
+        ...
+
     def run(self, task: Task) -> bool:
         """Whether one of them has the active task."""
         ...
@@ -202,9 +206,13 @@ def _towards(
     mine: Owned, epoch: int, target_epoch: int, target: Tasks, others: Others, claimed: Tasks | None
 ) -> Step:
     wanted, wanted_standby = target.active - mine.active.keys(), target.standby - mine.standby
-    granted = {task for task in wanted if not (others.run(task) or others.have_replica_here(task))}
-    granted_standby = {
-        task for task in wanted_standby if not (others.run_here(task) or others.have_replica_here(task))
+    granted = wanted - {
+        task for task in others.held(wanted) if others.run(task) or others.have_replica_here(task)
+    }
+    granted_standby = wanted_standby - {
+        task
+        for task in others.held(wanted_standby)
+        if others.run_here(task) or others.have_replica_here(task)
     }
     waits = len(granted) + len(granted_standby) < len(wanted) + len(wanted_standby)
 
