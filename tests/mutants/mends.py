@@ -1253,8 +1253,8 @@ COSTS = tuple(
         (
             "of-written-locks",
             "thousands of acknowledgements take effect in one turn",
-            "                if len(spans) == SPANS_PER_STEP:\n                    yield len(spans)\n",
-            "",
+            "                if len(spans) == SPANS_PER_STEP:\n",
+            "                if False:\n",
             (SHARE,),
         ),
         (
@@ -1323,8 +1323,8 @@ COSTS = tuple(
         (
             "of-subscriptions",
             "whether topics are read is asked of each member for each topic",
-            "        if self._subscribed is None:\n",
-            "        if True:\n",
+            "        return topic in self._subscribed\n",
+            "        return any(topic in self.topics_of(each) for each in self.members.values())\n",
             (EXPRESSIONS,),
         ),
     )
