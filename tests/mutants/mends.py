@@ -1258,6 +1258,13 @@ COSTS = tuple(
             (SHARE,),
         ),
         (
+            "of-a-fetch-that-waits",
+            "a fetch that waits for many bytes looks at all partitions of its session for each record",
+            "looks, pause_s = 0, min(len(self._led) * PAUSE_S_OF_A_PARTITION, PAUSE_S_MAX)",
+            "looks, pause_s = 0, 0.0",
+            (SLICES,),
+        ),
+        (
             "of-ranges",
             "members that take record by record fill the memory of a leader",
             "if more > 0 and self._ranges > 2 * RANGES_MAX:",
