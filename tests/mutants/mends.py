@@ -1314,9 +1314,16 @@ COSTS = tuple(
         (
             "of-written-locks",
             "thousands of acknowledgements take effect in one turn",
-            "                if len(spans) == SPANS_PER_STEP:\n                    yield len(spans)\n",
-            "",
+            "                if len(spans) == SPANS_PER_STEP:\n",
+            "                if False:\n",
             (SHARE,),
+        ),
+        (
+            "of-a-fetch-that-waits",
+            "a fetch that waits for many bytes looks at all partitions of its session for each record",
+            "looks, pause_s = 0, min(len(self._led) * PAUSE_S_OF_A_PARTITION, PAUSE_S_MAX)",
+            "looks, pause_s = 0, 0.0",
+            (SLICES,),
         ),
         (
             "of-ranges",
@@ -1384,8 +1391,8 @@ COSTS = tuple(
         (
             "of-subscriptions",
             "whether topics are read is asked of each member for each topic",
-            "        if self._subscribed is None:\n",
-            "        if True:\n",
+            "        return topic in self._subscribed\n",
+            "        return any(topic in self.topics_of(each) for each in self.members.values())\n",
             (EXPRESSIONS,),
         ),
     )

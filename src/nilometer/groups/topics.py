@@ -75,6 +75,11 @@ class Topics:
         found = (self._image.topic(name) for name in names)
         return frozenset(topic.uuid for topic in found if topic is not None)
 
+    def ids_by_name(self, names: Iterable[str]) -> dict[str, UUID]:
+        """Return the ids of those topics that exist."""
+        found = ((name, self._image.topic(name)) for name in names)
+        return {name: topic.uuid for name, topic in found if topic is not None}
+
     def partition_count(self, topic_id: UUID) -> int:
         """Return how many partitions the topic has; 0 if it does not exist."""
         topic = self._image.topic_by_uuid(topic_id)

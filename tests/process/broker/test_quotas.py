@@ -222,8 +222,8 @@ def test_the_controller_counts_what_any_broker_forwards(tmp_path: Path) -> None:
 
 
 def test_topics_that_are_created_automatically_count_on_every_broker(tmp_path: Path) -> None:
-    """As in Kafka, where the controller counts them for the client. Nothing says so in a response of Metadata:
-    the topic is not there yet."""
+    """As in Kafka, where the controller counts them for the client. Metadata does not say so: the topic
+    is not there yet."""
     with NilometerCluster(tmp_path, 2) as cluster:
         addresses = cluster.bootstrap.split(",")
         alter(addresses[0], {CLIENT_ID: "creator"}, **{CONTROLLER_MUTATION_RATE: 0.01})

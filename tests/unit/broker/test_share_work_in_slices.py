@@ -167,6 +167,51 @@ def test_ranges_that_were_acquired_are_made_when_they_are_encoded() -> None:
     assert (len(cast(Any, fields["acquired_records"])), made) == (PARTITIONS, [])
 
 
+class Looking(share_fetch._ShareFetch):
+    """It waits for more bytes than come, and each look is followed by a record at once."""
+
+    def __init__(self, partitions: int, ends_early_after: int) -> None:
+        self.now_ms = self.looks = 0
+        self._ends_early_after = ends_early_after
+        clock = SimpleNamespace(monotonic_ms=lambda: self.now_ms)
+        self.services = cast(Any, SimpleNamespace(runtime=SimpleNamespace(clock=clock)))
+        self.request = cast(Any, SimpleNamespace(connection=Connection()))
+        self.results, self._has_ended_early, self._bytes_min = {}, False, 1_000
+        self._led = {
+            TopicIdPartition(topic_id_of(TOPIC), index): cast(Any, None) for index in range(partitions)
+        }
+
+    def _reader(self) -> Any:
+        return SimpleNamespace(begin=list, bytes_read=0, max_bytes=0, has_cold=False, drop=lambda: None)
+
+    async def _prepare(self) -> None:
+        self.looks += 1
+
+    async def _acquire(self, reader: Any) -> bool:
+        return False
+
+    async def _wait(self, wait: Any, seconds: float) -> None:
+        is_pause = wait is not WATCHED
+        self.now_ms += int(1000 * seconds) if is_pause else 1
+        self._has_ended_early = self.looks >= self._ends_early_after
+
+
+WATCHED = cast(Any, SimpleNamespace(begin=lambda: None))
+
+
+@pytest.mark.parametrize(("partitions", "looks"), [(1_000, 42), (10_000, 7), (1, 5_001)])
+def test_a_fetch_that_waits_for_many_bytes_does_not_look_again_for_each_record(
+    partitions: int, looks: int
+) -> None:
+    """One that waited, of 1,000 partitions, took half of the processor time beside 60 records a second."""
+    fetch = Looking(partitions, ends_early_after=10**9)
+    asyncio.run(fetch._acquire_until(10_000, WATCHED))
+    assert looks / 2 < fetch.looks <= 2 * looks
+    early = Looking(partitions, ends_early_after=3)
+    asyncio.run(early._acquire_until(10_000, WATCHED))
+    assert early.looks <= 4
+
+
 class Held:
     """A share partition, and which members were released."""
 

@@ -6,7 +6,7 @@ import pytest
 from consumer_group_harness import Consumer, ConsumerWorld
 
 from nilometer.groups import topics
-from nilometer.groups.consumer import heartbeat
+from nilometer.groups.consumer import heartbeat, rebalance
 from nilometer.groups.consumer.group import ConsumerGroup, Member
 from nilometer.groups.consumer.rebalance import EFFORT_AT_ONCE, MATCHED_TOGETHER
 from nilometer.wire.errors import ErrorCode
@@ -120,4 +120,27 @@ def test_whether_topics_are_read_is_found_once_for_all(
 
     monkeypatch.setattr(ConsumerGroup, "topics_of", count)
     found = [name for name in ("t", "u", "v", *map(str, range(100))) if group.is_subscribed_to(name)]
-    assert (found, asked) == (["t"], ["A", "B"])
+    assert (found, group.subscribed_topics(frozenset("tuv")), asked) == (["t"], {"t"}, [])
+
+
+def test_what_members_name_is_counted_as_they_come_change_and_go(world: ConsumerWorld) -> None:
+    for name in "uv":
+        world.create(name, 1)
+    world.enter("A", "t", "u", regex="v")
+    world.enter("B", "u")
+    group, existing = world.consumer_group(), frozenset("tuvw")
+    assert group.subscribed_topics(existing) == {"t", "u", "v"}
+    world.beat("A", world.of("A").member_epoch, topics=["t"], regex="")
+    assert group.subscribed_topics(existing) == {"t", "u"} and not group.subscribed_regexes()
+    world.beat("B", -1)
+    assert group.subscribed_topics(existing) == {"t"}
+
+
+def test_an_assignment_of_many_names_is_computed_outside(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "NAMED_AT_ONCE_MAX", 2)
+    world.enter("A", "t", "absent", "more")
+    assert len(world.needed) == 1
+    world.compute()
+    assert world.target("A") == {"t": [0, 1, 2, 3]}

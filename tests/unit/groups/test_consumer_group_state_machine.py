@@ -372,6 +372,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         members = group.members.values()
         assert group.metadata_bytes() == sum(member.bytes() for member in members)
+        assert group.subscribed_regexes() == {each.subscribed_topic_regex for each in members} - {""}
         for topic in frozenset().union(*map(group.topics_of, members)) | {"unknown"}:
             assert group.is_subscribed_to(topic) == any(topic in group.topics_of(each) for each in members)
 

@@ -64,6 +64,9 @@ ELEMENTS_MAX = 4 * PARTITIONS_MAX
 NAMED_MAX = 256
 """A fetch that names more partitions waits at most ``LONG_WAIT_MS``: it is in memory for as long."""
 LONG_WAIT_MS = 500
+PAUSE_S_OF_A_PARTITION, PAUSE_S_MAX = 0.000_25, 2.0
+"""For each partition of its session a fetch that has looked in vain pauses some ten times as long as it takes
+to look at it, at most so long in all: it may wait for more bytes than come, and each record wakes it up."""
 LOADING_AT_ONCE = 64
 """So many share partitions are loaded at once for one fetch."""
 FEW_WAITERS = 8
@@ -381,7 +384,9 @@ class _ShareFetch(_Asked):
         """Look for records until there are some; after a wait, when others have come or time is over."""
         clock, connection = self.services.runtime.clock, self.request.connection
         reader = self._reader()
+        looks, pause_s = 0, min(len(self._led) * PAUSE_S_OF_A_PARTITION, PAUSE_S_MAX)
         while True:
+            looks += 1
             wait.begin()
             await self._prepare()
             for asked in reader.begin():
@@ -400,7 +405,11 @@ class _ShareFetch(_Asked):
             reader.drop()
             if is_final:
                 return
-            await self._wait(wait, left_ms / 1000)
+            if looks > 1:  # what came was not enough: it does not look again for each record that comes
+                await self._wait(_Wait(), min(left_ms / 1000, pause_s))
+                left_ms = max(0, deadline_ms - clock.monotonic_ms())
+            if not self._has_ended_early:
+                await self._wait(wait, left_ms / 1000)
 
     @property
     def _has_failed(self) -> bool:

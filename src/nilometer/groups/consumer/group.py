@@ -227,6 +227,15 @@ class ResolvedRegex(msgspec.Struct, frozen=True):
     timestamp: int
 
 
+def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) -> None:
+    """Count some texts once less, and others once more."""
+    counts.update(more)
+    for text in fewer:
+        counts[text] -= 1
+        if not counts[text]:
+            del counts[text]
+
+
 class ConsumerGroup:
     """One consumer group; see the module. Callers must not change its fields."""
 
@@ -258,6 +267,9 @@ class ConsumerGroup:
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
         self._held = HeldBytes()
+        self._names: Counter[str] = Counter()
+        self._expressions: Counter[str] = Counter()
+        """How many members subscribe to each topic by name, and by each regular expression."""
         self._subscribed: frozenset[str] | None = None
         """The topics that members subscribe to; None: to be found again."""
 
@@ -310,7 +322,13 @@ class ConsumerGroup:
     def subscribed_topics(self, existing: frozenset[str]) -> set[str]:
         """Return the topics that the members subscribe to and that exist: of the others there may be
         many, since each member names its own."""
-        return set[str]().union(*(self.topics_of(member) & existing for member in self.members.values()))
+        found = self._names.keys() & existing
+        for regex in self._expressions.keys() & self.regexes.keys():
+            found |= self.regexes[regex].topics & existing
+        return found
+
+    def subscribed_regexes(self) -> set[str]:
+        return set(self._expressions)
 
     def preferred_assignor(self) -> str | None:
         """Return the assignor that most members name (of several, the first by name); None if none does."""
@@ -347,7 +365,8 @@ class ConsumerGroup:
 
     def is_subscribed_to(self, topic: str) -> bool:
         if self._subscribed is None:
-            self._subscribed = frozenset[str]().union(*map(self.topics_of, self.members.values()))
+            by_regex = (self.regexes[each].topics for each in self._expressions if each in self.regexes)
+            self._subscribed = frozenset(self._names).union(*by_regex)
         return topic in self._subscribed
 
     def retention_start(self) -> RetentionStart | None:
@@ -440,14 +459,25 @@ class ConsumerGroup:
         if value is not None:
             after = (before or Member(member_id)).with_metadata(value)
             self._put(before, after)
+            self._count(before, after)
             self._held.note(member_id, after.bytes())
         elif before is not None:
             self._held.forget(member_id)
+            self._count(before, None)
             self._release(before)
             self._forget_static(before)
             self._classic_members -= before.uses_classic_protocol
             self.peers.pop(member_id, None)
             del self.members[member_id]
+
+    def _count(self, before: Member | None, after: Member | None) -> None:
+        """Count what a member subscribes to."""
+        nothing = frozenset[str]()
+        names = [nothing if each is None else each.subscribed_topic_names for each in (before, after)]
+        regexes = ["" if each is None else each.subscribed_topic_regex for each in (before, after)]
+        _recount(self._names, names[0] - names[1], names[1] - names[0])
+        if regexes[0] != regexes[1]:
+            _recount(self._expressions, filter(None, regexes[:1]), filter(None, regexes[1:]))
 
     def _apply_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None

@@ -29,7 +29,6 @@ from nilometer.groups.consumer.rebalance import (
     assign_if_due,
     assignment_delay_ms,
     refresh,
-    subscribed_regexes,
     subscription_cause,
 )
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
@@ -303,7 +302,7 @@ def heartbeat(
     wanted = _with_wishes(member, request)
     regex = wanted.subscribed_topic_regex
     if regex and regex != member.subscribed_topic_regex:
-        known = subscribed_regexes(group)
+        known = group.subscribed_regexes()
         if regex not in known:
             check_topic_regex(regex, topics.names())
             if len(known) >= REGEXES_MAX:

@@ -6,8 +6,9 @@ Records are written through a draft, which applies each of them to the group at 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from nilometer.coordinators.client_patterns import LIGHT, compile_effort
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
@@ -100,6 +101,8 @@ class Draft:
 
 AT_ONCE_MAX: Final = 1_000
 """An assignment of more members and partitions together is computed outside of the shard."""
+NAMED_AT_ONCE_MAX: Final = 10_000
+"""And one of members that subscribe to more topics, all that they name counted."""
 
 EFFORT_AT_ONCE: Final = 2_000
 """So much (:func:`compile_effort`) of a group's expressions is compiled in a turn of the shard."""
@@ -116,7 +119,7 @@ def resolve_regexes(draft: Draft, topics: Topics) -> None:
     takes long is matched outside of the shard; until then the expression has its last result, or none.
     """
     group = draft.group
-    subscribed = subscribed_regexes(group)
+    subscribed = group.subscribed_regexes()
     if not subscribed and not group.regexes:
         return
     for regex in sorted(group.regexes.keys() - subscribed):
@@ -184,7 +187,7 @@ def write_matches(
     """
     group = draft.group
     group.matching.difference_update(needed.kept)
-    subscribed, before = subscribed_regexes(group), dict(group.regexes)
+    subscribed, before = group.subscribed_regexes(), dict(group.regexes)
     names = topics.names()
     new = names - needed.names
     due: list[_Due] = []
@@ -197,10 +200,6 @@ def write_matches(
     _match(draft, topics, due)
     changed = any(group.regexes.get(regex) is not before.get(regex) for regex in needed.kept)
     _raise_epoch(draft, topics, subscription_changed=changed, cause="a regular expression was matched")
-
-
-def subscribed_regexes(group: ConsumerGroup) -> set[str]:
-    return {member.subscribed_topic_regex for member in group.members.values()} - {""}
 
 
 def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: str) -> None:
@@ -265,24 +264,41 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
     group, interval_ms = draft.group, config.group_consumer_assignment_interval_ms
     if assignment_delay_ms(group, interval_ms, draft.turn.wall_ms) != 0:
         return
-    name = group.preferred_assignor()
-    if name is None or name not in ASSIGNORS:
-        name = config.group_consumer_assignors[0]
-    subscribed: dict[frozenset[str], MemberSpec] = {}
-    members: dict[str, MemberSpec] = {}
-    for member_id, member in group.members.items():
-        names = group.topics_of(member) & topics.names()
-        alike = subscribed.get(names)
-        if alike is None:
-            alike = subscribed[names] = MemberSpec(topics.ids_of(names))
-        members[member_id] = MemberSpec(alike.subscribed, group.target_of(member_id), member.instance_id)
-    counts = topics.partition_counts(_union(subscribed))
-    compute = functools.partial(ASSIGNORS[name], members, counts)
-    if len(members) + sum(counts.values()) <= AT_ONCE_MAX:
+    assignor = group.preferred_assignor()
+    if assignor is None or assignor not in ASSIGNORS:
+        assignor = config.group_consumer_assignors[0]
+    names = group.subscribed_topics(topics.names())
+    counts = topics.partition_counts(names)
+    ids = topics.ids_by_name(names)
+    members = {
+        member_id: (group.topics_of(member), group.target_of(member_id), member.instance_id)
+        for member_id, member in group.members.items()
+    }
+    compute = functools.partial(_assign, ASSIGNORS[assignor], members, ids, counts)
+    named = sum(len(wanted) for wanted, _, _ in members.values())
+    if len(members) + sum(counts.values()) <= AT_ONCE_MAX and named <= NAMED_AT_ONCE_MAX:
         _write(draft, group.group_epoch, compute())
     else:
         group.assigning_epoch = group.group_epoch
         draft.turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
+
+
+def _assign(
+    assignor: Assignor,
+    members: Mapping[str, tuple[frozenset[str], Assignment, str | None]],
+    ids: Mapping[str, UUID],
+    counts: Mapping[UUID, int],
+) -> dict[str, Assignment]:
+    """Return each member's assignment. ``members``: what each subscribes to, its last target, and its
+    instance id; ``ids``: those of the topics that exist."""
+    alike: dict[frozenset[str], frozenset[UUID]] = {}
+    specs: dict[str, MemberSpec] = {}
+    for member_id, (names, previous, instance_id) in members.items():
+        subscribed = alike.get(names)
+        if subscribed is None:
+            subscribed = alike[names] = frozenset(ids[name] for name in names & ids.keys())
+        specs[member_id] = MemberSpec(subscribed, previous, instance_id)
+    return assignor(specs, counts)
 
 
 def write_computed(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
@@ -303,7 +319,3 @@ def _write(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None
         if draft.group.target.get(member_id) != assignment:
             draft.target(member_id, assignment)
     draft.assignment_epoch(epoch)
-
-
-def _union(names: Iterable[frozenset[str]]) -> frozenset[str]:
-    return frozenset[str]().union(*names)
