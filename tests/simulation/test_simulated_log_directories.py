@@ -17,7 +17,7 @@ from nilometer.simulation.checkers.host_disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
 from nilometer.simulation.faults import FaultDriver, wait_until
-from nilometer.simulation.host_disk import DiskUser
+from nilometer.simulation.host_disk import DiskUser, FileNode
 from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.world import World
@@ -102,6 +102,27 @@ def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> Non
 
     [violation] = World(6).run(scenario)
     assert violation.startswith("failed disk: broker-1 continues to use /data/1-b after")
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_directory_that_fails_before_it_is_opened_may_be_used_when_it_works_again(is_opened: bool) -> None:
+    async def scenario(world: World) -> list[str]:
+        cluster = Cluster(world, brokers=1, folders=(2,))
+        await cluster.set_up()
+        judge = FailedDisks(cluster)
+        disk, process = cluster.nodes[1].host.disk, cluster.nodes[1].process
+        lock = disk.find("/data/1-b/.lock")
+        assert process is not None and isinstance(lock, FileNode)
+        disk.on_error = judge.on_error
+        holder = disk.locks.pop(lock)
+        disk.failed(process, errno.EIO, "Input/output error", "/data/1-b")
+        if is_opened:
+            disk.locks[lock] = holder
+        await asyncio.sleep(3)
+        judge.look()
+        return judge.violations
+
+    assert bool(World(6).run(scenario)) is not is_opened
 
 
 Strike = Callable[[DiskUser, str, str], None]

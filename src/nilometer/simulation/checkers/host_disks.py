@@ -120,7 +120,11 @@ def _parse(content: bytes) -> dict[str, int]:
 # When an operation in a log directory fails, the broker must take that directory offline, or end. No request,
 # service or other log may fail because of it, so an error of a log directory that is logged with a traceback
 # was not handled. Errors of the coordination store's disk are excused; other checkers check their effects.
+#
+# A broker that starts looks into its directories before it opens them. One that fails then, and works when it
+# is opened, may be used.
 
+LOCK = ".lock"
 SETTLE_S = 2.0
 """Seconds after an error within which its log directory must be offline."""
 
@@ -131,6 +135,8 @@ class _Failure(msgspec.Struct, frozen=True):
     directory: str
     error: PlayedError
     at_s: float
+    was_open: bool
+    """Whether the process had the directory's lock."""
 
 
 class FailedDisks:
@@ -149,15 +155,17 @@ class FailedDisks:
                 del self._open[key]
             elif node.broker is not None and self._now_s >= failure.at_s + SETTLE_S:
                 del self._open[key]
-                self._note(
-                    f"failed disk: {node.name} continues to use {failure.directory} after {failure.error}"
-                )
+                if failure.was_open or not _has_lock(node, failure.directory):
+                    self._note(
+                        f"failed disk: {node.name} continues to use {failure.directory} after {failure.error}"
+                    )
 
     def on_error(self, error: PlayedError) -> None:
         for node in self._cluster.known.values():
             directory = _directory_of(node, error.path)
             if node.process is not None and node.process is error.process and directory is not None:
-                failure = _Failure(node, node.process, directory, error, self._now_s)
+                is_open = _has_lock(node, directory)
+                failure = _Failure(node, node.process, directory, error, self._now_s, is_open)
                 self._open.setdefault((node.process, directory), failure)
 
     def excuses(self, error: BaseException | None) -> bool:
@@ -179,6 +187,13 @@ class FailedDisks:
 
 def _directory_of(node: BrokerNode, path: str) -> str | None:
     return next((each for each in node.folders if f"{path}/".startswith(f"{each}/")), None)
+
+
+def _has_lock(node: BrokerNode, directory: str) -> bool:
+    """Whether the broker's process has opened the directory."""
+    disk = node.host.disk
+    found = disk.find(posixpath.join(directory, LOCK))
+    return isinstance(found, FileNode) and disk.locks.get(found) is node.process
 
 
 # Checking replicas whose log directory failed while their broker continues with its other ones.
