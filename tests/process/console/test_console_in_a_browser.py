@@ -238,7 +238,7 @@ def test_what_records_and_groups_hold_never_becomes_markup(filled: NilometerClus
     page.get_by_role("link", name=SCRIPT).click()
     expect(page.locator("h1")).to_have_text(SCRIPT)
     page.goto("/topics/__consumer_offsets/messages")
-    expect(page.locator("pre.decoded").filter(has_text='"group": "readers"').last).to_contain_text(
+    expect(page.locator(".decoded").filter(has_text='"group": "readers"').last).to_contain_text(
         '"offset": 10'
     )
     assert page.evaluate("window.injected") is None
