@@ -18,7 +18,7 @@ from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.tasks import Tasks
+from nilometer.broker.tasks import Tasks, run_to_end
 from nilometer.runtime import Runtime
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions, RoundStatistics
@@ -332,13 +332,8 @@ class LogCleaner:
         partition.request_flush()  # names changed
 
     async def _offload(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the disk's threads and return its result; if cancelled, wait until it has ended."""
-        running = asyncio.ensure_future(self._runtime.disk.offload(work))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            raise
+        """Run ``work`` on the disk's threads."""
+        return await run_to_end(self._runtime.disk.offload(work))
 
     def _report_failure(
         self,

@@ -24,7 +24,7 @@ from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
-from nilometer.broker.tasks import Tasks
+from nilometer.broker.tasks import Tasks, run_to_end
 from nilometer.runtime import Runtime
 from nilometer.storage import copying
 from nilometer.storage.copying import Slice, SourceUnreadable, StepKind, next_step
@@ -417,13 +417,8 @@ class ReplicaMoves:
             await asyncio.sleep(rest_ms((ended_us - began_us) / 1000, lag_us / 1000) / 1000)
 
     async def _offload(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the disk's threads and return its result; if cancelled, wait until it has ended."""
-        running = asyncio.ensure_future(self._runtime.disk.offload(work))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            raise
+        """Run ``work`` on the disk's threads."""
+        return await run_to_end(self._runtime.disk.offload(work))
 
     # ── the exchange ────────────────────────────────────────────────────────────────────────────
     def _may_exchange(self, move: ReplicaMove, second: SecondLog) -> bool:

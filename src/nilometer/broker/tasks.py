@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -176,3 +176,13 @@ def describe(error: BaseException) -> str:
 
 def _now_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def run_to_end(work: Awaitable[T]) -> T:
+    """Return the result of ``work``, such as of a disk's thread; if cancelled, wait until it has ended."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -15,6 +15,7 @@ from collections.abc import Generator
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
+from nilometer.broker.tasks import run_to_end
 from nilometer.runtime import Disk
 
 T = TypeVar("T")
@@ -64,9 +65,4 @@ class RecordReading:
             except StopIteration as ended:  # which a future cannot hold
                 return ended, 0
 
-        running = asyncio.ensure_future(self._disk.offload(step))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            raise
+        return await run_to_end(self._disk.offload(step))
