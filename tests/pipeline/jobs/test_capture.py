@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from psycopg.rows import dict_row
 
 from nilometer.pipeline.capture.capture import source_of
@@ -339,6 +340,26 @@ def test_what_is_dropped_in_the_database_and_here(
     assert "the database has no table public.t" in capture.run("--available-now", code=1)
     capture.run("--drop", "--yes")
     assert listed(dsn) == []
+
+
+@pytest.mark.long
+def test_a_transaction_that_the_cluster_has_ended_is_written_again(
+    topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    with CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic) as capture:
+        eventually(lambda: len(captured_rows(topics, topic)) == 1, "the first row is captured", WAIT_S)
+        other = Producer(
+            {
+                "bootstrap.servers": topics.bootstrap,
+                "transactional.id": f"nilometer-capture-{slots(dsn)[0].name}-capture-0",
+            }
+        )
+        other.init_transactions(30)  # which fences the worker's producer
+        database.execute("INSERT INTO t SELECT n FROM generate_series(2, 100) n")
+        eventually(lambda: captured_rows(topics, topic) == rows_in(database, "t"), "all are captured", WAIT_S)
+        assert "WARNING: the cluster ended the capture's transaction" in capture.said()
+    assert len(changes_in(topics, topic)) == 100
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,9 @@ class CaptureCommand:
     def wait_running(self) -> None:
         eventually(lambda: self._says("Capturing "), "the capture runs", WAIT_S)
 
+    def said(self) -> str:
+        return self._output.read_text()
+
     def wait_end(self) -> tuple[int, str]:
         """Wait until it ends by itself; return the exit code and the output."""
         assert self._process is not None
@@ -95,7 +99,13 @@ class CaptureCommand:
         return text in said
 
     def _log(self) -> str:
-        return "".join(one.read_text()[-4_000:] for one in self._folder.glob(".nilometer/capture/*.log"))
+        """Return the end of the log, after its warnings and errors."""
+        said = ""
+        for one in self._folder.glob(".nilometer/capture/*.log"):
+            text = one.read_text()
+            serious = [line for line in text.splitlines() if re.search(r" (WARN|ERROR) |Exception", line)]
+            said += "\n".join(serious[-100:]) + "\n…\n" + text[-8_000:]
+        return said
 
     def kill_worker(self) -> None:
         assert self._process is not None

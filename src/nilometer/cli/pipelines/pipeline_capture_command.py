@@ -149,6 +149,9 @@ def _capture(
         jars,
         available_now=available_now,
         on_running=lambda: say("capturing", f"Capturing {source.table} into {topic} ({source.name})"),
+        on_restart=lambda why: click.echo(
+            f"WARNING: the cluster ended the capture's transaction ({why}): it is written again", err=True
+        ),
     )
     say("captured", f"All changes of {source.table} until now are in {topic}")
 

@@ -20,6 +20,18 @@ from nilometer.pipeline.capture.worker import Worker, causes, state_topic
 from nilometer.pipeline.errors import PipelineError
 
 WATCH_S = 1.0
+RESTARTS_MAX, RESTARTS_S = 3, 600.0
+"""So many losses of a transaction within so long are repaired; one more ends the capture."""
+RESTART_TIMEOUT_S = 60.0
+LOST_TRANSACTION = (
+    "ProducerFencedException",
+    "InvalidProducerEpochException",
+    "InvalidTxnStateException",
+    "InvalidPidMappingException",
+    "TransactionAbortedException",
+)
+"""Exceptions of Kafka's producer after the cluster has ended its transaction: the capture, or the machine,
+stood still for longer than transaction.timeout.ms. Nothing of such a transaction is committed."""
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
@@ -69,19 +81,29 @@ def run(
     *,
     available_now: bool,
     on_running: Callable[[], None],
+    on_restart: Callable[[str], None],
 ) -> None:
     """Capture until interrupted, or until all changes that exist now are in ``topic``.
 
-    ``on_running`` is called when the connector runs. Raises PipelineError.
+    ``on_running`` is called when the connector runs, ``on_restart`` with the reason when it runs again from
+    its stored position. Raises PipelineError.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     jars = jars or downloaded_jars(source.coordinate)
     with Worker(source.name, jars, client, {PASSWORD: source.password}, log) as worker:
         worker.run({**connector_settings(source, topic), **worker.history()})
         until, is_running = None, False
+        restarts: list[float] = []
         while True:
             if (failure := worker.failure()) is not None:
-                raise PipelineError(_explained(source, topic, failure, log))
+                now = time.monotonic()
+                restarts = [at for at in restarts if now - at < RESTARTS_S]
+                if len(restarts) == RESTARTS_MAX or not any(one in failure for one in LOST_TRANSACTION):
+                    raise PipelineError(_explained(source, topic, failure, log))
+                restarts.append(now)
+                on_restart(causes(failure)[-1])
+                worker.restart_failed()
+                _wait_restarted(worker, failure)
             if not is_running and worker.runs():
                 is_running = True
                 on_running()
@@ -89,6 +111,15 @@ def run(
             if until is not None and _has_reached(source, worker.offset(), until):
                 return
             time.sleep(WATCH_S)
+
+
+def _wait_restarted(worker: Worker, failure: str) -> None:
+    """Wait until the worker no longer shows ``failure``. Raises PipelineError."""
+    deadline = time.monotonic() + RESTART_TIMEOUT_S
+    while worker.failure() == failure:
+        if time.monotonic() > deadline:
+            raise PipelineError(f"Kafka Connect does not restart the capture after: {causes(failure)[-1]}")
+        time.sleep(WATCH_S)
 
 
 def _has_reached(source: Source, offset: Mapping[str, Any] | None, until: Position) -> bool:

@@ -162,6 +162,17 @@ class Worker:
                 return one.get("trace") or "no reason is given"
         return None
 
+    def restart_failed(self) -> None:
+        """Have the connector and its task run again if they have failed: from the stored position.
+
+        Raises PipelineError if the worker has ended, or refuses it.
+        """
+        try:
+            self._ask("POST", f"/connectors/{CONNECTOR}/restart?includeTasks=true&onlyFailed=true", {})
+        except OSError as refused:
+            self.check()
+            raise PipelineError(f"Kafka Connect does not restart the capture: {refused}") from None
+
     def runs(self) -> bool:
         return [one["state"] for one in self._states()] == ["RUNNING", "RUNNING"]
 
