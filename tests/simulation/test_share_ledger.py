@@ -103,14 +103,6 @@ def test_what_may_be_archived_may_be_acknowledged_late(at: Scenario) -> None:
     assert at.found() == []
 
 
-def test_what_is_said_of_what_may_be_archived_means_nothing(at: Scenario) -> None:
-    """A new leader may not know that it is archived, and gives it once more."""
-    at.gives(at.a, 1, LIMIT)
-    at.says(at.a, "accepted", 1 + 2 * LOCK_S)
-    at.gives(at.b, 5 * LOCK_S, LIMIT, epochs=(5, 5))
-    assert at.found() == []
-
-
 def test_the_limit_of_deliveries(at: Scenario) -> None:
     for number in range(LIMIT + 1):
         at.gives(at.a, 20 * number, min(number + 1, LIMIT))

@@ -160,6 +160,10 @@ class SharePartition:
         """A heap: when locks end, and the range in which they do. What no longer holds is ignored there."""
         self._unwritten: list[StateBatch] = []
         """Archived, since it cannot be read: the next write takes it along."""
+        self._timed_out: dict[int, None] = {}
+        """Changes that archive, because locks ended at the last delivery, and are not written yet. The start
+        offset waits for them: below it, whatever a member says is answered as if it were taken, and a leader
+        that comes before the write would give the records again."""
         for batch in state.batches:
             self._load(batch)
         self._in_flight.pass_final()
@@ -267,7 +271,7 @@ class SharePartition:
         acquired = self._archive_unreadable(acquired, fetched.unreadable)
         for one in acquired:
             self._push_lock(lock_ends_ms, one.first_offset, one.last_offset)
-        self._in_flight.pass_final()
+        self._pass_final()
         effects: tuple[Effect, ...] = ()
         if dead or (self._unwritten and not acquired):
             effects = (self._write(self._next_change(), _Change([], dead), []),)
@@ -341,6 +345,7 @@ class SharePartition:
         Other events may come between two steps: what is left waits meanwhile as before.
         """
         pending = self._changes.pop(change)
+        self._timed_out.pop(change, None)
         for first_offset, last_offset in pending.ranges:
             while spans := self._in_flight.between(first_offset, last_offset, SPANS_PER_STEP):
                 for span in spans:
@@ -353,7 +358,7 @@ class SharePartition:
                 first_offset = done + 1
                 if len(spans) == SPANS_PER_STEP:
                     yield len(spans)
-        self._in_flight.pass_final()
+        self._pass_final()
         return tuple(pending.dead) if ok or not pending.ranges else ()
 
     def on_loaded(self) -> tuple[Effect, ...]:
@@ -383,7 +388,7 @@ class SharePartition:
                     self._in_flight.move(span, ARCHIVED, span.delivery_count)
                     _add(written, span, ARCHIVED)
             self._in_flight.join(first_offset, last_offset)
-        self._in_flight.pass_final()
+        self._pass_final()
         return (self._write(self._next_change(), _Change([], []), written),) if written else ()
 
     def on_time(self, now_ms: int) -> tuple[Effect, ...]:
@@ -403,14 +408,18 @@ class SharePartition:
                     self._in_flight.move(span, becomes, span.delivery_count)
                     _add(written, span, becomes)
             self._in_flight.join(first_offset, last_offset)
-        self._in_flight.pass_final()
-        return (self._write(self._next_change(), done, written),) if written else ()
+        if not written:
+            return ()
+        change = self._next_change()
+        if done.dead:
+            self._timed_out[change] = None
+        return (self._write(change, done, written),)
 
     def on_log_start_moved(self, log_start_offset: int) -> None:
         """The log has no records below: neither has the share partition. The next write says so."""
         if log_start_offset > self.start_offset:
             self._in_flight.drop_below(log_start_offset)
-            self._in_flight.pass_final()
+            self._pass_final()
 
     def view(self, limit: int, members: int | None = None) -> SharePartitionView:
         """Return what observers may see, with at most ``limit`` ranges and so many members; None: as many."""
@@ -727,6 +736,11 @@ class SharePartition:
     def _append(self, first_offset: int, last_offset: int, state: DeliveryState, count: int) -> None:
         together = AcquisitionBatch(first_offset, last_offset)
         self._in_flight.append(Span(first_offset, last_offset, together, state, count))
+
+    def _pass_final(self) -> None:
+        """Move the start offset over what is acknowledged or archived there, as far as that is written."""
+        if not self._timed_out:
+            self._in_flight.pass_final()
 
     def _next_change(self) -> int:
         self._last_change += 1

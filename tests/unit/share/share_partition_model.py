@@ -51,6 +51,8 @@ class Model:
         """What each change reports as dead."""
         self.decided: set[int] = set()
         """Changes that take effect though they are not written."""
+        self.unwritten: set[int] = set()
+        """Of these, those for which the start offset waits."""
         self.pass_final()
 
     @property
@@ -70,7 +72,7 @@ class Model:
         return [offset for offset, one in self.records.items() if one.member == member and one.change == 0]
 
     def pass_final(self) -> None:
-        while self.start in self.records and self.records[self.start].state in FINAL:
+        while not self.unwritten and self.start in self.records and self.records[self.start].state in FINAL:
             del self.records[self.start]
             self.start += 1
 
@@ -162,6 +164,7 @@ class Model:
     def written(self, change: int, ok: bool) -> set[int]:
         """Return what is reported as dead."""
         dead = self.dead.pop(change, set())
+        self.unwritten.discard(change)
         for one in self.records.values():
             if one.change == change:
                 if ok:
@@ -177,7 +180,7 @@ class Model:
                 one.settle(AVAILABLE if one.count < self.limit else self.grave)
                 if one.state is self.grave:
                     self.dead.setdefault(change, set()).add(offset)
-        self.pass_final()
+                    self.unwritten.add(change)
 
     def bury(self, first: int, last: int) -> None:
         for offset in range(first, last + 1):

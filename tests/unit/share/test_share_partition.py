@@ -396,9 +396,22 @@ class TestLocks:
         leader.acknowledge(0, 4, RENEW)
         leader.wait(LOCK_MS)
         assert (leader.partition.start_offset, leader.partition.end_offset) == (10, 10)
-        assert leader.writes[-1].batches == ()  # below the start
-        assert leader.writes[-1].start_offset == 10
+        [batch] = leader.writes[-1].batches
+        assert (batch.first_offset, batch.last_offset, batch.state) == (0, 9, ARCHIVED)
+        assert leader.writes[-1].start_offset == 0
         assert [(one.first_offset, one.last_offset) for one in leader.dead] == [(0, 4), (5, 9)]
+
+    def test_the_start_waits_until_the_archive_is_written(self) -> None:
+        """Below the start, a late acknowledgement would be answered as if it were taken."""
+        leader = Leader(delivery_count_limit=1)
+        leader.fetch(0, 4)
+        leader.slow = True
+        leader.wait(LOCK_MS)
+        assert leader.acknowledge(0, 4, ACCEPT) is ErrorCode.invalid_record_state
+        leader.fetch(5, 9)
+        assert leader.partition.start_offset == 0
+        leader.written(leader.writes[-1].change)
+        assert leader.partition.start_offset == 5
 
     def test_many_locks_end_in_several_turns(self) -> None:
         leader = Leader(max_record_locks=1_000)

@@ -167,9 +167,7 @@ class ShareLedger:
         held = self._last.get(place)
         mine = held is not None and held.session is session
         may_be_archived = held is not None and held.count + self._without_response(partition) >= self.limit
-        if held is not None and mine and sent_s > held.ends_by_s:
-            if may_be_archived:
-                return  # below the start offset all is answered well; that it is archived may not be written
+        if held is not None and mine and sent_s > held.ends_by_s and not may_be_archived:
             self._find(
                 f"{held.value} at {place} was {what} by {session.member} at {sent_s:.2f} s, and that was "
                 f"taken, though its lock had ended by {held.ends_by_s:.2f} s"
