@@ -62,6 +62,8 @@ class SendMarkers(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...]
     version: int
     """The ``transaction.version`` of this end; with 2 the marker's epoch is above that of the records."""
+    cause: str = ""
+    """Why the coordinator aborts the transaction by itself; empty: its producer has ended it."""
 
 
 class AllocateProducerId(msgspec.Struct, frozen=True):
@@ -129,6 +131,8 @@ RECORDS_PER_CALL_MAX = 1_000
 """A call writes one batch: after so many records the timers that are due wait for the next call."""
 PARTITIONS_PER_CALL_MAX = 2_000
 """Of the transactions that one call aborts, before the last one: each is in a record, and gets a marker."""
+NAMED_PER_CALL_MAX = 100
+"""Of the transactions that one call aborts because of their time-out, so many have their cause logged."""
 
 Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionReply, TransactionAction]
 
@@ -223,7 +227,7 @@ class TransactionShard:
             case _:
                 assert_never(request)
         if decision.after is not None:
-            self._keep(turn, request.transactional_id, decision.after)
+            self._keep(turn, request.transactional_id, decision.after, _cause(request, decision.after))
         return decision.reply
 
     def forget(self, token: Token) -> None:
@@ -231,7 +235,7 @@ class TransactionShard:
         self._waiting.discard(token)
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────
-    def _keep(self, turn: Turn, transactional_id: str, transaction: Transaction) -> None:
+    def _keep(self, turn: Turn, transactional_id: str, transaction: Transaction, cause: str = "") -> None:
         record = TransactionRecord(transactional_id, transaction)
         turn.write(record)
         since_ms = self._ongoing.get(transactional_id, turn.now_ms)
@@ -239,7 +243,7 @@ class TransactionShard:
         if transactional_id in self._ongoing:
             self._ongoing[transactional_id] = since_ms
         if transaction.state.is_prepared:
-            turn.act(_markers(transactional_id, transaction))
+            turn.act(_markers(transactional_id, transaction, cause))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
@@ -274,7 +278,8 @@ class TransactionShard:
             if after is None:
                 turn.act(AllocateProducerId(_time_out(transactional_id, transaction)))
             else:
-                self._keep(turn, transactional_id, after)
+                cause = _timed_out(after) if turn.records_count < NAMED_PER_CALL_MAX else ""
+                self._keep(turn, transactional_id, after, cause)
                 partitions += len(after.partitions)
         return True
 
@@ -294,6 +299,19 @@ class TransactionShard:
         return True
 
 
+def _cause(request: TransactionRequest, after: Transaction) -> str:
+    """Return why the coordinator aborts the transaction by itself; empty if it does not."""
+    if after.state is not TransactionState.PREPARE_ABORT:
+        return ""
+    if isinstance(request, InitProducerId):
+        return "another producer has initialized the transactional id"
+    return _timed_out(after) if isinstance(request, TimeOut) else ""
+
+
+def _timed_out(transaction: Transaction) -> str:
+    return f"it was open for longer than its time-out of {transaction.timeout_ms} ms"
+
+
 def _time_out(transactional_id: str, transaction: Transaction) -> TimeOut:
     return TimeOut(
         transactional_id=transactional_id,
@@ -302,7 +320,7 @@ def _time_out(transactional_id: str, transaction: Transaction) -> TimeOut:
     )
 
 
-def _markers(transactional_id: str, transaction: Transaction) -> SendMarkers:
+def _markers(transactional_id: str, transaction: Transaction, cause: str = "") -> SendMarkers:
     return SendMarkers(
         transactional_id=transactional_id,
         producer_id=transaction.producer_id,
@@ -310,4 +328,5 @@ def _markers(transactional_id: str, transaction: Transaction) -> SendMarkers:
         committed=transaction.state is TransactionState.PREPARE_COMMIT,
         partitions=transaction.ordered_partitions,
         version=transaction.version,
+        cause=cause,
     )

@@ -103,6 +103,7 @@ def test_a_leader_dies_and_returns(cluster: NilometerCluster) -> None:
     assert "its previous incarnation lost no records" in registered["message"], "only its process died"
 
     _a_group_rebalances(cluster)
+    _a_transaction_is_aborted(cluster)
     cluster.operate(lambda admin: admin.delete_topics(["clicks"]))
     deleted = the_line(cluster, "topic-deleted", topic="clicks")
     assert "client 'nilometer' at 127.0.0.1:" in deleted["message"] and "(DeleteTopics)" in deleted["message"]
@@ -129,6 +130,18 @@ def _a_group_rebalances(cluster: NilometerCluster) -> None:
     assert "client 'reader-1' at" in found[0]["message"]
     created = the_line(cluster, "topic-created", topic="__consumer_offsets")
     assert "needs the internal topic" in created["message"] or "(CreateTopics)" in created["message"]
+
+
+def _a_transaction_is_aborted(cluster: NilometerCluster) -> None:
+    where = {"bootstrap.servers": cluster.bootstrap, "transactional.id": "pay\n1", "log_level": 0}
+    first = confluent_kafka.Producer(where)
+    first.init_transactions(WAIT_S)
+    first.begin_transaction()
+    first.produce("clicks", b"x")
+    assert first.flush(WAIT_S) == 0
+    confluent_kafka.Producer(where).init_transactions(WAIT_S)
+    aborted = the_line(cluster, "transaction-aborted", transactional_id="pay\n1")
+    assert "because another producer has initialized the transactional id" in aborted["message"]
 
 
 def test_a_topic_that_was_created_by_itself_names_the_client(cluster: NilometerCluster) -> None:

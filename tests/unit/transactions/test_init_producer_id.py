@@ -82,6 +82,7 @@ def test_an_open_transaction_is_aborted_first_and_its_producer_fenced() -> None:
     assert world.end(first).error_code is ErrorCode.producer_fenced
     markers = world.write_markers()
     assert (markers.committed, markers.producer_epoch, markers.partitions) == (False, 1, (A,))
+    assert markers.cause == "another producer has initialized the transactional id"
     assert world.init() == GIVEN(ErrorCode.none, first.producer_id, 2)
 
 

@@ -16,6 +16,7 @@ from nilometer.transactions.requests import (
     TimeOutReply,
 )
 from nilometer.transactions.requests import TimeOut as TimeOutRequest
+from nilometer.transactions.shard import SendMarkers
 from nilometer.wire.errors import ErrorCode
 
 CHECK_MS = 10_000
@@ -31,7 +32,9 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     assert world.state() == "Ongoing"
     world.advance(CHECK_MS)
     assert world.state() == "PrepareAbort"
-    assert world.write_markers().producer_epoch == producer.producer_epoch + 1
+    markers = world.write_markers()
+    assert markers.producer_epoch == producer.producer_epoch + 1
+    assert markers.cause == f"it was open for longer than its time-out of {TIMEOUT_MS} ms"
     assert world.end(producer, version=0).error_code is ErrorCode.producer_fenced
     assert world.add(producer, B) is ErrorCode.producer_fenced
     bumped = world.init(has=(producer.producer_id, producer.producer_epoch))
@@ -94,6 +97,7 @@ def test_a_wall_clock_that_is_set_back_gives_a_transaction_no_more_time() -> Non
 
 def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "RECORDS_PER_CALL_MAX", 2)
+    monkeypatch.setattr(shard, "NAMED_PER_CALL_MAX", 1)
     world = TransactionWorld()
     for name in "abcde":
         world.add(world.init(name), A, name=name)
@@ -106,6 +110,8 @@ def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> 
         world._take(world.shard.on_time(world.now_ms, world.wall_ms))
         sizes.append(len(world.log) - size)
     assert sizes == [2, 2, 1]
+    causes = [bool(action.cause) for action in world.actions if isinstance(action, SendMarkers)]
+    assert causes == [True, False, True, False, True], "one of each batch is named"
 
 
 @pytest.mark.parametrize("wall_behind_ms", [0, DAY_MS])
@@ -171,6 +177,7 @@ def test_the_next_coordinator_finishes_what_was_prepared(commit: bool) -> None:
     world.add(producer, A, B)
     world.end(producer, commit=commit)
     decided = world.markers()
+    assert not decided.cause, "its producer has decided it"
     world.fail_over()
     assert world.markers() == decided
     world.fail_over()

@@ -18,6 +18,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.markers import MarkerSender, Shell
 from nilometer.broker.coordinators.shell import CoordinatorKind
 from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
+from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
@@ -117,6 +118,8 @@ class TransactionCoordinator(
     def _carry_out(self, shell: Shell, action: TransactionAction) -> None:
         match action:
             case SendMarkers():
+                if action.cause:
+                    _log_abort(action)
                 self._markers.send(shell, action)
             case AllocateProducerId():
                 self._tasks.spawn(self._time_out(action.request), name="timeout of a transaction")
@@ -132,3 +135,10 @@ class TransactionCoordinator(
             logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
             return
         await self.answer(request.transactional_id, replace(request, new_producer_id=new_producer_id))
+
+
+def _log_abort(action: SendMarkers) -> None:
+    """Write the line about a transaction that is aborted, though its producer has not asked for it."""
+    sentence = f"The open transaction of {action.transactional_id!r} is aborted"
+    fields = {"transactional_id": action.transactional_id, "producer_id": action.producer_id}
+    log_decision(logger, "transaction-aborted", sentence, action.cause, fields)
