@@ -97,6 +97,14 @@ def test_listeners_that_contradict_each_other_are_refused():
     assert "same host and port" in str(refusal(**TWO | {"listeners": "INSIDE://:9092,OUTSIDE://:9092"}))
 
 
+def test_a_share_group_may_have_no_more_members_than_there_are_sessions():
+    assert "group.share.max.size (200) must not be above" in str(
+        refusal(group_share_max_share_sessions="199")
+    )
+    settled = config(group_share_max_share_sessions="199", group_share_max_size="199")
+    assert settled.groups.group_share_max_size == 199
+
+
 def test_brokers_connect_to_each_other_by_one_of_the_listeners():
     assert config(listeners="PLAINTEXT://h:1").inter_broker_listener.name == "PLAINTEXT"
     unnamed = {key: text for key, text in TWO.items() if key != "inter_broker_listener_name"}

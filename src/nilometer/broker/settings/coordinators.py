@@ -215,10 +215,17 @@ GROUP_KEYS_WITHOUT_EFFECT = frozenset(
 
 
 MINUTE_MS = 60_000
+SESSIONS_MAX_KEY = "group.share.max.share.sessions"
 
 
 def group_config(config: Settings) -> GroupConfig:
     """Return the settings for ``groups``. Raises ConfigError if they contradict each other."""
+    members, sessions = config.integer("group.share.max.size"), config.integer(SESSIONS_MAX_KEY)
+    if members > sessions:
+        raise ConfigError(
+            "group.share.max.size",
+            f"group.share.max.size ({members}) must not be above {SESSIONS_MAX_KEY} ({sessions})",
+        )
     named = config.fields_of(GroupConfig)
     named["group_consumer_assignors"] = tuple(
         dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors"))
