@@ -127,7 +127,7 @@ def _check_struct(one: ValueType, where: str) -> None:
     for field in one.fields:
         if NO_NAME.search(field.name):
             raise SchemaError(
-                f"{where}: {field.name!r} is no name of a column, since it is empty or has a quotation mark, a "
+                f"{where}: {field.name!r} is no name of a column, as it is empty or has a quotation mark, a "
                 "backslash or a control character; rename the property"
             )
         # Delta Lake and Spark do not distinguish upper and lower case in the names of columns.
