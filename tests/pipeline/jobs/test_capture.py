@@ -360,6 +360,25 @@ def test_a_worker_that_dies_ends_the_command_and_a_server_that_cuts_it_off_does_
     assert code == 1 and "Kafka Connect ended" in said
 
 
+@pytest.mark.long
+def test_columns_that_are_renamed_or_dropped_and_a_server_that_restarts_end_no_capture(
+    topics: Topics, topic: str, dsn: str, database: Database, server: PostgresServer, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, gone int); INSERT INTO t VALUES (1, 1, 1)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic)
+    with capture:
+        capture.wait_running()
+        eventually(lambda: captured_rows(topics, topic) == rows_in(database, "t"), "the first row", WAIT_S)
+        database.execute("ALTER TABLE t RENAME n TO m")
+        database.execute("INSERT INTO t VALUES (2, 2, 2)")
+        database.execute("ALTER TABLE t DROP gone")
+        server.restart()
+        with psycopg.connect(dsn, autocommit=True) as after:
+            after.execute("INSERT INTO t VALUES (3, 3)")
+        wanted = [{"gone": 1, "id": 1, "n": 1}, {"gone": 2, "id": 2, "m": 2}, {"id": 3, "m": 3}]
+        eventually(lambda: captured_rows(topics, topic) == wanted, "all rows, each as it was written", WAIT_S)
+
+
 def prepare(dsn: str, table: str, name: str | None = None, *, has_begun: bool = False) -> None:
     source_of(dsn, table, name).prepare(has_begun=has_begun)
 
