@@ -97,8 +97,9 @@ def database(server: PostgresServer, dsn: str) -> Iterator[Database]:
     with psycopg.connect(server.dsn, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS shop WITH (FORCE)")
         admin.execute("CREATE DATABASE shop ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-        with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
-            yield connection
+    with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
+        yield connection
+    with psycopg.connect(server.dsn, autocommit=True) as admin:  # a test may have restarted the server
         slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
         eventually(
             lambda: (
