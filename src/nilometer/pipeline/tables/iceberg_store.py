@@ -51,11 +51,11 @@ def _keep_null_lists() -> None:
     project = visitor.list
 
     def keep(self: Any, kind: Any, lists: Any, items: Any) -> Any:
-        found = project(self, kind, lists, items)
+        found: Any = project(self, kind, lists, items)
         if found is None or found.null_count == lists.null_count:
             return found
         offsets = compute.add(found.offsets, 0)  # a copy: those of a slice would take no mask
-        return type(found).from_arrays(offsets, found.values, type=found.type, mask=lists.is_null())
+        return found.from_arrays(offsets, found.values, type=found.type, mask=lists.is_null())
 
     visitor.list = keep
 
