@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.pipeline.drawn_runs import CASES, check_history, check_kills
+from support.pipeline.drawn_records import Drawn
+from support.pipeline.drawn_runs import CASES, History, check_history, check_kills
 from support.properties import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -23,6 +24,12 @@ each_pipeline = pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_and_account_are_those_of_the_model(spark, topics, case, data):
     """Processes end within batches, without any tidying."""
     check_history(case, spark, topics, data.draw(case.histories()))
+
+
+def test_a_run_on_an_empty_topic_drains_nothing(spark, topics):
+    [burst] = [case for case in CASES if str(case) == "burst"]
+    parts = [{"": []}, {"": [Drawn(None)]}]
+    check_history(burst, spark, topics, History(parts, 3, [None, None], repeated=False))
 
 
 @pytest.mark.soak

@@ -258,12 +258,14 @@ def model_of_logs(batches: Batches, lateness: timedelta) -> Wanted:
 
 
 def model_of_burst(batches: Batches) -> Wanted:
-    """Records, bytes, first and last offset of each batch."""
-    drained: list[tuple[int, int, int, int]] = []
+    """Number, records, bytes, first and last offset of each batch that has records."""
+    drained: list[tuple[int, int, int, int, int]] = []
     end = 0
-    for batch in batches:
+    for number, batch in enumerate(batches):
         first, end = end, end + len(batch[""])
-        drained.append((end - first, sum(len(one.value or b"") for one in batch[""]), first, end - 1))
+        if end > first:
+            size = sum(len(one.value or b"") for one in batch[""])
+            drained.append((number, end - first, size, first, end - 1))
     return Wanted(drained, {"": Books(end, Counter(results=end)).said()})
 
 
