@@ -64,8 +64,11 @@ FIGURE_8: list[Taken] = [
 ]
 
 
+FIGURE_8_BOUNDS = QuorumBounds(begins_led=True, in_order=False, epochs=4, timeouts=5, losses=1)
+
+
 def test_a_record_of_an_earlier_epoch_is_not_committed_by_counting() -> None:
-    state = take(QuorumWorld(QuorumBounds(begins_led=True, epochs=4, timeouts=5)), FIGURE_8)
+    state = take(QuorumWorld(FIGURE_8_BOUNDS), FIGURE_8)
     assert state.violation is None
     assert state.committed == ((1, 0),)
     assert state.leaders == ((1, 0), (2, 1), (3, 0), (4, 1))
@@ -77,7 +80,7 @@ def test_figure_8_without_the_rule_loses_a_record(monkeypatch: pytest.MonkeyPatc
         return sorted(ends, reverse=True)[voters.majority - 1]
 
     monkeypatch.setattr(Leading, "committable", count)
-    state = take(QuorumWorld(QuorumBounds(begins_led=True, epochs=4, timeouts=5)), FIGURE_8)
+    state = take(QuorumWorld(FIGURE_8_BOUNDS), FIGURE_8)
     assert state.violation is not None
     assert state.violation.sentence == LEADER_COMPLETE
 
@@ -104,7 +107,7 @@ TWO_MAJORITIES: list[Taken] = [
     *elect(0, 3, 4),  # with node 0 a majority of 0 to 4
 ]
 BOUNDS = QuorumBounds(
-    voters=4, observers=1, begins_led=True, epochs=3, timeouts=6, changes=2, values=0
+    voters=4, observers=1, begins_led=True, in_order=False, epochs=3, timeouts=6, changes=2, values=0
 )
 
 

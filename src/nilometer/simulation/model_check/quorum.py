@@ -80,6 +80,13 @@ class QuorumBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Of the voters."""
     late: int = 0
     """Responses that arrive later than at once."""
+    losses: int = 0
+    """Responses that are lost. A request that never arrives is not counted."""
+    discoveries: int = 1
+    """How often an observer asks for the leader."""
+    in_order: bool = True
+    """Whether voters that do not differ time out for the first time in the order of their ids. Each history
+    has one of these as its mirror image, so that a search of all states loses nothing."""
 
 
 class Sent(NamedTuple):
@@ -107,6 +114,10 @@ class _Used(NamedTuple):
     wipes: int = 0
     changes: int = 0
     late: int = 0
+    losses: int = 0
+    discoveries: int = 0
+    timed_out: int = 0
+    """The voters below this one have timed out, as far as they are interchangeable."""
 
 
 class QuorumState(NamedTuple):
@@ -230,8 +241,8 @@ class QuorumWorld:
 
     def _as_usual(self, state: QuorumState) -> QuorumState | None:
         """Return the state after one step without a fault; None if all is done."""
-        steps = (after for step, after in self.steps(state) if step[0] in USUAL)
-        return next((after for after in steps if after != state), None)
+        afters = [after for step, after in self.steps(state) if step[0] in USUAL and after != state]
+        return afters[-1] if afters else None  # the last: votes arrive before the leader tells of itself
 
     def steps(self, state: QuorumState) -> Iterator[tuple[Step, QuorumState]]:
         if state.violation is not None:
@@ -252,10 +263,22 @@ class QuorumWorld:
 
     # ── what a process does by itself ───────────────────────────────────────────────────────────
     def _times(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
+        used = state.used
+        if used.timeouts >= self._bounds.timeouts or not self._has_turn(used, node):
+            return
         reaction = self._timed_out(state, node)
-        if reaction.effects and state.used.timeouts < self._bounds.timeouts:
-            after = state._replace(used=state.used._replace(timeouts=state.used.timeouts + 1))
+        if reaction.effects:
+            timed_out = max(used.timed_out, node + 1) if self._is_interchangeable(node) else used.timed_out
+            after = state._replace(used=used._replace(timeouts=used.timeouts + 1, timed_out=timed_out))
             yield ("time out", node, 0), self._after(after, node, reaction)
+
+    def _has_turn(self, used: _Used, node: int) -> bool:
+        if not self._bounds.in_order or not self._is_interchangeable(node):
+            return True
+        return node <= max(used.timed_out, int(self._bounds.begins_led))
+
+    def _is_interchangeable(self, node: int) -> bool:
+        return int(self._bounds.begins_led) <= node < self._bounds.voters
 
     def _timed_out(self, state: QuorumState, node: int) -> _Reaction:
         return self._react(state, node, ("time out",), lambda replica: replica.on_time(NOW))
@@ -263,8 +286,12 @@ class QuorumWorld:
     def _discoveries(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
         """An observer, which no leader tells of itself, asks another node for the leader."""
         replica = self.process(state, node).replica
+        used = state.used
         if replica.is_voter or isinstance(replica.role, Following):
             return
+        if used.discoveries >= self._bounds.discoveries:
+            return
+        after = state._replace(used=used._replace(discoveries=used.discoveries + 1))
         for other in self._nodes:
             told = self.process(state, other).replica
             response = EpochResponse(NONE, told.epoch, told.leader)
@@ -272,7 +299,7 @@ class QuorumWorld:
                 state, node, response, lambda replica: replica.on_epoch_response(response, NOW)
             )
             if reaction.effects:
-                yield ("discover", node, other), self._after(state, node, reaction)
+                yield ("discover", node, other), self._after(after, node, reaction)
 
     def _flushes(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
         process = self.process(state, node)
@@ -356,7 +383,9 @@ class QuorumWorld:
         back = Sent(node, message.source, request, response, records)
         at = message.source if isinstance(request, QuorumFetch) else node
         yield (name, at, index), self._told(arrived, back)
-        yield (f"{name}, and lose the response", at, index), arrived
+        if state.used.losses < self._bounds.losses:
+            lost = arrived._replace(used=arrived.used._replace(losses=arrived.used.losses + 1))
+            yield (f"{name}, and lose the response", at, index), lost
         if state.used.late < self._bounds.late:
             used = arrived.used._replace(late=arrived.used.late + 1)
             late = arrived._replace(messages=arrived.messages | {back}, used=used)
