@@ -835,6 +835,48 @@ NOT_ASKED = tuple(
     )
 )
 
+# --- records of pipelines
+PIPELINES = tuple(
+    Mutant(f"pipeline-{name}", what, old, new, tests)
+    for name, what, old, new, tests in (
+        (
+            "large-positions",
+            "one change whose position has more than 64 bits ends each run",
+            "if lsn not in _POSITIONS or seq not in _POSITIONS:",
+            "if False:",
+            ("unit/pipeline/test_change_events.py",),
+        ),
+        (
+            "names-without-a-column",
+            "one record with a quotation mark in a name ends each run of a table",
+            "if kind is not None and not NO_NAME.search(name):",
+            "if kind is not None and name:",
+            ("unit/pipeline/tables/test_values_as_they_are.py",),
+        ),
+        (
+            "null-lists",
+            "pyiceberg makes null lists of structs empty ones",
+            "    _keep_null_lists()\n",
+            "",
+            ("unit/pipeline/tables/test_values_as_they_are.py",),
+        ),
+        (
+            "quotes-in-tables",
+            "a doubled quote ends a value of a table in CSV",
+            "header=True, quote='\"', escape='\"', multiLine=True",
+            "header=True",
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+        (
+            "names-with-braces",
+            "what a user's name has in braces is replaced in messages",
+            '        "count": F.col("count").cast("string"),\n',
+            '        "name": F.coalesce("name", "user"),\n        "count": F.col("count").cast("string"),\n',
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+    )
+)
+
 # --- share partitions
 SHARE_PARTITION = tuple(
     Mutant(f"share-{name}", what, old, new, tests)
@@ -1414,6 +1456,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CLIENT,
     *COMMANDS,
     *NOT_ASKED,
+    *PIPELINES,
     *SHARE_PARTITION,
     *SHARE_REQUESTS,
     *SHARE_STATE,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.admin.record_deletion import delete_records
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.host_disks import CheckpointFiles
@@ -160,3 +162,41 @@ def test_the_content_before_an_unsynced_replacement_counts_too() -> None:
     assert folder.durable("name") is before
     assert folder.entries["name"] is after
     assert folder.durable("other") is None
+
+
+async def _appends_below_a_checkpoint(world: World) -> list[int]:
+    cluster, clients = Cluster(world), world.host("clients")
+    checker = CheckpointFiles(cluster)
+    await cluster.set_up()
+    node = cluster.nodes[1]
+
+    async def create(runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            await admin.create_topic(NewTopic("t", assignments={0: (1,)}, configs={"flush.messages": "1"}))
+
+    async def delete(runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            deleted = await delete_records(admin.client, {TopicPartition("t", 0): 8}, timeout_ms=10_000)
+        assert deleted == {TopicPartition("t", 0): 8}
+
+    assert await clients.start("create", create).exited is None
+    await _produce(cluster, clients, 8, "all")
+    assert await wait_until(lambda: _recovery_point(node) == 8, LIMIT_S), "the leader has flushed them"
+    found: list[int] = []
+    for act in (None, delete):
+        if act is not None:
+            assert await clients.start("delete", act).exited is None
+        before = len(checker.violations)
+        assert node.host.disk.on_append is not None
+        node.host.disk.on_append(f"{node.folders[0]}/t-0/{0:020d}.log", (3).to_bytes(8, "big"))
+        found.append(len(checker.violations) - before)
+    return found
+
+
+def test_an_offset_at_the_start_of_a_log_says_nothing_of_its_records() -> None:
+    """The log starts within a batch: a replica that begins there gets the whole batch."""
+    world = World(7)
+    below, at_the_start = world.run(_appends_below_a_checkpoint)
+    assert world.failures == []
+    assert below > 0
+    assert at_the_start == 0

@@ -44,7 +44,8 @@ def check_table(table: str, columns: str) -> None:
 
 def read_table(spark: SparkSession, table: str, columns: str) -> DataFrame:
     """Return the table with these columns, all of them texts. Raises PipelineError."""
-    frame = spark.read.option("header", "true").csv(table)
+    # As RFC 4180 has it, and Python's own reader: a quote within quotes is doubled, and lines may end there.
+    frame = spark.read.csv(table, header=True, quote='"', escape='"', multiLine=True)
     # Of a file with a byte order mark, which is a part of the first name for Spark.
     frame = frame.withColumnsRenamed({name: name.removeprefix("\ufeff") for name in frame.columns})
     _check_names(table, frame.columns, columns)

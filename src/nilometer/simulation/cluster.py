@@ -207,6 +207,10 @@ class BrokerNode:
         """The partitions that the serving broker hosts."""
         return list(self.broker.services.replicas) if self.broker is not None and self.is_running else []
 
+    def log_start(self, partition: str) -> int:
+        """Return the log start offset of its replica of a partition such as ``topic-0``; 0 if it has none."""
+        return next((each.log.log_start_offset for each in self.partitions if str(each) == partition), 0)
+
     @property
     def is_open_to_replicas(self) -> bool:
         return not self.leaving and self.incarnations > 0

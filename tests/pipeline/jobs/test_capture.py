@@ -98,8 +98,9 @@ def database(server: PostgresServer, dsn: str) -> Iterator[Database]:
     with psycopg.connect(server.dsn, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS shop WITH (FORCE)")
         admin.execute("CREATE DATABASE shop ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-        with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
-            yield connection
+    with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
+        yield connection
+    with psycopg.connect(server.dsn, autocommit=True) as admin:  # a test may have restarted the server
         slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
         eventually(
             lambda: (
@@ -379,6 +380,25 @@ def test_a_worker_that_dies_ends_the_command_and_a_server_that_cuts_it_off_does_
         capture.kill_worker()
         code, said = capture.wait_end()
     assert code == 1 and "Kafka Connect ended" in said
+
+
+@pytest.mark.long
+def test_columns_that_are_renamed_or_dropped_and_a_server_that_restarts_end_no_capture(
+    topics: Topics, topic: str, dsn: str, database: Database, server: PostgresServer, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, gone int); INSERT INTO t VALUES (1, 1, 1)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic)
+    with capture:
+        capture.wait_running()
+        eventually(lambda: captured_rows(topics, topic) == rows_in(database, "t"), "the first row", WAIT_S)
+        database.execute("ALTER TABLE t RENAME n TO m")
+        database.execute("INSERT INTO t VALUES (2, 2, 2)")
+        database.execute("ALTER TABLE t DROP gone")
+        server.restart()
+        with psycopg.connect(dsn, autocommit=True) as after:
+            after.execute("INSERT INTO t VALUES (3, 3)")
+        wanted = [{"gone": 1, "id": 1, "n": 1}, {"gone": 2, "id": 2, "m": 2}, {"id": 3, "m": 3}]
+        eventually(lambda: captured_rows(topics, topic) == wanted, "all rows, each as it was written", WAIT_S)
 
 
 def prepare(dsn: str, table: str, name: str | None = None, *, has_begun: bool = False) -> None:

@@ -134,7 +134,7 @@ def test_events_count_once_and_only_with_a_number_where_one_is_summed(spark, top
     topic, messages = send_values(topics, values, timestamp=AFTER_SAMPLES_MS), topics.create(1)
     dead = topics.create(1, prefix="dead")
     table = tmp_path / "users.csv"
-    table.write_text("address,language,user,name\nu1@example.org,en,u1,Ann\n")
+    table.write_text("address,language,user,name\nu1@example.org,en,u1,Ann {sum}\n")
     given = {"to_topic": messages, "table": str(table), "dead_letters": dead}
     run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     assert read_values(spark, topics, messages) == []  # 450 are below the threshold
@@ -143,7 +143,7 @@ def test_events_count_once_and_only_with_a_number_where_one_is_summed(spark, top
         last = run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     (message,) = map(json.loads, read_values(spark, topics, messages))
     assert (message["user"], message["address"]) == ("u1", "u1@example.org")
-    assert "you have paid 500.00" in message["text"]
+    assert message["text"] == "Hello Ann {sum}, you have paid 500.00 within ten minutes."
     assert last is not None
     assert last.totals is not None
     account = last.totals[""]
@@ -169,9 +169,17 @@ def test_a_table_with_a_key_twice_or_without_a_column_is_refused(spark, tmp_path
         with pytest.raises(PipelineError, match=r"no column name. .* here customer, country; needed are"):
             check(str(other), columns)
     good = tmp_path / "good.csv"
-    good.write_text("\ufeffcountry,customer,name,more\nEgypt,c1,Ann,x\n")
+    text = (
+        '\ufeff"country",customer,name,more\r\nEgypt,c1,"Ann ""the, first""",x\r\n'
+        '"Kenya",c2,"Bob\nJunior\\",x\r\n,"c\\3",,\r\n\r\n'
+    )
+    good.write_bytes(text.encode())
     check_table(str(good), columns)
-    assert [tuple(row) for row in read_table(spark, str(good), columns).collect()] == [("c1", "Ann", "Egypt")]
+    assert [tuple(row) for row in read_table(spark, str(good), columns).collect()] == [
+        ("c1", 'Ann "the, first"', "Egypt"),
+        ("c2", "Bob\nJunior\\", "Kenya"),
+        ("c\\3", None, None),
+    ]
 
 
 def test_two_lines_are_no_request_and_a_path_may_have_spaces(spark, topics, tmp_path):

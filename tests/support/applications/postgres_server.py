@@ -54,17 +54,26 @@ class PostgresServer:
             shutil.chown(self._folder, USER, USER)
         data = str(self._folder / "data")
         self._run("initdb", "--pgdata", data, "--username", USER, "--auth", "trust", "--no-sync")
+        self._start()
+        return self
+
+    def restart(self) -> None:
+        """Stop the server as a crash does, and start it again."""
+        self._stop()
+        self._start()
+
+    def _start(self) -> None:
         options = " ".join(f"-c {setting}" for setting in SETTINGS)
         options += f" -p {self._port} -k {self._folder}"
-        log = str(self._folder / "log")
+        data, log = str(self._folder / "data"), str(self._folder / "log")
         self._run("pg_ctl", "--pgdata", data, "--wait", "--log", log, "--options", options, "start")
-        return self
+
+    def _stop(self) -> None:
+        self._run("pg_ctl", "--pgdata", str(self._folder / "data"), "--wait", "--mode", "immediate", "stop")
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._run(
-                "pg_ctl", "--pgdata", str(self._folder / "data"), "--wait", "--mode", "immediate", "stop"
-            )
+            self._stop()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 

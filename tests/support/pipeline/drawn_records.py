@@ -323,6 +323,8 @@ def changes(draw: st.DrawFn) -> Drawn:
         {**event, "op": "u", "key": {"id": 1}, "after": None},
         {**event, "table": None},
         {**event, "lsn": None},
+        {**event, "lsn": 2**63},
+        {**event, "seq": -2},
         {**event, "at": "yesterday"},
     ]
     hostile = [b"no json", b"[]", b"{}", b'{"op": "c"', b"\xff\xfe{", *map(as_json, broken)]

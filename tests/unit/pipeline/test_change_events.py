@@ -181,6 +181,11 @@ def test_a_change_has_a_time_the_events_or_else_the_records(event, at_us):
     assert decode(event, at_us=77).at_us == at_us
 
 
+def test_a_records_time_outside_of_the_years_is_no_time():
+    with pytest.raises(RejectedValue, match="outside of the years 1 to 9999"):
+        decode(OWN, at_us=2**62)
+
+
 def test_digits_are_kept():
     event = b'{"op":"u","table":"t","key":{"id":1},"after":{"a":12345678901234567.89,"b":1.10},"lsn":5}'
     assert decode(event, None).row == '{"a":12345678901234567.89,"b":1.10}'
@@ -223,6 +228,10 @@ def test_rows_of_a_snapshot_precede_the_changes_at_its_position():
         ({**DEBEZIUM, "after": None}, {"id": 7}, "op u needs the row in after"),
         ({**DEBEZIUM, "after": 5}, {"id": 7}, "op u needs the row in after"),
         ({**DEBEZIUM, "source": {**SOURCE, "lsn": None}}, {"id": 7}, "no position"),
+        ({**DEBEZIUM, "source": {**SOURCE, "lsn": 2**63}}, {"id": 7}, "no number from 0 to 2^63 - 1"),
+        ({**OWN, "lsn": -1}, {"id": 7}, "no number from 0 to 2^63 - 1"),
+        ({**OWN, "seq": 2**63}, {"id": 7}, "no number from 0 to 2^63 - 1"),
+        ({**OWN, "seq": SNAPSHOT_SEQ}, {"id": 7}, "no number from 0 to 2^63 - 1"),
         ({**DEBEZIUM, "source": {**SOURCE, "table": None}}, {"id": 7}, "names no table"),
         ({**DEBEZIUM, "source": {**SOURCE, "connector": "oracle"}}, {"id": 7}, "oracle"),
         ({**OWN, "op": "x"}, {"id": 7}, "no op"),

@@ -136,7 +136,7 @@ def check_finish(
 def too_many_text(tally: Tally, most: float) -> str:
     return (
         f"WARNING: {tally.unrecognised:,} of {tally.lines - tally.blank:,} lines "
-        f"({tally.unrecognised_share:.1%}) are of no known format and were skipped; --max-unrecognised is "
+        f"({tally.unrecognised_share:.1%}) are of no known format; --max-unrecognised is "
         f"{most:g} %. `nilometer pipeline formats test FILE` proposes formats for them"
     )
 

@@ -36,6 +36,7 @@ MESSAGE: Final = "a message or the bounds of a transaction, no row's"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES_US: Final = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 """The years 1 to 9999."""
+_POSITIONS: Final = range(2**63)
 _LOG_FILE: Final = re.compile(r".*\.(\d+)$")
 _PLACEHOLDERS: Final = {
     msgspec.json.encode(one)
@@ -164,6 +165,8 @@ def _change(
         raise RejectedValue("the change names no table")
     if lsn is None:
         raise RejectedValue("the change has no position in the log of its database")
+    if lsn not in _POSITIONS or seq not in _POSITIONS:
+        raise RejectedValue("the change's position is no number from 0 to 2^63 - 1", f"{lsn}, {seq}")
     if op == "r":
         seq = SNAPSHOT_SEQ
     if op == "t":
@@ -283,7 +286,7 @@ def _time(event: _Event, recorded_us: int) -> int:
     else:
         found = None
     if found is None:
-        return recorded_us
+        found = recorded_us
     if found not in _TIMES_US:
         raise RejectedValue("the change's time is outside of the years 1 to 9999", str(found))
     return found

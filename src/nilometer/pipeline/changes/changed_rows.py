@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from nilometer.pipeline.batches import KEPT, Batch, RunFiles, send_letters
 from nilometer.pipeline.changes.change_events import Change, LeftOut, completed, decode_change
-from nilometer.pipeline.errors import PipelineError, RejectedValue
+from nilometer.pipeline.errors import PipelineError, RejectedValue, in_record
 from nilometer.pipeline.events import RECORD, RECORD_TYPE
 from nilometer.pipeline.mapped_rows import mapped, rows_in
 from nilometer.pipeline.recognition import headers_of
@@ -233,13 +233,14 @@ def _parsed(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         recorded = record.pop("recorded")
         row: dict[str, Any] = {}
         fate = reason = detail = None
-        try:
-            change = decode_change(record["key"], record["value"], record["headers"] or (), recorded)
-            row = {name: getattr(change, name) for name in _OF_CHANGE}
-        except LeftOut as error:
-            fate, reason = "left out", str(error)
-        except RejectedValue as error:
-            fate, reason, detail = "rejected", error.reason, error.detail or None
+        with in_record(record):
+            try:
+                change = decode_change(record["key"], record["value"], record["headers"] or (), recorded)
+                row = {name: getattr(change, name) for name in _OF_CHANGE}
+            except LeftOut as error:
+                fate, reason = "left out", str(error)
+            except RejectedValue as error:
+                fate, reason, detail = "rejected", error.reason, error.detail or None
         if fate != "rejected" and not row.get("missing"):
             record |= {"key": None, "value": None, "headers": ()}
         yield row | {RECORD: record | {"fate": fate, "reason": reason, "detail": detail}}

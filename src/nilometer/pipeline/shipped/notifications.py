@@ -138,9 +138,9 @@ def _text(texts: Mapping[str, str]) -> Column:
     for language, text in texts.items():
         chosen = F.when(F.col("language") == language, F.lit(text)).otherwise(chosen)
     values = {
-        "name": F.coalesce("name", "user"),
         "count": F.col("count").cast("string"),
         "sum": F.format_string("%.2f", F.col("sum")),
+        "name": F.coalesce("name", "user"),  # last: what a user's name has in braces stays as it is
     }
     for name, value in values.items():
         chosen = F.replace(chosen, F.lit(f"{{{name}}}"), value)

@@ -7,6 +7,7 @@ change in the same commit: expiring snapshots does not forget it.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,9 +37,27 @@ CATALOG_FILE: Final = "catalog.db"
 
 def open_catalog(table: Path) -> Any:
     """Return the catalog, a SQLite file in the table's folder; pyiceberg's ``SqlCatalog``."""
+    _keep_null_lists()
     table = table.absolute()
     settings = {"uri": f"sqlite:///{table / CATALOG_FILE}", "warehouse": _uri(table)}
     return needed("pyiceberg.catalog.sql").SqlCatalog(CATALOG, **settings)
+
+
+@cache
+def _keep_null_lists() -> None:
+    """Have pyiceberg read and write lists of structs that are null as null: 0.12 makes them empty lists."""
+    compute = needed("pyarrow.compute")
+    visitor = needed("pyiceberg.io.pyarrow").ArrowProjectionVisitor
+    project = visitor.list
+
+    def keep(self: Any, kind: Any, lists: Any, items: Any) -> Any:
+        found: Any = project(self, kind, lists, items)
+        if found is None or found.null_count == lists.null_count:
+            return found
+        offsets = compute.add(found.offsets, 0)  # a copy: those of a slice would take no mask
+        return found.from_arrays(offsets, found.values, type=found.type, mask=lists.is_null())
+
+    visitor.list = keep
 
 
 class IcebergStore:

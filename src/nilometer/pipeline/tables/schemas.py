@@ -11,6 +11,7 @@ import msgspec
 
 from nilometer.pipeline.tables.values import (
     BOM,
+    NO_NAME,
     RESERVED,
     WIDENS,
     Field,
@@ -258,7 +259,7 @@ def _struct_of(value: Mapping[str, Any], depth: int) -> ValueType | None:
     fields: dict[str, Field] = {}
     for name, inner in value.items():
         kind = _type_of(inner, depth + 1)
-        if kind is not None and name:
+        if kind is not None and not NO_NAME.search(name):
             fields.setdefault(name.lower(), Field(name, kind))
     return struct(*fields.values(), others="empty") if fields else None
 

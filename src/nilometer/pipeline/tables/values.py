@@ -46,6 +46,8 @@ WIDENS: Final = {("int32", "int64"), ("float32", "float64")}
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs write before JSON; it is no part of the value."""
 KEY, PARTITION, OFFSET, TIMESTAMP, DAY = "_key", "_partition", "_offset", "_timestamp", "_day"
+NO_NAME: Final = re.compile(r'["\\\x00-\x1f]|^$')
+"""Matches names that no column can have, because the decoder of JSON has no fields of such names."""
 RESERVED: Final = (KEY, PARTITION, OFFSET, TIMESTAMP, DAY, "_deleted")
 """The columns that a table has besides those of the values."""
 
@@ -123,6 +125,11 @@ def without_collisions(row: ValueType) -> ValueType:
 def _check_struct(one: ValueType, where: str) -> None:
     seen: dict[str, str] = {}
     for field in one.fields:
+        if NO_NAME.search(field.name):
+            raise SchemaError(
+                f"{where}: {field.name!r} is no name of a column, as it is empty or has a quotation mark, a "
+                "backslash or a control character; rename the property"
+            )
         # Delta Lake and Spark do not distinguish upper and lower case in the names of columns.
         other = seen.setdefault(field.name.lower(), field.name)
         if other is not field.name:

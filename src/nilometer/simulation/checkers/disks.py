@@ -14,7 +14,7 @@ import crc32c
 import msgspec
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -158,10 +158,6 @@ def _epoch_at(epochs: tuple[tuple[int, int], ...], offset: int) -> int:
     return found
 
 
-def _log_start(node: BrokerNode, name: str) -> int:
-    return next((each.log.log_start_offset for each in node.partitions if str(each) == name), 0)
-
-
 def _describe(batch: StoredBatch | None) -> str:
     if batch is None:
         return "no batch that begins there"
@@ -177,7 +173,7 @@ def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> l
         state = image.partition(*partition)
         assigned = [cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
         replicas = [
-            read_replica(node.host.disk, place, node.id, _log_start(node, name))
+            read_replica(node.host.disk, place, node.id, node.log_start(name))
             for node in assigned
             for place in node.places_of(name)
         ]

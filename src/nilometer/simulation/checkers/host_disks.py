@@ -19,6 +19,8 @@ from nilometer.simulation.world import Process
 # No record may be appended at an offset below one that a checkpoint file has for its partition. After a crash
 # that offset would apply to the record: recovery would take it for flushed, or the replica for committed. So
 # a log that was truncated below a checkpointed offset accepts no appends until the file has been rewritten.
+# An offset at the log's start, or below it, says nothing of its records: the first batch of an empty log may
+# begin there, if the leader's log starts within it.
 #
 # ``partition.metadata`` must be whole after a power loss: otherwise it is not known whose records they are,
 # and a later topic of the same name could take them for its own.
@@ -73,11 +75,17 @@ class CheckpointFiles:
         directory, partition = posixpath.split(folder)
         for name, offset in _lines(disk, directory, partition):
             self.checked += 1
-            if offset > base_offset:
+            if offset > base_offset and offset > self._log_start(disk, folder):
                 self._add_violation(
                     f"checkpoint: {machine} appends at {base_offset} to {folder}, although {name} has "
                     f"{offset}"
                 )
+
+    def _log_start(self, disk: HostDisk, folder: str) -> int:
+        """Return the log start offset of the replica whose folder, or whose future folder, this is."""
+        partition = FUTURE.sub("", posixpath.basename(folder))
+        nodes = (each for each in self._cluster.known.values() if each.host.disk is disk)
+        return next((each.log_start(partition) for each in nodes if _directory_of(each, folder)), 0)
 
     def _add_violation(self, what: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:

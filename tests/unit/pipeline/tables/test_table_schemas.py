@@ -145,6 +145,7 @@ def test_a_wrong_type_is_the_reason_also_beside_a_field_that_holds_nothing():
         ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}', r"\$\.a: there is no #/\$defs/b"),
         ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', r"\$\.a: \$ref # is not in this file"),
         ('{"type": "object", "properties": {"_offset": {"type": "string"}}}', "_offset: this name is taken"),
+        (r'{"type": "object", "properties": {"a\"b": {"type": "string"}}}', "is no name of a column"),
         (
             '{"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}}',
             "only in upper and lower case",

@@ -91,6 +91,8 @@ def test_names_keep_their_case_and_what_is_left_out_is_said():
         ([b'{"id": 1}', b'{"id": 2, "_timestamp": 5}'], "_timestamp, which the table has for itself"),
         ([b'{"a.b": 1}', b'{"a": {"b": 2}}'], "a property without a column"),
         ([b'{"id": 1}', b'\xef\xbb\xbf{"id": 2'], "no JSON"),
+        ([b'{"id": 1}', rb'{"id": 2, "say \"x\"": 5}'], "a property without a column"),
+        ([b'{"id": 1}', rb'{"id": 2, "n": {"a\nb": 5}}'], "a property without a column"),
     ],
 )
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -115,6 +117,43 @@ def test_integers_of_the_first_batch_and_then_a_fraction(tmp_path, kind):
     writing.write(1, records_of([b'{"n": 22.5}', b'{"n": 22}'], first=1))
     assert [row["n"] for row in writing.rows()] == [1, 22]
     assert "`$.n` is a number with a fraction, and its column takes an integer" in writing.rejected[0][2]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_list_of_objects_that_is_null_stays_so_when_other_rows_are_replaced(tmp_path, kind):
+    writing = Writing(tmp_path, TableOptions(kind, upsert=True))
+    values = [b'{"n": [{"a": 1}]}', b'{"n": null}', b'{"n": []}', b'{"n": [{"a": 2}, null]}', b'{"n": null}']
+    keys = [b"a", b"b", b"c", b"d", b"e"]
+    writing.write(0, records_of(values, keys=keys), tasks=1)
+    writing.write(1, records_of([b'{"n": [{"a": 3}]}'], first=5, keys=[b"a"]))
+    rows = {row["_key"]: row["n"] for row in writing.rows()}
+    assert rows == {b"a": [{"a": 3}], b"b": None, b"c": [], b"d": [{"a": 2}, None], b"e": None}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_any_other_name_of_a_property_is_one_of_a_column(tmp_path, kind):
+    names = (
+        "with space",
+        "ü",
+        "a,b",
+        "{}",
+        "a=b",
+        "z`;",
+        "a/b",
+        "x" * 300,
+        "%20",
+        "null",
+        "1",
+        "element",
+        "’",
+    )
+    row = dict.fromkeys(names, 5)
+    writing = Writing(tmp_path, TableOptions(kind))
+    writing.write(0, records_of([json.dumps(row).encode()]))
+    writing.write(1, records_of([json.dumps({**row, "more, of it": 6}).encode()], first=1))
+    assert not writing.rejected
+    found = [{name: one for name, one in row.items() if name[0] != "_"} for row in writing.rows()]
+    assert found == [{**row, "more, of it": None}, {**row, "more, of it": 6}]
 
 
 def test_a_schema_whose_paths_are_equal_is_refused():
