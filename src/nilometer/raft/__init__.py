@@ -1,9 +1,9 @@
 """A quorum of voters that agrees on a log: Kafka's Raft (KIP-595, 853, 996). No I/O, no clock, no chance.
 
-It is the replication of partitions once more (:mod:`nilometer.replication`): a log, an epoch, a high watermark,
-truncation where epochs diverge. Two things differ. There is no controller that names the leader and the ISR:
-the voters elect it, and a majority of them counts. And there are no degrees of durability: a replica
-acknowledges only what it has flushed.
+It is the replication of partitions once more (:mod:`nilometer.replication`): a log, an epoch, a high
+watermark, truncation where epochs diverge. Two things differ. There is no controller that names the leader
+and the ISR: the voters elect it, and a majority of them counts. And there are no degrees of durability: a
+replica acknowledges only what it has flushed.
 
 How a shell uses it::
 

@@ -1,8 +1,8 @@
 """What a replica of the quorum and its shell exchange, as plain values: requests, responses and effects.
 
-The *shell* is the code that uses a :class:`~nilometer.raft.replica.RaftReplica`. It owns the log, the clock and
-the connections, and executes a list of effects from first to last; durability depends on that order. Requests
-and responses have the fields of Kafka's (KIP-595, KIP-853, KIP-996) without addresses.
+The *shell* is the code that uses a :class:`~nilometer.raft.replica.RaftReplica`. It owns the log, the clock
+and the connections, and executes a list of effects from first to last; durability depends on that order.
+Requests and responses have the fields of Kafka's (KIP-595, KIP-853, KIP-996) without addresses.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class QuorumFetchResponse(NamedTuple):
     """The sets of voters among the records."""
 
     def cut_at(self, end_offset: Offset) -> QuorumFetchResponse:
-        """Return it with the records below ``end_offset`` only: the leader's shell reads as many as it may."""
+        """Return it with the records below ``end_offset`` only: as many as the leader's shell reads."""
         voters = tuple(record for record in self.voters if record.offset < end_offset)
         return self._replace(end_offset=end_offset, voters=voters)
 

@@ -324,7 +324,12 @@ class RaftReplica:
         voters = self.voters.between(request.fetch_offset, end)
         return (
             QuorumFetchResponse(
-                NONE, self.epoch, self.leader, end_offset=end, high_watermark=self.high_watermark, voters=voters
+                NONE,
+                self.epoch,
+                self.leader,
+                end_offset=end,
+                high_watermark=self.high_watermark,
+                voters=voters,
             ),
             effects,
         )
@@ -412,9 +417,7 @@ class RaftReplica:
         )
         return role.awaited
 
-    def on_fetch_response(
-        self, request: QuorumFetch, response: QuorumFetchResponse, now: Moment
-    ) -> Effects:
+    def on_fetch_response(self, request: QuorumFetch, response: QuorumFetchResponse, now: Moment) -> Effects:
         effects = self._learn(response.epoch, response.leader, now)
         role = self.role
         if not isinstance(role, Following) or role.awaited != request:

@@ -31,7 +31,9 @@ class VoterSet(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, *voters: VoterKey) -> VoterSet:
-        check(len({voter.node_id for voter in voters}) == len(voters) > 0, "each voter has its own id", voters)
+        check(
+            len({voter.node_id for voter in voters}) == len(voters) > 0, "each voter has its own id", voters
+        )
         return cls(tuple(sorted(voters)))
 
     def __contains__(self, voter: object) -> bool:

@@ -1,9 +1,8 @@
-"""Every state of a small quorum whose leaders change, whose processes crash or are wiped, and whose voters change
+"""Every state of a small quorum whose leaders and voters change, and whose processes crash or are wiped,
 keeps every property; and what is planted in the code is found, by a shortest path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from nilometer.raft import replica as replica_module
 from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica
-from nilometer.raft.voters import VoterHistory
+from nilometer.raft.voters import VoterHistory, VoterSet
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.simulation.model_check.explorer import Exploration
 from nilometer.simulation.model_check.quorum import (
@@ -24,30 +23,33 @@ from nilometer.simulation.model_check.quorum import (
     ONE_LEADER,
     VOTE_KEPT,
     QuorumBounds,
-    QuorumState,
     QuorumWorld,
     quorum_violation,
 )
 from support.simulation.model_check_tally import explore
 
 SMALL = (
-    QuorumBounds(epochs=1, timeouts=1, values=0),
+    QuorumBounds(epochs=1, timeouts=2, values=0),
+    QuorumBounds(epochs=1, timeouts=1, values=0, losses=1),
     QuorumBounds(begins_led=True, timeouts=1),
     QuorumBounds(begins_led=True, timeouts=1, values=0, wipes=1),
-    QuorumBounds(begins_led=True, values=0, voters=2),
+    QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=1, values=0, voters=2, observers=1, changes=1),
 )
 LARGER = (
-    QuorumBounds(epochs=1, timeouts=1),
-    QuorumBounds(begins_led=True),
-    QuorumBounds(begins_led=True, timeouts=1, wipes=1, crashes=1),
-    QuorumBounds(begins_led=True, values=0, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=1, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=2, values=0, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=2),
 )
 LARGEST = (
-    QuorumBounds(begins_led=True, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=2),
     QuorumBounds(begins_led=True, timeouts=1, values=2, late=1),
-    QuorumBounds(begins_led=True, values=0, observers=1, changes=2),
-    QuorumBounds(begins_led=True, epochs=3, timeouts=3, values=0),
+    QuorumBounds(begins_led=True, timeouts=3),
+    QuorumBounds(begins_led=True, timeouts=2, losses=1),
+    QuorumBounds(begins_led=True, timeouts=1, wipes=1, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=1, values=0, observers=1, changes=1),
 )
+"""Some 8,000 states, 58,000, and millions."""
 
 
 def check(bounds: QuorumBounds) -> Exploration:
@@ -229,6 +231,20 @@ PLANTED: dict[str, tuple[object, str, object, QuorumBounds, str]] = {
         QuorumBounds(begins_led=True),
         NEVER_CHANGED,
     ),
+    "a leader commits what it alone has": (
+        Leading,
+        "committable",
+        lambda self, voters, flushed_end: flushed_end,
+        ONE_VALUE,
+        LEADER_COMPLETE,
+    ),
+    "one vote is enough": (
+        VoterSet,
+        "majority",
+        property(lambda self: 1),
+        QuorumBounds(epochs=1, values=0),
+        ONE_LEADER,
+    ),
     "two changes at a time": (
         RaftReplica,
         "_may_change",
@@ -249,7 +265,7 @@ def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert seen.counterexample
 
 
-@pytest.mark.thorough
+@pytest.mark.soak
 def test_voters_of_a_truncated_record_that_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VoterHistory, "truncate_to", lambda *_: None)
     seen = check(QuorumBounds(begins_led=True, values=0, observers=1, changes=2))

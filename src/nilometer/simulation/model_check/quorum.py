@@ -1,11 +1,11 @@
-"""The model of a metadata quorum: voters that crash, lose what they have not flushed, and change, in every order.
+"""The model of a metadata quorum: voters that crash, lose what they have not flushed, and change.
 
-The replicas are the product's :class:`~nilometer.raft.replica.RaftReplica`. A request may take any time or never
-arrive; a new one takes the place of an older one of its kind on the same way. Its response is processed at once
-or never, or, as far as the bound of late messages goes, at any time later. A crashed process is back at once,
-with or without the unflushed end of its log; one whose folder was wiped is back with a new id and nothing else.
-Time does not pass: any time-out may end at any moment. So EndQuorumEpoch, which shortens one, is not sent, and a
-pre-vote is asked for only while its sender counts the responses.
+The replicas are the product's :class:`~nilometer.raft.replica.RaftReplica`. A request may take any time or
+never arrive; a new one takes the place of an older one of its kind on the same way. Its response is processed
+at once or never, or, as far as the bound of late messages goes, at any time later. A crashed process is back
+at once, with or without the unflushed end of its log; one whose folder was wiped is back with a new id and
+nothing else. Time does not pass: any time-out may end at any moment. So EndQuorumEpoch, which shortens one,
+is not sent, and a pre-vote is asked for only while its sender counts the responses.
 
 A step checks what it does, and the state after it has the violation; :func:`quorum_violation` returns it.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import msgspec
@@ -133,7 +134,7 @@ class QuorumState(NamedTuple):
 
 
 class QuorumProcess:
-    """One process: the real replica, a model log and the stored election. It executes effects in their order."""
+    """One process: the real replica, a model log and the stored election. It executes effects in order."""
 
     __slots__ = ("first", "log", "replica", "sent", "stored")
 
@@ -199,7 +200,9 @@ def _encoded(voters: VoterSet) -> int:
 def _voter_records(begin: Offset, records: Iterable[Record]) -> tuple[VoterRecord, ...]:
     """Return the sets of voters among records; a model's voters have the first folder of their ids."""
     return tuple(
-        VoterRecord(begin + index, VoterSet.of(*(_key(node) for node in range(9) if value - VOTERS & 1 << node)))
+        VoterRecord(
+            begin + index, VoterSet.of(*(_key(node) for node in range(9) if value - VOTERS & 1 << node))
+        )
         for index, (_, value) in enumerate(records)
         if value > VOTERS
     )
@@ -295,9 +298,8 @@ class QuorumWorld:
         for other in self._nodes:
             told = self.process(state, other).replica
             response = EpochResponse(NONE, told.epoch, told.leader)
-            reaction = self._react(
-                state, node, response, lambda replica: replica.on_epoch_response(response, NOW)
-            )
+            learn = methodcaller("on_epoch_response", response, NOW)
+            reaction = self._react(state, node, response, learn)
             if reaction.effects:
                 yield ("discover", node, other), self._after(after, node, reaction)
 
@@ -321,9 +323,8 @@ class QuorumWorld:
         if used.changes < self._bounds.changes:
             after = state._replace(used=used._replace(changes=used.changes + 1))
             for other, name in itertools.product(self._nodes, ("add_voter", "remove_voter")):
-                reaction = self._react(
-                    state, node, (name, other), lambda replica: getattr(replica, name)(_key(other), NOW)
-                )
+                decide = methodcaller(name, _key(other), NOW)
+                reaction = self._react(state, node, (name, other), decide)
                 if reaction.effects:
                     yield (name, node, other), self._after(after, node, reaction)
 
@@ -333,9 +334,8 @@ class QuorumWorld:
             after = state._replace(used=used._replace(crashes=used.crashes + 1))
             for keeps_all in (True, False):
                 if keeps_all or process.replica.flushed_end < process.log.log_end_offset:
-                    reaction = self._change(
-                        state, node, ("crash", keeps_all), lambda one: one.crash(keeps_all=keeps_all)
-                    )
+                    crash = methodcaller("crash", keeps_all=keeps_all)
+                    reaction = self._change(state, node, ("crash", keeps_all), crash)
                     yield ("crash", node, keeps_all), self._after(after, node, reaction)
         if used.wipes < self._bounds.wipes:
             reaction = self._change(state, node, ("wipe",), QuorumProcess.wipe)
@@ -481,7 +481,9 @@ class QuorumWorld:
                 found = found or Violation(ONE_CHANGE, f"node {process.node}: {process.log.records}")
         longer = mine if len(mine) > len(committed) else committed
         if found is None:
-            found = next(filter(None, (self._unequal(process, state.nodes[node]) for node in self._nodes)), None)
+            found = next(
+                filter(None, (self._unequal(process, state.nodes[node]) for node in self._nodes)), None
+            )
         return state._replace(leaders=leaders, committed=longer, violation=found)
 
     def _unequal(self, process: QuorumProcess, number: int) -> Violation | None:
