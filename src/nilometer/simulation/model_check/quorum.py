@@ -104,8 +104,9 @@ class Sent(NamedTuple):
         """Two messages with the same one replace each other; responses never do."""
         if self.response is not None:
             return self
-        pre_vote = isinstance(self.request, VoteRequest) and self.request.pre_vote
-        return self.source, self.target, type(self.request), pre_vote
+        request: object = self.request
+        pre_vote = isinstance(request, VoteRequest) and request.pre_vote
+        return self.source, self.target, type(request), pre_vote
 
 
 class _Used(NamedTuple):
@@ -421,15 +422,20 @@ class QuorumWorld:
         return self._change(state, node, event, change)
 
     def _change(
-        self, state: QuorumState, node: int, event: Hashable, change: Callable[[QuorumProcess], Any]
+        self,
+        state: QuorumState,
+        node: int,
+        event: Hashable,
+        change: Callable[[QuorumProcess], tuple[Any, Effects] | None],
     ) -> _Reaction:
         number = state.nodes[node]
         known = self._reactions.get((number, event))
         if known is None:
             process: QuorumProcess = clone(self._processes.values[number])
-            result, effects = change(process) or (None, [])
+            reaction = change(process)
+            result, effects = (None, False) if reaction is None else (reaction[0], bool(reaction[1]))
             sent, process.sent = tuple(process.sent), []
-            known = _Reaction(self._number(process), result, bool(effects), sent)
+            known = _Reaction(self._number(process), result, effects, sent)
             self._reactions[number, event] = known
         return known
 
