@@ -1,0 +1,461 @@
+"""One replica of the metadata quorum: its roles, and what it does with each request and response. Pure.
+
+It is Kafka's Raft (KIP-595): followers fetch. A replica that knows no leader waits as *unattached*; after its
+election time-out it asks for pre-votes as *prospective* (KIP-996), and only with a majority of them it begins
+an epoch as *candidate*. Who gets a majority of votes is *leading*. A leader from which no majority fetches is
+*resigned*, as is one that was restarted: it never leads the same epoch again.
+
+Invariants:
+- *one vote an epoch*: :class:`StoreElection` comes before the response or request that says so;
+- *a leader has all that is committed*: who votes has no later or longer log than the candidate; a majority of
+  the voters has each committed record, durable;
+- *what is committed is never truncated*: a follower whose leader says so has met damage, and stops;
+- *one change of the voters at a time*, and none before a record of the leader's own epoch is committed: else
+  two leaders' changes could leave majorities that do not meet.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, Offset
+from nilometer.invariants import check
+from nilometer.raft.exchange import (
+    PUBLISH_HIGH_WATERMARK,
+    PUBLISH_LEADER,
+    AppendFetched,
+    AppendLeaderChange,
+    AppendVoters,
+    BeginEpochRequest,
+    ChangeRefused,
+    Effects,
+    Election,
+    EndEpochRequest,
+    EpochResponse,
+    Moment,
+    QuorumFetch,
+    QuorumFetchResponse,
+    Send,
+    StoreElection,
+    Timing,
+    TruncateLog,
+    VoteRequest,
+    VoteResponse,
+)
+from nilometer.raft.leading import Leading
+from nilometer.raft.voters import VoterHistory, VoterKey, VoterRecord, VoterSet
+from nilometer.replication.epochs import (
+    NO_DIVERGENCE,
+    EpochEnd,
+    ReplicaLog,
+    diverging_epoch,
+    truncation_offset,
+)
+from nilometer.wire.errors import NONE, ErrorCode
+
+
+class Unattached:
+    """Knows no leader, or has lost it, and waits until ``deadline_ms`` for another's election."""
+
+    __slots__ = ("deadline_ms",)
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+
+
+class Following:
+    """Fetches from its leader, and begins an election if that does not answer until ``deadline_ms``."""
+
+    __slots__ = ("awaited", "deadline_ms", "has_fetched")
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+        self.has_fetched = False
+        """Whether the leader has answered a fetch: then no pre-vote is granted."""
+        self.awaited: QuorumFetch | None = None
+        """The fetch whose response counts."""
+
+
+class Electing:
+    """Waits until ``deadline_ms`` for votes: as *prospective* for pre-votes, as *candidate* for votes."""
+
+    __slots__ = ("deadline_ms", "granted", "pre_vote", "rejected")
+
+    def __init__(self, own: VoterKey, deadline_ms: int, *, pre_vote: bool) -> None:
+        self.deadline_ms = deadline_ms
+        self.pre_vote = pre_vote
+        self.granted = frozenset((own,))
+        self.rejected: frozenset[VoterKey] = frozenset()
+
+
+class Resigned:
+    """Was the leader of this epoch, and waits until ``deadline_ms`` for another's election."""
+
+    __slots__ = ("deadline_ms",)
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+
+
+Role: TypeAlias = Unattached | Following | Electing | Leading | Resigned
+
+
+class RaftReplica:
+    """A voter, or an observer, which fetches and does not vote."""
+
+    __slots__ = (
+        "_fetches",
+        "_log",
+        "_timing",
+        "election",
+        "flushed_end",
+        "high_watermark",
+        "key",
+        "role",
+        "voters",
+    )
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        key: VoterKey,
+        voters: VoterHistory,
+        election: Election,
+        now: Moment,
+        *,
+        high_watermark: Offset = 0,
+        timing: Timing = Timing(),  # noqa: B008  # frozen
+    ) -> None:
+        """``election`` is the stored one, ``voters`` are those of the log, of which all is durable;
+        ``high_watermark`` is a former one, or 0."""
+        self._log = log
+        self._timing = timing
+        self._fetches = 0
+        self.key = key
+        self.voters = voters
+        self.election = election
+        self.flushed_end = log.log_end_offset
+        """The log is durable up to here: :meth:`on_flushed`."""
+        self.high_watermark = high_watermark
+        self.role: Role = self._first_role(now)
+
+    def _first_role(self, now: Moment) -> Role:
+        if self.election.leader == self.key.node_id:
+            return Resigned(self._election_deadline(now))
+        if self.election.leader != NO_LEADER:
+            return Following(now.ms + self._timing.fetch_ms)
+        return Unattached(self._election_deadline(now))
+
+    # ── what it is ──────────────────────────────────────────────────────────────────────────────
+    @property
+    def epoch(self) -> LeaderEpoch:
+        return self.election.epoch
+
+    @property
+    def leader(self) -> BrokerId:
+        """The leader of this epoch, or NO_LEADER; of a resigned leader, itself."""
+        return self.election.leader
+
+    @property
+    def is_voter(self) -> bool:
+        return self.key in self.voters.latest
+
+    def deadline_ms(self, now: Moment) -> int | None:
+        """Return when to call :meth:`on_time`; None if there is nothing to wait for."""
+        role = self.role
+        if isinstance(role, Leading):
+            resigns = role.resigns_at_ms(self.voters.latest, now)
+            return min(resigns, role.resend_ms) if role.silent(self.voters.latest) else resigns
+        return role.deadline_ms if self.is_voter or isinstance(role, Following) else None
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+    def on_time(self, now: Moment) -> Effects:
+        deadline_ms = self.deadline_ms(now)
+        if deadline_ms is None or now.ms < deadline_ms:
+            return []
+        role = self.role
+        if isinstance(role, Leading):
+            if now.ms >= role.resigns_at_ms(self.voters.latest, now):
+                return self.resign(now)
+            role.resend_ms = now.ms + self._timing.resend_ms
+            return self._begin_epoch_requests(role)
+        if not self.is_voter or isinstance(role, Electing):
+            return self._become(Unattached(self._election_deadline(now)))
+        return self._become_prospective(now)
+
+    def _election_deadline(self, now: Moment) -> int:
+        return now.ms + int(self._timing.election_ms * (1 + now.chance))
+
+    # ── elections: as a candidate ───────────────────────────────────────────────────────────────
+    def _become_prospective(self, now: Moment) -> Effects:
+        return self._ask_for_votes(now, pre_vote=True)
+
+    def _become_candidate(self, now: Moment) -> Effects:
+        stored = self._store(Election(LeaderEpoch(self.epoch + 1), self.key))
+        return [stored, *self._ask_for_votes(now, pre_vote=False)]
+
+    def _ask_for_votes(self, now: Moment, *, pre_vote: bool) -> Effects:
+        role = Electing(self.key, now.ms + self._timing.election_ms, pre_vote=pre_vote)
+        effects = self._become(role)
+        for voter in self._others():
+            request = VoteRequest(
+                self.epoch, self.key, voter, self._log.latest_epoch, self._log.log_end_offset, pre_vote
+            )
+            effects.append(Send(voter, request))
+        return effects + self._maybe_elected(role, now)
+
+    def on_vote_response(
+        self, voter: VoterKey, request: VoteRequest, response: VoteResponse, now: Moment
+    ) -> Effects:
+        effects = self._learn(response.epoch, response.leader, now)
+        role = self.role
+        if not isinstance(role, Electing) or (request.epoch, request.pre_vote) != (self.epoch, role.pre_vote):
+            return effects  # it is about another election
+        if response.granted:
+            role.granted |= {voter}
+        else:
+            role.rejected |= {voter}
+        return effects + self._maybe_elected(role, now)
+
+    def _maybe_elected(self, role: Electing, now: Moment) -> Effects:
+        voters = self.voters.latest
+        if len(role.granted.intersection(voters.voters)) >= voters.majority:
+            return self._become_candidate(now) if role.pre_vote else self._become_leader(now)
+        if len(voters.voters) - len(role.rejected.intersection(voters.voters)) < voters.majority:
+            return self._become(Unattached(self._election_deadline(now)))
+        return []
+
+    def _become_leader(self, now: Moment) -> Effects:
+        stored = self._store(replace(self.election, leader=self.key.node_id))
+        role = Leading(self.key, self._log.log_end_offset, now, self._timing)
+        effects = self._become(role)
+        return [stored, AppendLeaderChange(self.epoch), *effects, *self._begin_epoch_requests(role)]
+
+    # ── elections: as a voter ───────────────────────────────────────────────────────────────────
+    def on_vote_request(self, request: VoteRequest, now: Moment) -> tuple[VoteResponse, Effects]:
+        """A voter that is not known to this replica is answered, too: the candidate may know of a change of
+        the voters that this replica has not fetched yet."""
+        if request.epoch < self.epoch:
+            return self._vote(ErrorCode.fenced_leader_epoch), []
+        if request.voter != self.key:
+            return self._vote(ErrorCode.invalid_voter_key), []
+        effects = self._learn(request.epoch, NO_LEADER, now)
+        if not self._may_grant(request):
+            return self._vote(NONE), effects
+        if not request.pre_vote and self.election.voted is None:
+            effects.append(self._store(replace(self.election, voted=request.candidate)))
+            effects += self._become(Unattached(self._election_deadline(now)))
+        return self._vote(NONE, granted=True), effects
+
+    def _may_grant(self, request: VoteRequest) -> bool:
+        is_complete = (request.last_epoch, request.end_offset) >= (
+            self._log.latest_epoch,
+            self._log.log_end_offset,
+        )
+        if request.pre_vote:
+            has_leader = isinstance(self.role, Leading) or (
+                isinstance(self.role, Following) and self.role.has_fetched
+            )
+            return is_complete and not has_leader
+        if self.election.voted is not None:
+            return self.election.voted == request.candidate
+        return is_complete and self.election.leader == NO_LEADER
+
+    def _vote(self, error: ErrorCode, *, granted: bool = False) -> VoteResponse:
+        return VoteResponse(error, self.epoch, self.leader, granted)
+
+    # ── epochs ──────────────────────────────────────────────────────────────────────────────────
+    def on_begin_epoch(self, request: BeginEpochRequest, now: Moment) -> tuple[EpochResponse, Effects]:
+        if request.epoch < self.epoch:
+            return EpochResponse(ErrorCode.fenced_leader_epoch, self.epoch, self.leader), []
+        effects = self._learn(request.epoch, request.leader, now)
+        return EpochResponse(NONE, self.epoch, self.leader), effects
+
+    def on_end_epoch(self, request: EndEpochRequest, now: Moment) -> tuple[EpochResponse, Effects]:
+        """The best successor begins an election at once, the others later, one after another."""
+        if request.epoch < self.epoch:
+            return EpochResponse(ErrorCode.fenced_leader_epoch, self.epoch, self.leader), []
+        effects = self._learn(request.epoch, request.leader, now)
+        if isinstance(self.role, Following):
+            self.role.has_fetched = False
+            self.role.deadline_ms = self._election_deadline(now)
+            if self.key in request.successors:
+                place = request.successors.index(self.key)
+                self.role.deadline_ms = now.ms + place * self._timing.resend_ms
+        return EpochResponse(NONE, self.epoch, self.leader), effects
+
+    def on_epoch_response(self, response: EpochResponse, now: Moment) -> Effects:
+        return self._learn(response.epoch, response.leader, now)
+
+    def _learn(self, epoch: LeaderEpoch, leader: BrokerId, now: Moment) -> Effects:
+        """Follow a later epoch, or the leader of this one, if it was not known."""
+        if leader == self.key.node_id != self.leader:
+            leader = NO_LEADER  # another folder has led under this id, before this one was begun
+        if epoch < self.epoch or (epoch == self.epoch and leader in (NO_LEADER, self.leader)):
+            return []
+        if epoch == self.epoch:
+            check(self.leader == NO_LEADER, "an epoch has one leader", epoch, self.leader, leader)
+            stored = self._store(replace(self.election, leader=leader))
+        else:
+            stored = self._store(Election(epoch, None, leader))
+        if leader == NO_LEADER:
+            return [stored, *self._become(Unattached(self._election_deadline(now)))]
+        return [stored, *self._become(Following(now.ms + self._timing.fetch_ms))]
+
+    # ── the leader ──────────────────────────────────────────────────────────────────────────────
+    def on_fetch(self, request: QuorumFetch, now: Moment) -> tuple[QuorumFetchResponse, Effects]:
+        role = self.role
+        if request.epoch < self.epoch:
+            return self._refuse_fetch(ErrorCode.fenced_leader_epoch), []
+        if request.epoch > self.epoch:
+            return self._refuse_fetch(ErrorCode.unknown_leader_epoch), []
+        if not isinstance(role, Leading):
+            return self._refuse_fetch(ErrorCode.not_leader_or_follower), []
+        diverging = diverging_epoch(self._log, request.fetch_offset, request.last_fetched_epoch)
+        if diverging is NO_DIVERGENCE and request.fetch_offset > self._log.log_end_offset:
+            diverging = EpochEnd(self._log.latest_epoch, self._log.log_end_offset)
+        if diverging is not NO_DIVERGENCE:
+            return self._refuse_fetch(NONE)._replace(diverging=diverging), []
+        role.on_fetch(request.replica, request.fetch_offset, now)
+        effects = self._advance(role, now)
+        end = self._log.log_end_offset
+        voters = self.voters.between(request.fetch_offset, end)
+        return (
+            QuorumFetchResponse(
+                NONE,
+                self.epoch,
+                self.leader,
+                end_offset=end,
+                high_watermark=self.high_watermark,
+                voters=voters,
+            ),
+            effects,
+        )
+
+    def _refuse_fetch(self, error: ErrorCode) -> QuorumFetchResponse:
+        return QuorumFetchResponse(error, self.epoch, self.leader)
+
+    def on_flushed(self, end_offset: Offset, now: Moment) -> Effects:
+        """The log is durable up to ``end_offset``."""
+        self.flushed_end = end_offset
+        return self._advance(self.role, now) if isinstance(self.role, Leading) else []
+
+    def _advance(self, role: Leading, now: Moment) -> Effects:
+        committable = role.committable(self.voters.latest, self.flushed_end)
+        if committable <= self.high_watermark:
+            return []
+        self.high_watermark = committable
+        if not self.is_voter and not self._is_changing():
+            return [PUBLISH_HIGH_WATERMARK, *self.resign(now)]
+        return [PUBLISH_HIGH_WATERMARK]
+
+    def resign(self, now: Moment) -> Effects:
+        """End the leadership of this epoch: nobody may be led by who cannot reach a majority, or its disk."""
+        role = self.role
+        if not isinstance(role, Leading):
+            return []
+        successors = role.by_length(self.voters.latest)
+        request = EndEpochRequest(self.epoch, self.key.node_id, successors)
+        effects = self._become(Resigned(self._election_deadline(now)))
+        return effects + [Send(voter, request) for voter in successors]
+
+    def _begin_epoch_requests(self, role: Leading) -> Effects:
+        request = BeginEpochRequest(self.epoch, self.key.node_id)
+        return [Send(voter, request) for voter in role.silent(self.voters.latest)]
+
+    # ── changes of the voters (KIP-853) ─────────────────────────────────────────────────────────
+    def add_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
+        role = self.role
+        if (refused := self._may_change()) is not None:
+            return refused
+        assert isinstance(role, Leading)
+        if self.voters.latest.key_of(voter.node_id) is not None:
+            return ChangeRefused.IS_VOTER
+        end_offset = role.end_offset_of(voter)
+        if end_offset is None or end_offset < self.high_watermark:
+            return ChangeRefused.NOT_CAUGHT_UP
+        return self._change(role, self.voters.latest.with_voter(voter), now)
+
+    def remove_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
+        """A leader that removes itself leads until that is committed, and does not count itself."""
+        role = self.role
+        if (refused := self._may_change()) is not None:
+            return refused
+        assert isinstance(role, Leading)
+        if voter not in self.voters.latest:
+            return ChangeRefused.NO_VOTER
+        if len(self.voters.latest.voters) == 1:
+            return ChangeRefused.LAST_VOTER
+        return self._change(role, self.voters.latest.without(voter), now)
+
+    def _may_change(self) -> ChangeRefused | None:
+        if not isinstance(self.role, Leading):
+            return ChangeRefused.NOT_LEADER
+        if self.high_watermark <= self.role.epoch_start:
+            return ChangeRefused.EPOCH_NOT_COMMITTED
+        return ChangeRefused.CHANGE_NOT_COMMITTED if self._is_changing() else None
+
+    def _is_changing(self) -> bool:
+        return self.voters.latest_offset >= self.high_watermark
+
+    def _change(self, role: Leading, voters: VoterSet, now: Moment) -> Effects:
+        self.voters.add(VoterRecord(self._log.log_end_offset, voters))
+        return [AppendVoters(self.epoch, voters), *self._begin_epoch_requests(role)]
+
+    # ── the follower ────────────────────────────────────────────────────────────────────────────
+    def next_fetch(self) -> QuorumFetch | None:
+        """Return the fetch to send to the leader now; None without one, or before all is flushed. It takes
+        the place of one whose response has not come."""
+        role = self.role
+        if not isinstance(role, Following) or self.flushed_end < self._log.log_end_offset:
+            return None
+        self._fetches += 1
+        role.awaited = QuorumFetch(
+            self.key, self.epoch, self.leader, self._log.log_end_offset, self._log.latest_epoch, self._fetches
+        )
+        return role.awaited
+
+    def on_fetch_response(self, request: QuorumFetch, response: QuorumFetchResponse, now: Moment) -> Effects:
+        effects = self._learn(response.epoch, response.leader, now)
+        role = self.role
+        if not isinstance(role, Following) or role.awaited != request:
+            return effects  # it is late
+        role.awaited = None
+        if response.error is not NONE or response.epoch != self.epoch:
+            return effects
+        role.has_fetched = True
+        role.deadline_ms = now.ms + self._timing.fetch_ms
+        if response.diverging is not NO_DIVERGENCE:
+            return effects + self._truncate(response.diverging)
+        for record in response.voters:
+            self.voters.add(record)
+        if response.end_offset > request.fetch_offset:
+            effects.append(AppendFetched(response.end_offset))
+        if response.high_watermark > self.high_watermark:
+            self.high_watermark = min(response.high_watermark, response.end_offset)
+            effects.append(PUBLISH_HIGH_WATERMARK)
+        return effects
+
+    def _truncate(self, diverging: EpochEnd) -> Effects:
+        offset = truncation_offset(self._log, diverging)
+        check(
+            offset >= self.high_watermark, "what is committed is never truncated", offset, self.high_watermark
+        )
+        self.voters.truncate_to(offset)
+        self.flushed_end = min(self.flushed_end, offset)
+        return [TruncateLog(offset)]
+
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────
+    def _others(self) -> list[VoterKey]:
+        return [voter for voter in self.voters.latest.voters if voter != self.key]
+
+    def _store(self, election: Election) -> StoreElection:
+        check(election.epoch >= self.election.epoch, "an epoch never goes back", election, self.election)
+        self.election = election
+        return StoreElection(election)
+
+    def _become(self, role: Role) -> Effects:
+        self.role = role
+        return [PUBLISH_LEADER]

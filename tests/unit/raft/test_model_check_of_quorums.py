@@ -1,0 +1,273 @@
+"""Every state of a small quorum whose leaders and voters change, and whose processes crash or are wiped,
+keeps every property; and what is planted in the code is found, by a shortest path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nilometer.identifiers import NO_LEADER
+from nilometer.raft import replica as replica_module
+from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch
+from nilometer.raft.leading import Leading
+from nilometer.raft.replica import Electing, Following, RaftReplica
+from nilometer.raft.voters import VoterHistory, VoterSet
+from nilometer.replication.epochs import NO_DIVERGENCE
+from nilometer.simulation.model_check.explorer import Exploration
+from nilometer.simulation.model_check.quorum import (
+    LEADER_COMPLETE,
+    LOGS_MATCH,
+    NEVER_CHANGED,
+    ONE_CHANGE,
+    ONE_LEADER,
+    VOTE_KEPT,
+    QuorumBounds,
+    QuorumWorld,
+    quorum_violation,
+)
+from support.simulation.model_check_tally import explore
+
+SMALL = (
+    QuorumBounds(epochs=1, timeouts=2, values=0),
+    QuorumBounds(epochs=1, timeouts=1, values=0, losses=1),
+    QuorumBounds(begins_led=True, timeouts=1),
+    QuorumBounds(begins_led=True, timeouts=1, values=0, wipes=1),
+    QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=1, values=0, voters=2, observers=1, changes=1),
+)
+LARGER = (
+    QuorumBounds(begins_led=True, timeouts=1, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=2, values=0, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=2),
+)
+LARGEST = (
+    QuorumBounds(begins_led=True, timeouts=2),
+    QuorumBounds(begins_led=True, timeouts=1, values=2, late=1),
+    QuorumBounds(begins_led=True, timeouts=3),
+    QuorumBounds(begins_led=True, timeouts=2, losses=1),
+    QuorumBounds(begins_led=True, timeouts=1, wipes=1, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=1, values=0, observers=1, changes=1),
+)
+"""Some 8,000 states, 58,000, and millions."""
+
+
+def check(bounds: QuorumBounds) -> Exploration:
+    return explore(QuorumWorld(bounds), judge=quorum_violation)
+
+
+def assert_complete(bounds: QuorumBounds) -> None:
+    seen = check(bounds)
+    assert seen.violation is None, (seen.violation, [step for step, _ in seen.counterexample])
+    assert seen.is_complete
+
+
+@pytest.mark.parametrize("bounds", SMALL)
+def test_every_state_keeps_every_property(bounds: QuorumBounds) -> None:
+    assert_complete(bounds)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bounds", LARGER)
+def test_every_state_of_a_larger_quorum_keeps_every_property(bounds: QuorumBounds) -> None:
+    assert_complete(bounds)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("bounds", LARGEST)
+def test_every_state_of_the_largest_quorums_keeps_every_property(bounds: QuorumBounds) -> None:
+    assert_complete(bounds)
+
+
+# ── planted faults ──────────────────────────────────────────────────────────────────────────────
+def store_nothing(self: RaftReplica, election: Any) -> Any:
+    self.election = election
+    return PUBLISH_LEADER
+
+
+def count_the_unflushed(self: RaftReplica, role: Leading, now: Any) -> Any:
+    flushed, self.flushed_end = self.flushed_end, self._log.log_end_offset  # pyright: ignore[reportPrivateUsage]
+    effects = _advance(self, role, now)
+    self.flushed_end = flushed
+    return effects
+
+
+_advance = RaftReplica._advance  # pyright: ignore[reportPrivateUsage]
+
+
+def acknowledge_the_unflushed(self: RaftReplica) -> QuorumFetch | None:
+    flushed, self.flushed_end = self.flushed_end, self._log.log_end_offset  # pyright: ignore[reportPrivateUsage]
+    fetch = _next_fetch(self)
+    self.flushed_end = flushed
+    return fetch
+
+
+_next_fetch = RaftReplica.next_fetch
+
+
+def grant_to_shorter_logs(self: RaftReplica, request: Any) -> bool:
+    if request.pre_vote:
+        return True
+    return self.election.voted in (None, request.candidate) and self.election.leader == NO_LEADER
+
+
+def grant_to_everyone(self: RaftReplica, request: Any) -> bool:
+    return (request.last_epoch, request.end_offset) >= (
+        self._log.latest_epoch,  # pyright: ignore[reportPrivateUsage]
+        self._log.log_end_offset,  # pyright: ignore[reportPrivateUsage]
+    )
+
+
+def vote_for_an_earlier_folder(self: RaftReplica, request: Any, now: Any) -> Any:
+    return _on_vote_request(self, request._replace(voter=self.key), now)
+
+
+_on_vote_request = RaftReplica.on_vote_request
+
+
+def count_votes_of_other_elections(
+    self: RaftReplica, voter: Any, request: Any, response: Any, now: Any
+) -> Any:
+    effects = self._learn(response.epoch, response.leader, now)  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(self.role, Electing):
+        return effects
+    if response.granted:
+        self.role.granted |= {voter}
+    return effects + self._maybe_elected(self.role, now)  # pyright: ignore[reportPrivateUsage]
+
+
+def take_late_responses(self: RaftReplica, request: Any, response: Any, now: Any) -> Any:
+    if isinstance(self.role, Following):
+        self.role.awaited = request
+    return _on_fetch_response(self, request, response, now)
+
+
+_on_fetch_response = RaftReplica.on_fetch_response
+
+
+def lead_on_after_a_restart(self: RaftReplica, now: Any) -> Any:
+    if self.election.leader == self.key.node_id:
+        return Leading(self.key, self._log.log_end_offset, now, self._timing)  # pyright: ignore[reportPrivateUsage]
+    return _first_role(self, now)
+
+
+_first_role = RaftReplica._first_role  # pyright: ignore[reportPrivateUsage]
+
+
+def change_at_any_time(self: RaftReplica) -> ChangeRefused | None:
+    return None if isinstance(self.role, Leading) else ChangeRefused.NOT_LEADER
+
+
+ONE_VALUE = QuorumBounds(begins_led=True, timeouts=1, crashes=1)
+PLANTED: dict[str, tuple[object, str, object, QuorumBounds, str]] = {
+    "a vote is not stored": (
+        RaftReplica,
+        "_store",
+        store_nothing,
+        QuorumBounds(begins_led=True, values=0, crashes=1),
+        VOTE_KEPT,
+    ),
+    "a voter votes for all": (
+        RaftReplica,
+        "_may_grant",
+        grant_to_everyone,
+        QuorumBounds(epochs=1, values=0),
+        ONE_LEADER,
+    ),
+    "a leader counts what it has not flushed": (
+        RaftReplica,
+        "_advance",
+        count_the_unflushed,
+        ONE_VALUE,
+        LEADER_COMPLETE,
+    ),
+    "a follower acknowledges what it has not flushed": (
+        RaftReplica,
+        "next_fetch",
+        acknowledge_the_unflushed,
+        ONE_VALUE,
+        LEADER_COMPLETE,
+    ),
+    "a shorter log gets votes": (
+        RaftReplica,
+        "_may_grant",
+        grant_to_shorter_logs,
+        QuorumBounds(begins_led=True, timeouts=1),
+        LEADER_COMPLETE,
+    ),
+    "a wiped voter votes": (
+        RaftReplica,
+        "on_vote_request",
+        vote_for_an_earlier_folder,
+        QuorumBounds(begins_led=True, timeouts=1, wipes=1),
+        LEADER_COMPLETE,
+    ),
+    "a pre-vote counts as a vote": (
+        RaftReplica,
+        "on_vote_response",
+        count_votes_of_other_elections,
+        QuorumBounds(begins_led=True, timeouts=3, values=0, late=1),
+        ONE_LEADER,
+    ),
+    "a late response is taken": (
+        RaftReplica,
+        "on_fetch_response",
+        take_late_responses,
+        QuorumBounds(begins_led=True, epochs=1, timeouts=0, values=2, late=1),
+        LOGS_MATCH,
+    ),
+    "a restarted leader leads the same epoch": (
+        RaftReplica,
+        "_first_role",
+        lead_on_after_a_restart,
+        QuorumBounds(begins_led=True, epochs=1, timeouts=0, values=2, crashes=1),
+        LOGS_MATCH,
+    ),
+    "a leader does not see that a log diverges": (
+        replica_module,
+        "diverging_epoch",
+        lambda *_: NO_DIVERGENCE,
+        QuorumBounds(begins_led=True),
+        NEVER_CHANGED,
+    ),
+    "a leader commits what it alone has": (
+        Leading,
+        "committable",
+        lambda self, voters, flushed_end: flushed_end,
+        ONE_VALUE,
+        LEADER_COMPLETE,
+    ),
+    "one vote is enough": (
+        VoterSet,
+        "majority",
+        property(lambda self: 1),
+        QuorumBounds(epochs=1, values=0),
+        ONE_LEADER,
+    ),
+    "two changes at a time": (
+        RaftReplica,
+        "_may_change",
+        change_at_any_time,
+        QuorumBounds(begins_led=True, timeouts=0, observers=1, changes=2),
+        ONE_CHANGE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, fault, bounds, sentence = PLANTED[name]
+    monkeypatch.setattr(owner, attribute, fault)
+    seen = check(bounds)
+    assert seen.violation is not None
+    assert seen.violation.sentence == sentence
+    assert seen.counterexample
+
+
+@pytest.mark.soak
+def test_voters_of_a_truncated_record_that_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VoterHistory, "truncate_to", lambda *_: None)
+    seen = check(QuorumBounds(begins_led=True, values=0, observers=1, changes=2))
+    assert seen.violation is not None
+    assert seen.violation.sentence == "two sets of voters in a row differ in one voter"

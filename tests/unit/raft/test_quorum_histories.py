@@ -1,0 +1,126 @@
+"""Histories of a quorum that a search of all states does not reach, step by step; each shows a rule, and what
+happens without it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+
+from nilometer.raft.exchange import ChangeRefused
+from nilometer.raft.leading import Leading
+from nilometer.raft.replica import RaftReplica
+from nilometer.simulation.model_check.quorum import (
+    LEADER_COMPLETE,
+    QuorumBounds,
+    QuorumState,
+    QuorumWorld,
+)
+
+Taken: TypeAlias = tuple[str, int] | tuple[str, int, int]
+
+
+def take(world: QuorumWorld, steps: list[Taken]) -> QuorumState:
+    """Take the steps with these names, nodes and details, until one violates a property; the detail of
+    ``deliver`` is the node that sent the message."""
+    state = world.first_state()
+    for wanted in steps:
+        state = next(after for found, after in world.steps(state) if _is(state, found, wanted))
+        if state.violation is not None:
+            break
+    return state
+
+
+def _is(state: QuorumState, found: tuple[str, int, int], wanted: Taken) -> bool:
+    name, node, detail = found
+    if name == "deliver":
+        detail = sorted(state.messages, key=repr)[detail].source
+    return (name, node, detail) == wanted or (name, node) == wanted
+
+
+def elect(node: int, *voters: int) -> list[Taken]:
+    """The steps by which ``voters`` give ``node`` their pre-votes, then their votes."""
+    return [("time out", node), *(("deliver", voter, node) for _ in range(2) for voter in voters)]
+
+
+# Raft's figure 8: a record of epoch 1 is on a majority in epoch 3, and replaced in epoch 4.
+FIGURE_8: list[Taken] = [
+    ("append", 0, 1),
+    ("flush", 0),
+    ("time out", 2),  # it has lost its leader, so it grants pre-votes
+    *elect(1, 2),
+    ("flush", 1),
+    ("deliver", 2, 1),
+    ("deliver", 0, 1),  # it leads no longer
+    *elect(0, 2),  # its log is longer than that of node 2
+    ("flush", 0),
+    ("deliver", 2, 0),
+    ("fetch one record", 2),
+    ("flush", 2),
+    ("fetch, and lose the response", 2),  # the leader knows that node 2 has the record of epoch 1
+    ("time out", 2),
+    ("deliver", 1, 0),
+    *elect(1, 2),  # whose log ends in epoch 2
+]
+
+
+FIGURE_8_BOUNDS = QuorumBounds(begins_led=True, in_order=False, epochs=4, timeouts=5, losses=1)
+
+
+def test_a_record_of_an_earlier_epoch_is_not_committed_by_counting() -> None:
+    state = take(QuorumWorld(FIGURE_8_BOUNDS), FIGURE_8)
+    assert state.violation is None
+    assert state.committed == ((1, 0),)
+    assert state.leaders == ((1, 0), (2, 1), (3, 0), (4, 1))
+
+
+def test_figure_8_without_the_rule_loses_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(self: Leading, voters: Any, flushed_end: int) -> int:
+        ends = (self._end_of(voter, flushed_end) for voter in voters.voters)  # pyright: ignore[reportPrivateUsage]
+        return sorted(ends, reverse=True)[voters.majority - 1]
+
+    monkeypatch.setattr(Leading, "committable", count)
+    state = take(QuorumWorld(FIGURE_8_BOUNDS), FIGURE_8)
+    assert state.violation is not None
+    assert state.violation.sentence == LEADER_COMPLETE
+
+
+# The voters are 0 to 3. Node 0 adds node 4, which only the two know. In the next epoch node 0 is removed by a
+# majority of the first voters; then it is elected by a majority of its own, which does not meet that one.
+TWO_MAJORITIES: list[Taken] = [
+    ("fetch", 4),
+    ("add_voter", 0, 4),
+    ("fetch", 4),
+    ("flush", 4),
+    ("time out", 2),
+    ("time out", 3),
+    *elect(1, 2, 3),
+    ("remove_voter", 1, 0),
+    ("flush", 1),
+    ("deliver", 2, 1),
+    ("fetch", 2),
+    ("flush", 2),
+    ("fetch", 2),  # nodes 1 and 2 are a majority of 1, 2 and 3
+    ("time out", 4),
+    ("time out", 0),
+    ("deliver", 0, 1),
+    *elect(0, 3, 4),  # with node 0 a majority of 0 to 4
+]
+BOUNDS = QuorumBounds(
+    voters=4, observers=1, begins_led=True, in_order=False, epochs=3, timeouts=6, changes=2, values=0
+)
+
+
+def test_voters_do_not_change_before_the_leaders_epoch_is_committed() -> None:
+    with pytest.raises(StopIteration):  # node 1 cannot remove one yet
+        take(QuorumWorld(BOUNDS), TWO_MAJORITIES)
+
+
+def test_a_change_that_comes_too_early_loses_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(self: RaftReplica) -> ChangeRefused | None:
+        return None if isinstance(self.role, Leading) else ChangeRefused.NOT_LEADER
+
+    monkeypatch.setattr(RaftReplica, "_may_change", change)
+    state = take(QuorumWorld(BOUNDS), TWO_MAJORITIES)
+    assert state.violation is not None
+    assert state.violation.sentence == LEADER_COMPLETE

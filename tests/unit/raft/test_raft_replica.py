@@ -1,0 +1,256 @@
+"""A replica of the quorum: when it begins an election and gives one up, what it grants, when it resigns."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from nilometer.identifiers import NO_LEADER
+from nilometer.raft.exchange import (
+    AppendFetched,
+    AppendLeaderChange,
+    BeginEpochRequest,
+    ChangeRefused,
+    Effects,
+    Election,
+    EndEpochRequest,
+    Moment,
+    QuorumFetch,
+    QuorumFetchResponse,
+    Send,
+    StoreElection,
+    Timing,
+    TruncateLog,
+    VoteRequest,
+    VoteResponse,
+)
+from nilometer.raft.leading import Leading
+from nilometer.raft.replica import Electing, Following, RaftReplica, Resigned, Unattached
+from nilometer.raft.voters import VoterHistory, VoterKey, VoterSet
+from nilometer.replication.epochs import EpochEnd
+from nilometer.wire.errors import NONE, ErrorCode
+
+TIMING = Timing(election_ms=1_000, fetch_ms=2_000, resend_ms=500)
+ONE, TWO, THREE = (VoterKey(number, f"folder-{number}") for number in (1, 2, 3))
+OTHERS = (TWO, THREE)
+T = TypeVar("T")
+
+
+class FakeLog:
+    """A log with records of one epoch after another; ``ends`` has the end offset of each."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends = list(ends)
+        self.log_start_offset = 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def latest_epoch(self) -> int:
+        return len(self.ends) - 1
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return min(epoch, self.latest_epoch), self.ends[min(epoch, self.latest_epoch)]
+
+
+def replica(election: Election, log: FakeLog | None = None, chance: float = 0.0) -> RaftReplica:
+    voters = VoterHistory(VoterSet.of(ONE, TWO, THREE))
+    return RaftReplica(log or FakeLog(), ONE, voters, election, Moment(0, chance), timing=TIMING)
+
+
+def sent(effects: Effects, kind: type[T]) -> list[tuple[VoterKey, T]]:
+    return [
+        (one.to, one.request) for one in effects if isinstance(one, Send) and isinstance(one.request, kind)
+    ]
+
+
+def elected(log: FakeLog | None = None) -> tuple[RaftReplica, Effects]:
+    """A replica that has been elected in epoch 1 at 1,000 ms."""
+    one = replica(Election(0), log)
+    effects = one.on_time(Moment(1_000))
+    for _ in range(2):
+        [(_, request), _] = sent(effects, VoteRequest)
+        effects = one.on_vote_response(
+            TWO, request, VoteResponse(NONE, one.epoch, NO_LEADER, True), Moment(1_000)
+        )
+    return one, effects
+
+
+@pytest.mark.parametrize(("chance", "deadline_ms"), [(0.0, 1_000), (0.5, 1_500)])
+def test_a_voter_without_a_leader_asks_for_pre_votes_after_its_time_out(
+    chance: float, deadline_ms: int
+) -> None:
+    one = replica(Election(4), FakeLog(3, 7), chance)
+    assert one.deadline_ms(Moment(0)) == deadline_ms
+    assert one.on_time(Moment(deadline_ms - 1)) == []
+    asked = sent(one.on_time(Moment(deadline_ms)), VoteRequest)
+    assert asked == [(voter, VoteRequest(4, ONE, voter, 1, 7, pre_vote=True)) for voter in OTHERS]
+    assert one.election == Election(4), "nothing is promised with a pre-vote"
+
+
+def test_a_majority_of_pre_votes_begins_an_epoch_and_a_majority_of_votes_leads_it() -> None:
+    one = replica(Election(4), FakeLog(3, 7))
+    [(_, request), _] = sent(one.on_time(Moment(1_000)), VoteRequest)
+    effects = one.on_vote_response(TWO, request, VoteResponse(NONE, 4, NO_LEADER, True), Moment(1_010))
+    assert effects[0] == StoreElection(Election(5, voted=ONE)), "stored before it is asked for"
+    [(_, vote), _] = sent(effects, VoteRequest)
+    assert (vote.epoch, vote.pre_vote) == (5, False)
+    assert one.on_vote_response(THREE, request, VoteResponse(NONE, 4, NO_LEADER, True), Moment(1_015)) == []
+    effects = one.on_vote_response(THREE, vote, VoteResponse(NONE, 5, NO_LEADER, True), Moment(1_020))
+    assert effects[:2] == [StoreElection(Election(5, ONE, 1)), AppendLeaderChange(5)]
+    assert sent(effects, BeginEpochRequest) == [(voter, BeginEpochRequest(5, 1)) for voter in OTHERS]
+
+
+def test_an_election_without_a_majority_is_given_up() -> None:
+    one = replica(Election(4))
+    [(_, request), _] = sent(one.on_time(Moment(1_000)), VoteRequest)
+    one.on_vote_response(TWO, request, VoteResponse(NONE, 4, NO_LEADER), Moment(1_010))
+    assert isinstance(one.role, Electing)
+    one.on_vote_response(THREE, request, VoteResponse(NONE, 4, NO_LEADER), Moment(1_020))
+    assert isinstance(one.role, Unattached) and one.deadline_ms(Moment(1_020)) == 2_020
+    one.on_time(Moment(2_020))
+    assert isinstance(one.role, Electing)
+    one.on_time(Moment(3_020))
+    assert isinstance(one.role, Unattached), "nobody has answered"
+    assert one.election == Election(4), "no epoch was begun: a returning voter raises none"
+
+
+def test_a_follower_waits_for_its_leader_as_long_as_fetches_are_answered() -> None:
+    one = replica(Election(4, leader=2))
+    request = one.next_fetch()
+    assert request is not None and one.deadline_ms(Moment(0)) == 2_000
+    one.on_fetch_response(request, QuorumFetchResponse(NONE, 4, 2, end_offset=0), Moment(1_500))
+    assert one.on_time(Moment(3_499)) == []
+    assert sent(one.on_time(Moment(3_500)), VoteRequest)
+
+
+def test_no_pre_vote_is_granted_by_who_has_a_leader() -> None:
+    one = replica(Election(4, leader=2))
+    request = one.next_fetch()
+    assert request is not None
+    asked = VoteRequest(4, THREE, ONE, 0, 0, pre_vote=True)
+    assert one.on_vote_request(asked, Moment(10))[0].granted, "it has not heard of its leader"
+    one.on_fetch_response(request, QuorumFetchResponse(NONE, 4, 2, end_offset=0), Moment(20))
+    assert not one.on_vote_request(asked, Moment(30))[0].granted
+
+
+def test_a_vote_is_stored_before_it_is_given_and_not_given_twice() -> None:
+    one = replica(Election(4), FakeLog(7))
+    response, effects = one.on_vote_request(VoteRequest(5, TWO, ONE, 0, 7, pre_vote=False), Moment(10))
+    assert response == VoteResponse(NONE, 5, NO_LEADER, granted=True)
+    assert StoreElection(Election(5, voted=TWO)) in effects
+    assert not one.on_vote_request(VoteRequest(5, THREE, ONE, 0, 9, pre_vote=False), Moment(20))[0].granted
+    assert one.on_vote_request(VoteRequest(5, TWO, ONE, 0, 7, pre_vote=False), Moment(30))[0].granted, "again"
+    assert one.on_vote_request(VoteRequest(4, THREE, ONE, 0, 9, pre_vote=False), Moment(40)) == (
+        VoteResponse(ErrorCode.fenced_leader_epoch, 5, NO_LEADER),
+        [],
+    )
+
+
+@pytest.mark.parametrize(("last_epoch", "end_offset"), [(0, 9), (1, 6)])
+def test_a_shorter_or_an_older_log_gets_no_vote(last_epoch: int, end_offset: int) -> None:
+    one = replica(Election(4), FakeLog(3, 7))
+    asked = VoteRequest(5, TWO, ONE, last_epoch, end_offset, pre_vote=False)
+    assert not one.on_vote_request(asked, Moment(10))[0].granted
+    assert one.election == Election(5), "the epoch is entered all the same"
+
+
+def test_a_voter_whose_folder_is_another_is_not_asked() -> None:
+    one = replica(Election(4))
+    other = VoterKey(1, "wiped")
+    response, effects = one.on_vote_request(VoteRequest(5, TWO, other, 0, 0, pre_vote=False), Moment(10))
+    assert (response.error, response.granted, effects) == (ErrorCode.invalid_voter_key, False, [])
+
+
+def test_a_leader_tells_the_silent_of_its_epoch_and_resigns_without_a_majority() -> None:
+    one, effects = elected(FakeLog(0))
+    assert [voter for voter, _ in sent(effects, BeginEpochRequest)] == list(OTHERS)
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 0, 0), Moment(1_200))
+    assert one.deadline_ms(Moment(1_200)) == 1_500
+    again = sent(one.on_time(Moment(1_500)), BeginEpochRequest)
+    assert [voter for voter, _ in again] == [THREE], "the other has fetched"
+    assert sent(one.on_time(Moment(4_199)), EndEpochRequest) == []
+    resigned = sent(one.on_time(Moment(4_200)), EndEpochRequest)  # half as long again as fetch_ms
+    assert resigned == [(voter, EndEpochRequest(1, 1, OTHERS)) for voter in OTHERS]
+    assert isinstance(one.role, Resigned)
+    assert (
+        one.on_fetch(QuorumFetch(TWO, 1, 1, 0, 0), Moment(4_300))[0].error is ErrorCode.not_leader_or_follower
+    )
+
+
+def test_a_leader_that_was_restarted_waits_for_anothers_election() -> None:
+    one = replica(Election(4, voted=ONE, leader=1))
+    assert isinstance(one.role, Resigned)
+    assert sent(one.on_time(Moment(1_000)), VoteRequest), "and then begins one itself"
+
+
+def test_the_first_successor_begins_at_once_and_the_next_one_later() -> None:
+    for successors, deadline_ms in (((ONE, THREE), 100), ((THREE, ONE), 600), ((), 1_100)):
+        one = replica(Election(4, leader=2))
+        one.on_end_epoch(EndEpochRequest(4, 2, successors), Moment(100))
+        assert one.deadline_ms(Moment(100)) == deadline_ms
+
+
+def test_a_record_is_committed_when_a_majority_has_it_durable() -> None:
+    log = FakeLog(7)
+    one, _ = elected(log)
+    log.ends.append(8)  # the record of the new epoch
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_100))
+    assert one.high_watermark == 0, "the leader has not flushed it"
+    assert one.on_flushed(8, Moment(1_200)) and one.high_watermark == 8
+
+
+def test_voters_change_once_the_epochs_first_record_is_committed_one_at_a_time() -> None:
+    log, four = FakeLog(7), VoterKey(4, "folder-4")
+    one, _ = elected(log)
+    log.ends.append(8)
+    assert one.add_voter(four, Moment(1_050)) is ChangeRefused.EPOCH_NOT_COMMITTED
+    one.on_flushed(8, Moment(1_060))
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_100))
+    assert one.add_voter(four, Moment(1_110)) is ChangeRefused.NOT_CAUGHT_UP
+    one.on_fetch(QuorumFetch(four, 1, 1, 8, 1), Moment(1_120))
+    assert one.add_voter(TWO, Moment(1_130)) is ChangeRefused.IS_VOTER
+    assert isinstance(one.add_voter(four, Moment(1_140)), list)
+    assert one.voters.latest.majority == 3
+    assert one.remove_voter(TWO, Moment(1_150)) is ChangeRefused.CHANGE_NOT_COMMITTED
+    assert replica(Election(4)).remove_voter(TWO, Moment(0)) is ChangeRefused.NOT_LEADER
+
+
+def test_a_follower_appends_truncates_and_never_takes_a_late_response() -> None:
+    log = FakeLog(5, 9)
+    one = replica(Election(4, leader=2), log)
+    first, second = one.next_fetch(), one.next_fetch()
+    assert first is not None and second is not None
+    assert one.on_fetch_response(first, QuorumFetchResponse(NONE, 4, 2, end_offset=12), Moment(10)) == []
+    diverging = QuorumFetchResponse(NONE, 4, 2, diverging=EpochEnd(0, 6))
+    assert TruncateLog(5) in one.on_fetch_response(second, diverging, Moment(20))
+    log.ends[:] = [5]
+    third = one.next_fetch()
+    assert third is not None and third.fetch_offset == 5
+    response = QuorumFetchResponse(NONE, 4, 2, end_offset=8, high_watermark=7)
+    assert AppendFetched(8) in one.on_fetch_response(third, response, Moment(30))
+    assert one.high_watermark == 7
+    log.ends.append(8)
+    assert one.next_fetch() is None, "it acknowledges only what is flushed"
+    one.on_flushed(8, Moment(40))
+    assert one.next_fetch() is not None
+
+
+def test_an_observer_follows_and_begins_no_election() -> None:
+    voters = VoterHistory(VoterSet.of(TWO, THREE))
+    one = RaftReplica(FakeLog(), ONE, voters, Election(4, leader=2), Moment(0), timing=TIMING)
+    assert isinstance(one.role, Following) and one.next_fetch() is not None
+    assert sent(one.on_time(Moment(2_000)), VoteRequest) == []
+    assert isinstance(one.role, Unattached) and one.deadline_ms(Moment(2_000)) is None
+
+
+def test_a_later_epoch_ends_a_leadership() -> None:
+    one, _ = elected()
+    assert isinstance(one.role, Leading)
+    response, effects = one.on_begin_epoch(BeginEpochRequest(6, 3), Moment(1_300))
+    assert (response.error, response.epoch, response.leader) == (NONE, 6, 3)
+    assert effects[0] == StoreElection(Election(6, None, 3))
+    assert isinstance(one.role, Following)
