@@ -24,7 +24,7 @@ class Moment(NamedTuple):
     ms: int
     """Of a monotonic clock."""
     chance: float = 0.0
-    """From 0 to 1, drawn anew for each event: it spreads the voters' election time-outs."""
+    """From 0 to 1, drawn again for each event: it spreads the voters' election time-outs."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

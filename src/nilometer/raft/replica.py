@@ -352,7 +352,7 @@ class RaftReplica:
         return [PUBLISH_HIGH_WATERMARK]
 
     def resign(self, now: Moment) -> Effects:
-        """End the leadership of this epoch: nobody may be led by who cannot reach a majority, or its disk."""
+        """End the leadership of this epoch: who has no majority, or no disk, may not lead."""
         role = self.role
         if not isinstance(role, Leading):
             return []

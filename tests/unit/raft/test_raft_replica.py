@@ -114,7 +114,7 @@ def test_an_election_without_a_majority_is_given_up() -> None:
     one.on_time(Moment(2_020))
     assert isinstance(one.role, Electing)
     one.on_time(Moment(3_020))
-    assert isinstance(one.role, Unattached), "nobody has answered"
+    assert isinstance(one.role, Unattached), "no voter has answered"
     assert one.election == Election(4), "no epoch was begun: a returning voter raises none"
 
 

@@ -233,7 +233,7 @@ class QuorumWorld:
         self._nodes = range(bounds.voters + bounds.observers)
 
     def first_state(self) -> QuorumState:
-        """Node 0 leads epoch 1 if the model begins with a leader; else nobody has voted yet."""
+        """Node 0 leads epoch 1 if the model begins with a leader; else no node has voted yet."""
         first = VoterSet.of(*map(_key, range(self._bounds.voters)))
         processes = (QuorumProcess(_key(node), first) for node in self._nodes)
         state = QuorumState(tuple(map(self._number, processes)), frozenset())
