@@ -83,6 +83,13 @@ def queue() -> None:
     show_default=True,
     help="Seconds after which a job of a worker that is silent is delivered to another one.",
 )
+@click.option(
+    "--retry-after",
+    type=Seconds(1.0),
+    multiple=True,
+    help="Seconds that a job waits in a retry topic once it was delivered that often, before it is put again "
+    "for as many deliveries; repeatable, the shortest first.",
+)
 @click.option("--partitions", type=PARTITIONS_COUNT, help="Default: the brokers'.")
 @click.option("--replication-factor", type=click.IntRange(1, 32767), help="Default: the brokers'.")
 @click.option(
@@ -94,12 +101,13 @@ def create(
     name: str,
     max_deliveries: int,
     lock: float,
+    retry_after: Sequence[float],
     partitions: int | None,
     replication_factor: int | None,
     configs: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Create a queue: its topic, its dead-letter topic, and the settings of its workers.
+    """Create a queue: its topic, its dead-letter and retry topics, and the settings of its workers.
 
     A queue that exists with these settings is left as it is; one with others is an error.
     """
@@ -113,13 +121,22 @@ def create(
             partitions=partitions,
             replication_factor=replication_factor,
             configs=given,
+            retry_after=retry_after,
         )
 
     run_work(bootstrap, work)
     if as_json:
-        print_json({"queue": name, "max_deliveries": max_deliveries, "lock_ms": round(lock * 1000)})
+        print_json(
+            {
+                "queue": name,
+                "max_deliveries": max_deliveries,
+                "lock_ms": round(lock * 1000),
+                "retry_after_s": list(retry_after),
+            }
+        )
         return
-    click.echo(f"Queue {name} is there: at most {max_deliveries} deliveries, locks of {lock:g} s.")
+    pauses = "".join(f", again after {pause_s:g} s" for pause_s in retry_after)
+    click.echo(f"Queue {name} is there: at most {max_deliveries} deliveries{pauses}, locks of {lock:g} s.")
 
 
 @queue.command()
@@ -225,9 +242,10 @@ def work(
 ) -> None:
     """Do jobs by a command, until Ctrl-C or SIGTERM.
 
-    The command has the job as its standard input, and NILOMETER_JOB_QUEUE, _PARTITION, _OFFSET, _KEY and
-    _DELIVERIES in its environment. A job whose command fails is delivered again, and buried at last. The exit
-    code is 0 only if the end of each job that was taken is written: accepted, released, or buried.
+    The command has the job as its standard input, and NILOMETER_JOB_QUEUE, _PARTITION, _OFFSET, _KEY,
+    _DELIVERIES and _ROUNDS in its environment. A job whose command fails is delivered again, and buried at
+    last. The exit code is 0 only if the end of each job that was taken is written: accepted, released,
+    postponed to a retry topic, or buried.
     """
 
     async def main(kafka: Kafka) -> tuple[dict[str, int], int]:
@@ -301,6 +319,7 @@ def _variables(job: Job[bytes]) -> Mapping[str, str]:
         "PARTITION": str(record.partition),
         "OFFSET": str(record.offset),
         "DELIVERIES": str(job.deliveries),
+        "ROUNDS": str(job.rounds),
     }
     if record.key is not None and b"\0" not in record.key:
         found["KEY"] = os.fsdecode(record.key)
@@ -322,7 +341,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 @name_argument
 @json_option
 def stats(bootstrap: str, name: str, as_json: bool) -> None:
-    """Show how many jobs wait, and how many are dead.
+    """Show how many jobs wait, are dead, and are postponed to retry topics.
 
     Those in hand wait, too; so do, for a moment, the markers of transactions.
     """
@@ -330,7 +349,7 @@ def stats(bootstrap: str, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"queue": name, **found._asdict()})
     else:
-        print_table(("queue", "waiting", "dead"), [(name, found.waiting, found.dead)])
+        print_table(("queue", *found._fields), [(name, *found)])
 
 
 @queue.group()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from nilometer.client.admin.admin import (
@@ -95,12 +95,15 @@ class KafkaAdmin:
         partitions: int | None = None,
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
+        retry_after: Sequence[Duration] = (),
     ) -> None:
         """Create a queue: its topic, the dead-letter topic ``dlq.NAME``, and the settings of its workers.
 
         A job is delivered at most ``max_deliveries`` times; a worker that does not end it, nor renew it,
         within ``lock`` has lost it. Both have bounds at the brokers (``group.share.…``). ``configs`` are the
-        topic's. A queue that exists with these settings is left as it is; one with others is an error that
+        topic's. ``retry_after``, such as ``["10m", "2h"]``: a job that fails ``max_deliveries`` times waits
+        so long in a retry topic and is delivered again as often, until it has waited each pause; then it is
+        buried. A queue that exists with these settings is left as it is; one with others is an error that
         names both. Raises InvalidSetting.
         """
         await create(
@@ -111,6 +114,7 @@ class KafkaAdmin:
             partitions=partitions,
             replication_factor=replication_factor,
             configs=configs or {},
+            retry_after=retry_after,
         )
 
     async def share_group_lags(self, group: str, topic: str) -> dict[int, int]:
@@ -159,9 +163,12 @@ class KafkaAdmin:
         """Delete a group without members, and its committed offsets."""
         _raise(await self._groups.delete([group]))
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group."""
-        return {place: one.offset for place, one in (await self._groups.committed(group)).items()}
+    async def group_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, all or those of ``partitions``."""
+        found = await self._groups.committed(group, partitions)
+        return {place: one.offset for place, one in found.items()}
 
     async def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members: where its next members begin to read."""

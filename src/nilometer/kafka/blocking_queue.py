@@ -49,6 +49,10 @@ class BlockingJob(Blocking[Job[V]], Generic[V]):
         return self.inner.deliveries
 
     @property
+    def rounds(self) -> int:
+        return self.inner.rounds
+
+    @property
     def is_last_delivery(self) -> bool:
         return self.inner.is_last_delivery
 

@@ -39,6 +39,7 @@ from nilometer.kafka.formats import (
 )
 from nilometer.kafka.queue import Queue
 from nilometer.kafka.queue_jobs import Pauses, Worker
+from nilometer.kafka.queue_retries import Returner, retry_group
 from nilometer.kafka.queue_settings import Duration, settings_of
 from nilometer.kafka.records import K, Reading, Records, V
 from nilometer.runtime import Runtime
@@ -414,7 +415,14 @@ class Kafka:
         runtime = Runtime.system()
         consumer = ShareConsumer(runtime, self._settings.consumer({"group.id": queue}), [queue])
         worker = Worker(
-            consumer, settings, runtime.clock, self.send, form, time_limit_s=time_limit_s, pauses=pauses
+            consumer,
+            settings,
+            runtime.clock,
+            self.send,
+            form,
+            time_limit_s=time_limit_s,
+            pauses=pauses,
+            returner=self._returner(queue, settings.retry_after_s) if settings.retry_after_s else None,
         )
         try:
             await worker.start()
@@ -423,6 +431,12 @@ class Kafka:
             raise
         self._workers.append(worker)
         return worker
+
+    def _returner(self, queue: str, pauses_s: Sequence[int]) -> Returner:
+        own = {"group.id": retry_group(queue), "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        runtime = Runtime.system()
+        consumer = Consumer(runtime, self._settings.consumer(own))
+        return Returner(consumer, queue, pauses_s, runtime.clock, self.send)
 
     async def close_worker(self, worker: Worker[Any]) -> None:
         if worker in self._workers:

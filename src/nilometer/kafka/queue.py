@@ -20,10 +20,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord, V
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.kafka.errors import InvalidSetting, LockLost, RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, encoded
 from nilometer.kafka.queue_jobs import HEADER_PREFIX, HELD_MAX, Backoff, Ended, Job, Pauses, Worker
+from nilometer.kafka.queue_retries import ROUND_HEADER, pauses_among, retry_group, retry_topic
 from nilometer.kafka.queue_settings import Duration, dead_letter_topic, seconds_of
 from nilometer.wire.errors import KafkaError
 
@@ -37,6 +39,8 @@ Handle = Callable[[Job[V]], Awaitable[object] | object]
 
 TIME_LIMIT_S = 600.0
 DRAIN_S = 30.0
+ADDED_HEADERS = (HEADER_PREFIX, ROUND_HEADER)
+"""What the names of the headers begin with that a job gets on its way to the dead letters."""
 LOOK_S = 0.05
 """How often a worker that drains looks whether a request in flight has brought jobs."""
 
@@ -64,6 +68,8 @@ class QueueStats(NamedTuple):
     put jobs counts as one until a worker comes to it: the broker counts offsets."""
     dead: int
     """How many dead letters there are that were not put again."""
+    postponed: int = 0
+    """How many jobs wait in retry topics."""
 
 
 class Queue(Generic[V]):
@@ -130,13 +136,14 @@ class Queue(Generic[V]):
         ``handle`` is called for each job, at most ``concurrency`` at a time; no more are acquired. A job
         whose handler returns is accepted. One whose handler raises is held for a pause (``pauses``: by
         default from a second on, doubling, with jitter) and delivered again, to any worker; on its last
-        delivery it is buried. After ``time_limit`` a coroutine is cancelled, and the job counts as failed; a
-        function in a thread cannot be cancelled: its job is given back, and its place stays taken until it
-        returns.
+        delivery it waits in the next retry topic of the queue, or is buried. After ``time_limit`` a coroutine
+        is cancelled, and the job counts as failed; a function in a thread cannot be cancelled: its job is
+        given back, and its place stays taken until it returns.
 
         A stop takes no more jobs, and waits ``drain`` for those in hand; then they are given back.
-        ``until_idle``: stop when no job has come for that long. ``max_deliveries`` and ``lock``, if given,
-        must be the queue's. Returns what became of the jobs. Raises KafkaError, InvalidSetting.
+        ``until_idle``: stop when no job has come for that long, whatever waits in retry topics.
+        ``max_deliveries`` and ``lock``, if given, must be the queue's. Returns what became of the jobs.
+        Raises KafkaError, InvalidSetting.
         """
         if concurrency < 1:
             raise InvalidSetting(f"concurrency is at least 1, not {concurrency}")
@@ -198,14 +205,20 @@ class Queue(Generic[V]):
         lags = await self._kafka.admin.share_group_lags(self.name, self.name)
         offsets = await self._kafka.admin.offsets(self.name)
         waiting = sum(lags.get(index, both.end - both.start) for index, both in offsets.items())
-        topic = dead_letter_topic(self.name)
-        begins, letters = await self._redriven(topic), await self._kafka.admin.offsets(topic)
-        return QueueStats(waiting, sum(both.end - begins[index] for index, both in letters.items()))
+        dead = await self._left(dead_letter_topic(self.name), redrive_group(self.name))
+        pauses = pauses_among(await self._kafka.admin.topics(), self.name)
+        retries = [await self._left(retry_topic(self.name, each), retry_group(self.name)) for each in pauses]
+        return QueueStats(waiting, dead, sum(retries))
+
+    async def _left(self, topic: str, group: str) -> int:
+        """Return how many records of a topic are after the committed offsets of a group."""
+        begins, offsets = await self._begins(topic, group), await self._kafka.admin.offsets(topic)
+        return sum(both.end - begins[index] for index, both in offsets.items())
 
     async def dead(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters that were not put again, the oldest first, ``limit`` at most."""
         topic = dead_letter_topic(self.name)
-        begins = await self._redriven(topic)
+        begins = await self._begins(topic, redrive_group(self.name))
         count = 0
         records = self._kafka.consume(topic, offsets=begins, until_end=True, read_committed=True)
         async with records:
@@ -234,20 +247,18 @@ class Queue(Generic[V]):
                     break
                 async with self._kafka.transaction(group) as transaction:
                     for record in found:
-                        own = [one for one in record.headers if not one[0].startswith(HEADER_PREFIX)]
+                        own = [one for one in record.headers if not one[0].startswith(ADDED_HEADERS)]
                         await transaction.send_encoded(self.name, record.value, key=record.key, headers=own)
                     await transaction.commit_offsets(records)
                 moved += len(found)
         return moved
 
-    async def _redriven(self, topic: str) -> dict[int, int]:
-        """Return, by partition, where the dead letters begin that were not put again."""
-        committed = await self._kafka.admin.group_offsets(redrive_group(self.name))
+    async def _begins(self, topic: str, group: str) -> dict[int, int]:
+        """Return, by partition, where the records begin that are after the committed offsets of a group."""
         offsets = await self._kafka.admin.offsets(topic)
-        by_partition = {
-            place.partition: offset for place, offset in committed.items() if place.topic == topic
-        }
-        return {index: max(by_partition.get(index, 0), both.start) for index, both in offsets.items()}
+        places = {index: TopicPartition(topic, index) for index in offsets}
+        committed = await self._kafka.admin.group_offsets(group, places.values())
+        return {index: max(committed.get(place, 0), offsets[index].start) for index, place in places.items()}
 
 
 def redrive_group(queue: str) -> str:

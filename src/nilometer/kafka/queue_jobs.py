@@ -3,9 +3,10 @@
 Invariants:
 
 - A job ends once: accepted, released, buried, or lost. What comes after that is an error.
-- On its last permitted delivery a job is never released: it would be archived without a word. It is buried.
-- A dead letter that this client writes is acknowledged before its job ends: it may be written twice, if the
-  worker dies in between, and never not at all.
+- On its last permitted delivery a job is never released: it would be archived without a word. It goes to the
+  retry topic of its round, or is buried.
+- A dead letter or a retry that this client writes is acknowledged before its job ends: it may be written
+  twice, if the worker dies in between, and never not at all.
 - Renewals do not depend on the thread in which the work is done.
 """
 
@@ -24,7 +25,9 @@ from nilometer.client.share.share_consumer import AcquiredRecord, ShareConsumer
 from nilometer.client.share.share_session import AcknowledgedRecord
 from nilometer.kafka.errors import LockLost, RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, from_bytes
+from nilometer.kafka.queue_retries import Returner, of_next_round, retry_topic, round_of
 from nilometer.kafka.queue_settings import QueueSettings, dead_letter_topic
+from nilometer.kafka.records import Send
 from nilometer.runtime import Clock
 from nilometer.share.partition_events import AcknowledgeType
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -64,20 +67,14 @@ class Backoff:
         return random.uniform(whole / 2, whole)
 
 
-class Send(Protocol):
-    """``Kafka.send``, for dead letters."""
-
-    async def __call__(
-        self, topic: str, value: bytes | None, *, key: bytes | None, headers: Headers
-    ) -> object: ...
-
-
 class Ended(NamedTuple):
     """What became of the jobs that a worker took. Those that are not counted were not ended by it."""
 
     accepted: int = 0
     released: int = 0
     """They are delivered again."""
+    postponed: int = 0
+    """They wait in a retry topic, and are put again."""
     buried: int = 0
     lost: int = 0
     """Their end was not written, as far as is known: they are delivered again, unless it was."""
@@ -138,8 +135,13 @@ class Job(Generic[V]):
         return self.acquired.delivery_count
 
     @property
+    def rounds(self) -> int:
+        """How often the job came back from a retry topic: its deliveries begin with 1 each time."""
+        return round_of(self.record)
+
+    @property
     def is_last_delivery(self) -> bool:
-        """Whether it is not delivered again: if it fails now, it is buried."""
+        """Whether it is not delivered again: if it fails now, it waits in a retry topic, or is buried."""
         return self.deliveries >= self._worker.settings.max_deliveries
 
     def __repr__(self) -> str:
@@ -153,8 +155,8 @@ class Job(Generic[V]):
         await self._worker.end(self, AcknowledgeType.ACCEPT)
 
     async def release(self, reason: str = "released on its last delivery") -> None:
-        """Have the job delivered again, at once, to any worker. On the last permitted delivery it is buried
-        instead, with ``reason``. Raises LockLost, KafkaError."""
+        """Have the job delivered again, at once, to any worker. On the last permitted delivery it waits in
+        the next retry topic, or is buried, with ``reason``. Raises LockLost, KafkaError."""
         await self._worker.give_back(self, reason)
 
     async def reject(self, reason: str = "rejected") -> None:
@@ -200,7 +202,9 @@ class Worker(Generic[V]):
         *,
         time_limit_s: float,
         pauses: Pauses,
+        returner: Returner | None = None,
     ) -> None:
+        """``returner``: of a queue with retry topics."""
         self.settings = settings
         self.consumer = consumer
         self.time_limit_s = time_limit_s
@@ -214,14 +218,18 @@ class Worker(Generic[V]):
         """Those that failed and are released after a pause, and those that are being buried."""
         self._is_stopping = asyncio.Event()
         """Set: nothing is held any more."""
-        self._keeper: asyncio.Task[None] | None = None
+        self._returner = returner
+        self._tasks: list[asyncio.Task[None]] = []
+        """They run from the start to the end."""
         self._is_closed = False
         self.ended = Ended()
 
     async def start(self) -> None:
         """Join the group. Raises KafkaError."""
         await self.consumer.start()
-        self._keeper = asyncio.create_task(self._keep_locks(), name="queue-locks")
+        self._tasks.append(asyncio.create_task(self._keep_locks(), name="queue-locks"))
+        if self._returner is not None:
+            self._tasks.append(asyncio.create_task(self._returner.run(), name="queue-retries"))
 
     async def close(self) -> None:
         """Give back what was not ended, and leave the group."""
@@ -236,9 +244,9 @@ class Worker(Generic[V]):
                 await self.give_back(job, "the worker was closed")
             except KafkaError as error:
                 logger.info("%r was not given back: %s", job, error)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await self._ended(self._tasks)
         await self.consumer.close()
 
     @property
@@ -255,7 +263,8 @@ class Worker(Generic[V]):
         """Return jobs, at least one and at most ``max_jobs``; wait for the first. Raises KafkaError.
 
         Empty if no job has come for ``idle_s`` (None: it waits), counted since the group has given this
-        worker partitions, and while no failed job waits for its next delivery.
+        worker partitions and jobs of retry topics that were due are put again, and while no failed job waits
+        for its next delivery.
         """
         while True:
             acquired: list[AcquiredRecord] = []
@@ -264,8 +273,14 @@ class Worker(Generic[V]):
                     acquired = await self.consumer.take(max_jobs)
             if jobs := self._begun(acquired):
                 return jobs
-            if not acquired and self.consumer.is_assigned and not self._held:
+            if not acquired and self._is_settled:
                 return []
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether no jobs come by what this worker does itself."""
+        has_looked = self._returner is None or self._returner.has_looked
+        return has_looked and self.consumer.is_assigned and not self._held
 
     def take_buffered(self) -> list[Job[V]]:
         """Return the jobs that were acquired and not taken yet, without waiting."""
@@ -280,7 +295,7 @@ class Worker(Generic[V]):
             self._jobs[one.key] = job
             if job.deliveries > self.settings.max_deliveries:
                 logger.warning("%r is buried: it was delivered too often", job)
-                self._keep(job, self._give_back_quietly(job, TOO_OFTEN))
+                self._keep(job, self._quietly(job, TOO_OFTEN, self.bury))
             else:
                 jobs.append(job)
         return jobs
@@ -313,11 +328,17 @@ class Worker(Generic[V]):
         return self._clock.monotonic_ms() >= job.lock_ends_ms
 
     async def give_back(self, job: Job[V], reason: str) -> None:
-        """Release a job; bury it on its last permitted delivery. Raises LockLost, KafkaError."""
-        if job.is_last_delivery:
-            await self.bury(job, reason)
-        else:
+        """Release a job. On its last permitted delivery move it to the retry topic of its round, or bury it.
+        Raises LockLost, KafkaError."""
+        pauses = self.settings.retry_after_s
+        if not job.is_last_delivery:
             await self.end(job, AcknowledgeType.RELEASE)
+        elif job.rounds < len(pauses):
+            topic = retry_topic(job.record.topic, pauses[job.rounds])
+            logger.info("%r is put again after %d s: %s", job, pauses[job.rounds], reason)
+            await self._move(job, topic, of_next_round(job.record), "postponed")
+        else:
+            await self.bury(job, reason)
 
     async def bury(self, job: Job[V], reason: str) -> None:
         """Reject a job that the brokers bury; else write its dead letter, and accept it. Raises LockLost,
@@ -325,13 +346,15 @@ class Worker(Generic[V]):
         if self.settings.brokers_bury:
             await self.end(job, AcknowledgeType.REJECT)
             return
+        headers = [*job.record.headers, *self._about(job, reason)]
+        await self._move(job, dead_letter_topic(job.record.topic), headers, "buried")
+
+    async def _move(self, job: Job[V], topic: str, headers: Headers, counted: str) -> None:
+        """Write a job to another topic, and accept it. Raises LockLost, KafkaError if it was not written."""
         if job.has_ended:
             raise KafkaError(ErrorCode.invalid_request, f"{job!r} was ended already")
-        record = job.record
-        headers = [*record.headers, *self._about(job, reason)]
-        topic = dead_letter_topic(record.topic)
-        await self._send(topic, record.value, key=record.key, headers=headers)
-        await self.end(job, AcknowledgeType.ACCEPT, "buried")
+        await self._send(topic, job.record.value, key=job.record.key, headers=headers)
+        await self.end(job, AcknowledgeType.ACCEPT, counted)
 
     def _about(self, job: Job[V], reason: str) -> list[tuple[str, bytes]]:
         record = job.record
@@ -346,7 +369,7 @@ class Worker(Generic[V]):
         return [(HEADER_PREFIX + name, text.encode()) for name, text in about.items()]
 
     async def on_failure(self, job: Job[V], error: BaseException) -> None:
-        """Bury a job on its last permitted delivery; else hold it for a pause, and release it then. This
+        """Hold a job for a pause, and release it then; on its last permitted delivery end it at once. This
         raises nothing: the error of the work is what counts."""
         reason = f"{type(error).__qualname__}: {error}"
         pause_s = self.pauses.after(job.deliveries)
@@ -378,8 +401,13 @@ class Worker(Generic[V]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _give_back_quietly(self, job: Job[V], reason: str) -> None:
+        await self._quietly(job, reason, self.give_back)
+
+    async def _quietly(
+        self, job: Job[V], reason: str, end: Callable[[Job[V], str], Coroutine[Any, Any, None]]
+    ) -> None:
         try:
-            await self.give_back(job, reason)
+            await end(job, reason)
         except KafkaError as error:
             logger.warning("%r failed (%s), and was not given back: %s", job, reason, error)
 

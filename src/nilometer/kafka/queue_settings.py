@@ -1,4 +1,5 @@
-"""What a queue is made of: a topic, a dead-letter topic, and the settings of the group of its workers.
+"""What a queue is made of: a topic, a dead-letter topic, retry topics if it has pauses of minutes to days,
+and the settings of the group of its workers.
 
 The delivery limit, the lock, the isolation level and where to begin belong to the *group*, so that one place
 sets them: :func:`create`, which ``kafka.admin.create_queue`` calls. A worker reads them, and refuses to start
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -31,6 +33,7 @@ from nilometer.client.admin.admin import (
 )
 from nilometer.client.network.cluster_metadata import metadata_request, read_metadata
 from nilometer.kafka.errors import InvalidSetting
+from nilometer.kafka.queue_retries import KEPT_S, PAUSE_S_MAX, pauses_among, retry_topic
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -84,6 +87,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lock_ms: int | None
     """None: this user may not read it; fetched jobs tell it."""
     brokers_bury: bool
+    retry_after_s: tuple[int, ...] = ()
+    """The pauses of the retry topics, the shortest first."""
 
 
 def dead_letter_topic(queue: str) -> str:
@@ -111,10 +116,12 @@ async def create(
     partitions: int | None,
     replication_factor: int | None,
     configs: Mapping[str, str],
+    retry_after: Sequence[Duration] = (),
 ) -> None:
     """Create a queue, or check that there is one with these settings. Raises KafkaError, InvalidSetting."""
     if max_deliveries < 1:
         raise InvalidSetting(f"max_deliveries is at least 1, not {max_deliveries}")
+    pauses = _pauses(retry_after)
     group = await _group_settings(admin, queue)
     wanted = await _wanted(admin, queue, group, max_deliveries, round(seconds_of(lock, "lock") * 1000))
     known = (await admin.describe_topics([queue]))[queue]
@@ -128,11 +135,17 @@ async def create(
         del differences[LIMIT]
     if not isinstance(known, KafkaError) and partitions is not None:
         differences["partitions"] = (str(len(known.partitions)), str(partitions))
+    present = pauses_among(await admin.list_topics(), queue)
+    if not isinstance(known, KafkaError) or not set(present) <= set(pauses):  # else a creation was cut off
+        differences["retry_after"] = (_in_words(present), _in_words(pauses))
     _refuse_others(queue, differences)
     buries = _brokers_bury(admin, group)
     places = (partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT)
     letters = {ACCEPTS_DEAD_LETTERS: "true"} if buries else {}
     await _create_topic(admin, NewTopic(dead_letter_topic(queue), 1, places[1], letters))
+    for pause_s in pauses:
+        kept = {"message.timestamp.type": "LogAppendTime", "retention.ms": str((pause_s + KEPT_S) * 1000)}
+        await _create_topic(admin, NewTopic(retry_topic(queue, pause_s), 1, places[1], kept))
     if buries:
         await admin.incremental_alter_configs(
             ResourceType.TOPIC, dead_letter_topic(queue), [ConfigChange(ACCEPTS_DEAD_LETTERS, "true")]
@@ -143,6 +156,21 @@ async def create(
     await _create_topic(admin, NewTopic(queue, *places, configs))  # last: who sees it sees the settings
     with suppress(KafkaError):
         await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)
+
+
+def _pauses(retry_after: Sequence[Duration]) -> tuple[int, ...]:
+    """Return the pauses in seconds. Raises InvalidSetting."""
+    found = tuple(seconds_of(each, "retry_after") for each in retry_after)
+    for pause_s in found:
+        if not 1 <= pause_s <= PAUSE_S_MAX or pause_s != int(pause_s):
+            raise InvalidSetting(f"retry_after has whole seconds, from one to 30 days, not {pause_s:g} s")
+    if any(later <= earlier for earlier, later in pairwise(found)):
+        raise InvalidSetting(f"retry_after begins with the shortest pause, not {_in_words(found)}")
+    return tuple(map(int, found))
+
+
+def _in_words(pauses: Collection[float]) -> str:
+    return ", ".join(f"{pause_s:g} s" for pause_s in pauses) or "none"
 
 
 async def _wanted(
@@ -220,6 +248,7 @@ async def settings_of(
     known = (await admin.describe_topics([queue]))[queue]
     if isinstance(known, KafkaError):
         raise known
+    pauses = pauses_among(await admin.list_topics(), queue)
     try:
         group = await _group_settings(admin, queue)
     except KafkaError as error:
@@ -227,7 +256,10 @@ async def settings_of(
             raise
         buries = admin.client.connections.features.level(SHARE_VERSION) >= BURYING_SINCE
         return QueueSettings(
-            max_deliveries=max_deliveries or DEFAULT_MAX_DELIVERIES, lock_ms=None, brokers_bury=buries
+            max_deliveries=max_deliveries or DEFAULT_MAX_DELIVERIES,
+            lock_ms=None,
+            brokers_bury=buries,
+            retry_after_s=pauses,
         )
     if START not in group:
         raise KafkaError(
@@ -254,4 +286,4 @@ async def settings_of(
             f"the brokers deliver a job of queue {queue} {limit} times, and do not bury it: the limit must "
             f"be at least {1 + BURYING_ROOM} ({LIMIT}), so that a worker can"
         )
-    return QueueSettings(max_deliveries=permitted, lock_ms=lock_ms, brokers_bury=buries)
+    return QueueSettings(max_deliveries=permitted, lock_ms=lock_ms, brokers_bury=buries, retry_after_s=pauses)

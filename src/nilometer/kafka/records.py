@@ -245,7 +245,7 @@ class Records(Generic[K, V]):
             # What the program's function raises is for the headers of the dead letter.
             except Exception as error:
                 pause_ms = next(pauses, None)
-                where = f"{_partition_of(record)} at offset {record.offset}"
+                where = f"{partition_of(record)} at offset {record.offset}"
                 if pause_ms is None:
                     logger.warning("Processing %s failed %d times: %r", where, retries.attempts, error)
                     await self._send_dead_letter(self._in_progress[-1], retries.attempts, error)
@@ -282,7 +282,7 @@ class Records(Generic[K, V]):
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of ``partitions`` until they are resumed; the group keeps them assigned."""
         self._consumer.pause(*partitions)
-        self._put_back([record for record in self._buffer if _partition_of(record) in partitions])
+        self._put_back([record for record in self._buffer if partition_of(record) in partitions])
         self._drop_buffered(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -296,7 +296,7 @@ class Records(Generic[K, V]):
         """Return the offset of the next record. Raises KafkaError if the partition is not assigned."""
         await self.open()
         known = await self._consumer.position(partition)
-        return next((one.offset for one in self._buffer if _partition_of(one) == partition), known)
+        return next((one.offset for one in self._buffer if partition_of(one) == partition), known)
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets of the first records. Raises KafkaError."""
@@ -329,7 +329,7 @@ class Records(Generic[K, V]):
         """
         offsets, _ = self.processed()
         if record is not None:
-            offsets = {_partition_of(record): _offset_after(record)}
+            offsets = {partition_of(record): _offset_after(record)}
         await self._consumer.commit(offsets)
         self.on_committed(offsets)
 
@@ -418,18 +418,18 @@ class Records(Generic[K, V]):
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget the records of partitions that were read, and those that were to be returned next."""
         self._drop_buffered(partitions)
-        self._in_progress = [one for one in self._in_progress if _partition_of(one) not in partitions]
+        self._in_progress = [one for one in self._in_progress if partition_of(one) not in partitions]
         for partition in partitions:
             self._uncommitted.pop(partition, None)
 
     def _drop_buffered(self, partitions: Collection[TopicPartition]) -> None:
-        self._buffer = deque(one for one in self._buffer if _partition_of(one) not in partitions)
+        self._buffer = deque(one for one in self._buffer if partition_of(one) not in partitions)
 
     def _put_back(self, records: Iterable[ConsumerRecord]) -> None:
         """Move the positions of assigned partitions back to the first of ``records`` that each has."""
         assigned = set(self._consumer.assignment())
         for record in records:
-            partition = _partition_of(record)
+            partition = partition_of(record)
             if partition in assigned:
                 self._consumer.seek(partition, record.offset, record.leader_epoch)
                 assigned.discard(partition)
@@ -472,7 +472,7 @@ class Records(Generic[K, V]):
         return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])
 
 
-def _partition_of(record: Record[Any, Any]) -> TopicPartition:
+def partition_of(record: Record[Any, Any]) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
 
 

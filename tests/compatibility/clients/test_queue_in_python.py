@@ -9,7 +9,7 @@ import asyncio
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,22 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @asynccontextmanager
 async def queue_of(
-    servers: str, name: str, *, partitions: int = 2, max_deliveries: int = 3, lock: str = "60s"
+    servers: str,
+    name: str,
+    *,
+    partitions: int = 2,
+    max_deliveries: int = 3,
+    lock: str = "60s",
+    retry_after: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Kafka, nilometer.Queue[Any]]]:
     async with asyncio.timeout(WAIT_S), nilometer.connect(servers) as kafka:
         await kafka.admin.create_queue(
-            name, partitions=partitions, replication_factor=1, max_deliveries=max_deliveries, lock=lock
+            name,
+            partitions=partitions,
+            replication_factor=1,
+            max_deliveries=max_deliveries,
+            lock=lock,
+            retry_after=retry_after,
         )
         yield kafka, kafka.queue(name)
 
@@ -286,6 +297,56 @@ async def test_a_job_that_always_fails_is_buried_and_can_be_put_again(servers: s
         assert await queue.redrive() == 0
 
 
+async def test_a_job_waits_in_each_retry_topic_before_it_is_buried(servers: str, name: str):
+    async with queue_of(servers, name, max_deliveries=2, retry_after=["1s", "2s"]) as (kafka, queue):
+        await queue.put("mends itself", key="k", headers={"h": "1"})
+        await queue.put("never")
+        tries: list[tuple[str, int, int]] = []
+        times: dict[int, int] = {}
+
+        async def handle(job: nilometer.Job[Any]) -> None:
+            tries.append((job.value, job.rounds, job.deliveries))
+            if job.value == "mends itself" and job.rounds == 1:
+                assert (job.key, dict(job.headers)["h"]) == (b"k", b"1")
+                return
+            times[job.rounds] = job.record.timestamp
+            if (job.value, job.rounds, job.deliveries) == ("never", 2, 2):
+                queue.stop()
+            raise ValueError("not yet")
+
+        ended = await queue.run(handle, pauses=NO_PAUSES)
+        rounds = [(number, delivery) for number in range(3) for delivery in (1, 2)]
+        assert [one[1:] for one in tries if one[0] == "never"] == rounds
+        assert [one[1:] for one in tries if one[0] == "mends itself"] == rounds[:3]
+        assert (ended.accepted, ended.postponed, ended.buried) == (1, 3, 1)
+        assert times[1] - times[0] >= 1000 and times[2] - times[1] >= 2000
+        [letter] = await letters_of(queue, 1)
+        assert letter.record.value == b'"never"'
+        await none_is_left(queue)
+        assert (await queue.stats()).postponed == 0
+        assert await queue.redrive() == 1
+        async with queue.jobs() as jobs, await anext(jobs) as job:
+            assert (job.value, job.rounds, job.headers) == ("never", 0, ())
+        with pytest.raises(nilometer.InvalidSetting, match="retry_after is 1 s, 2 s, not none"):
+            await kafka.admin.create_queue(name, max_deliveries=2, lock="60s")
+
+
+async def test_a_job_waits_in_a_retry_topic_while_its_workers_are_down(servers: str, name: str):
+    async with queue_of(servers, name, max_deliveries=2, retry_after=["1s"]) as (_, queue):
+        await queue.put("once more")
+
+        async def fail(job: nilometer.Job[Any]) -> None:
+            if job.is_last_delivery:
+                queue.stop()
+            raise ValueError("not yet")
+
+        await queue.run(fail, pauses=NO_PAUSES)
+        stats = await queue.stats()
+        assert (stats.waiting, stats.postponed, stats.dead) == (0, 1, 0)
+        async with queue.jobs() as jobs, await anext(jobs) as job:
+            assert (job.value, job.rounds, job.deliveries) == ("once more", 1, 1)
+
+
 async def test_a_job_of_another_format_is_buried_at_once(servers: str, name: str):
     async with queue_of(servers, name, partitions=1) as (kafka, queue):
         await kafka.send(name, b"no json")
@@ -347,7 +408,7 @@ async def test_a_stop_while_the_worker_joins_is_not_lost(servers: str, name: str
         running = asyncio.create_task(queue.run(print))
         await asyncio.sleep(0)  # it has begun, and its worker has not joined
         queue.stop()
-        assert await running == (0, 0, 0, 0)
+        assert not any(await running)
         assert (await queue.stats()).waiting == 1
 
 

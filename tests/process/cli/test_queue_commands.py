@@ -31,7 +31,8 @@ def test_jobs_from_put_to_redrive(nilometer: Nilometer, queue: str, tmp_path: Pa
     assert other.code == 1 and "is 2, not 3" in other.err
 
     assert nilometer("queue", "put", queue, "good", "bad", "--key", "k").code == 0
-    assert nilometer("queue", "stats", queue, "--json").document == {"queue": queue, "waiting": 2, "dead": 0}
+    stats = nilometer("queue", "stats", queue, "--json").document
+    assert stats == {"queue": queue, "waiting": 2, "dead": 0, "postponed": 0}
     printed = tmp_path / "printed"
     script = (
         f'read job; echo "$job $NILOMETER_JOB_KEY $NILOMETER_JOB_DELIVERIES" >>{printed}; test "$job" != bad'
@@ -40,7 +41,7 @@ def test_jobs_from_put_to_redrive(nilometer: Nilometer, queue: str, tmp_path: Pa
     worked = nilometer("queue", "work", queue, "--exec", script, *options, "--json")
     assert (worked.code, worked.document) == (
         0,
-        {"accepted": 1, "released": 1, "buried": 1, "lost": 0},
+        {"accepted": 1, "released": 1, "postponed": 0, "buried": 1, "lost": 0},
     )
     assert printed.read_text().splitlines() == ["good k 1", "bad k 1", "bad k 2"]
 
@@ -55,9 +56,37 @@ def test_jobs_from_put_to_redrive(nilometer: Nilometer, queue: str, tmp_path: Pa
     assert nilometer("queue", "redrive", queue).out == f"Put 1 dead job of {queue} again.\n"
     assert nilometer("queue", "dead", "list", queue, "--json").out == ""
     worked = nilometer("queue", "work", queue, "--exec", "cat >/dev/null", *options)
-    assert (worked.code, worked.err.splitlines()[-1]) == (0, "1 accepted, 0 released, 0 buried, 0 lost")
+    assert (worked.code, worked.err.splitlines()[-1]) == (
+        0,
+        "1 accepted, 0 released, 0 postponed, 0 buried, 0 lost",
+    )
     shown = nilometer("queue", "stats", queue)
     assert shown.code == 0 and queue in shown.out
+
+
+def test_a_job_that_fails_waits_in_a_retry_topic(nilometer: Nilometer, tmp_path: Path) -> None:
+    pauses = ("--retry-after", "1", "--retry-after", "86400")
+    made = nilometer("queue", "create", "later", "--max-deliveries", "2", *pauses)
+    said = "at most 2 deliveries, again after 1 s, again after 86400 s, locks of 30 s"
+    assert (made.code, made.out) == (0, f"Queue later is there: {said}.\n")
+    wrong = nilometer("queue", "create", "other", "--retry-after", "60", "--retry-after", "1")
+    assert wrong.code == 1 and "begins with the shortest pause, not 60 s, 1 s" in wrong.err
+    assert nilometer("queue", "put", "later", "job").code == 0
+    counted = tmp_path / "counted"
+    script = f"echo $NILOMETER_JOB_ROUNDS $NILOMETER_JOB_DELIVERIES >>{counted}; false"
+
+    def work() -> None:
+        options = ("--exec", script, "--retry-pause", "0", "--until-idle", "0.5", "--json")
+        assert nilometer("queue", "work", "later", *options).code == 0
+
+    def has_waited_twice() -> bool:
+        work()
+        return len(counted.read_text().splitlines()) >= 4
+
+    eventually(has_waited_twice, "it is put again after a second")
+    assert counted.read_text().splitlines() == ["0 1", "0 2", "1 1", "1 2"]
+    stats = nilometer("queue", "stats", "later", "--json").document
+    assert (stats["waiting"], stats["dead"], stats["postponed"]) == (0, 0, 1)
 
 
 def test_lines_of_standard_input_are_jobs(shell: CommandShell, nilometer: Nilometer, queue: str) -> None:

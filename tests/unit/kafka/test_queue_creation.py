@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +11,8 @@ import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.kafka import queue_settings
+from nilometer.kafka.errors import InvalidSetting
+from nilometer.kafka.queue_settings import Duration
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import api
 
@@ -25,6 +27,7 @@ class Brokers:
         """``None``: it does not answer."""
         self.answers = answers
         self.asked: list[int] = []
+        self.topics: list[str] = []
         self.client = SimpleNamespace(
             metadata=SimpleNamespace(brokers={1: None, 2: None, 3: None}),
             connections=SimpleNamespace(features=SimpleNamespace(level=lambda _name: 1)),
@@ -62,13 +65,17 @@ class Brokers:
     async def describe_topics(self, names: list[str]) -> dict[str, KafkaError]:
         return {name: KafkaError(UNKNOWN) for name in names}
 
+    async def list_topics(self) -> dict[str, None]:
+        return dict.fromkeys(self.topics)
+
     async def create_topics(self, topics: list[Any]) -> dict[str, None]:
+        self.topics += [topic.name for topic in topics]
         return {topic.name: None for topic in topics}
 
     async def incremental_alter_configs(self, *_: object) -> None: ...
 
 
-def create(brokers: Brokers) -> None:
+def create(brokers: Brokers, retry_after: Sequence[Duration] = ()) -> None:
     asyncio.run(
         queue_settings.create(
             cast(Any, brokers),
@@ -78,6 +85,7 @@ def create(brokers: Brokers) -> None:
             partitions=1,
             replication_factor=1,
             configs={},
+            retry_after=retry_after,
         )
     )
 
@@ -98,3 +106,36 @@ def test_brokers_that_answer_are_asked_until_they_know_it(
     brokers = Brokers(**answers)
     create(brokers)
     assert brokers.asked == asked
+
+
+def test_a_retry_topic_is_there_before_the_queue_is():
+    brokers = Brokers()
+    create(brokers, ["90s", 3600, "1d"])
+    assert brokers.topics == ["dlq.jobs", "retry.jobs.90", "retry.jobs.3600", "retry.jobs.86400", "jobs"]
+
+
+def test_a_creation_that_was_cut_off_is_finished_and_other_retry_topics_are_refused():
+    brokers = Brokers()
+    brokers.topics = ["retry.jobs.90", "retry.others.7"]
+    create(brokers, [90, 100])
+    assert brokers.topics[2:] == ["dlq.jobs", "retry.jobs.90", "retry.jobs.100", "jobs"]
+    with pytest.raises(InvalidSetting, match=r"retry_after is 90 s, 100 s, not 90 s$"):
+        create(brokers, [90])
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "said"),
+    [
+        ([0], "whole seconds, from one to 30 days, not 0 s"),
+        (["1500ms"], "not 1.5 s"),
+        (["31d"], "from one to 30 days"),
+        (["soon"], "retry_after is a duration such as '30s'"),
+        ([60, 60], "begins with the shortest pause, not 60 s, 60 s"),
+        (["2h", "1h"], "begins with the shortest pause, not 7200 s, 3600 s"),
+    ],
+)
+def test_wrong_pauses_are_refused_before_anything_is_created(retry_after: list[Duration], said: str):
+    brokers = Brokers()
+    with pytest.raises(InvalidSetting, match=said):
+        create(brokers, retry_after)
+    assert brokers.topics == []

@@ -70,13 +70,25 @@ class FakeConsumer:
 
 
 class World:
-    def __init__(self, *, max_deliveries: int = 3, brokers_bury: bool = False, pause_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_deliveries: int = 3,
+        brokers_bury: bool = False,
+        pause_s: float = 0.0,
+        retry_after_s: tuple[int, ...] = (),
+    ) -> None:
         self.events: list[object] = []
         self.clock = FakeClock()
         self.consumer = FakeConsumer(self.events)
         self.failing: KafkaError | None = None
         self.next_offset = 0
-        settings = QueueSettings(max_deliveries=max_deliveries, lock_ms=LOCK_MS, brokers_bury=brokers_bury)
+        settings = QueueSettings(
+            max_deliveries=max_deliveries,
+            lock_ms=LOCK_MS,
+            brokers_bury=brokers_bury,
+            retry_after_s=retry_after_s,
+        )
         consumer: Any = self.consumer
         self.worker: Worker[Any] = Worker(
             consumer,
@@ -94,16 +106,17 @@ class World:
         self.events.append((topic, value, key, dict(headers)))
         return None
 
-    def acquire(self, *deliveries: int, value: bytes = b"7") -> None:
+    def acquire(self, *deliveries: int, value: bytes = b"7", rounds: int = 0) -> None:
         for count in deliveries:
             offset, self.next_offset = self.next_offset, self.next_offset + 1
-            record = ConsumerRecord("jobs", 0, offset, 0, 0, b"k", value, (("h", b"1"),), 0)
+            headers = (("h", b"1"), *([("__retry.round", str(rounds).encode())] if rounds else ()))
+            record = ConsumerRecord("jobs", 0, offset, 0, 0, b"k", value, headers, 0)
             key = AcknowledgedRecord(PARTITION, offset)
             ends_ms = self.clock.now_ms + LOCK_MS
             self.consumer.acquired.append(AcquiredRecord(record, key, count, ends_ms))
 
-    async def job(self, deliveries: int = 1, value: bytes = b"7") -> Job[Any]:
-        self.acquire(deliveries, value=value)
+    async def job(self, deliveries: int = 1, value: bytes = b"7", rounds: int = 0) -> Job[Any]:
+        self.acquire(deliveries, value=value, rounds=rounds)
         [job] = await self.worker.take(1)
         return job
 
@@ -181,6 +194,32 @@ async def test_brokers_that_bury_are_told_to():
     await (await world.job()).reject()
     assert world.events == [("REJECT", 0), ("REJECT", 1)]
     assert world.worker.ended == Ended(buried=2)
+
+
+@pytest.mark.parametrize("brokers_bury", [True, False])
+async def test_on_its_last_delivery_a_job_goes_to_the_retry_topic_of_its_round(brokers_bury: bool):
+    world = World(max_deliveries=2, brokers_bury=brokers_bury, retry_after_s=(60, 3600))
+    await (await world.job()).release()
+    await (await world.job(deliveries=2)).release()
+    await world.worker.on_failure(await world.job(deliveries=2, rounds=1), ValueError("no"))
+    headers = [{"h": b"1", "__retry.round": count} for count in (b"1", b"2")]
+    assert world.events == [
+        ("RELEASE", 0),
+        *(("retry.jobs.60", b"7", b"k", headers[0]), ("ACCEPT", 1)),
+        *(("retry.jobs.3600", b"7", b"k", headers[1]), ("ACCEPT", 2)),
+    ]
+    assert world.worker.ended == Ended(released=1, postponed=2)
+    await (await world.job(deliveries=2, rounds=2)).release()
+    await (await world.job(deliveries=1)).reject()
+    assert world.worker.ended == Ended(released=1, postponed=2, buried=2)
+
+
+async def test_a_job_that_was_delivered_too_often_does_not_go_to_a_retry_topic():
+    world = World(max_deliveries=2, retry_after_s=(60,))
+    world.acquire(3, 1)
+    await world.worker.take(2)
+    await world.worker.release_held()
+    assert world.said() == ["dlq.jobs", "ACCEPT"]
 
 
 async def test_a_job_whose_dead_letter_was_not_written_does_not_end():

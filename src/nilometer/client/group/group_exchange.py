@@ -278,13 +278,15 @@ def fetch_offsets_request(
     return api.request(groups=(group,), require_stable=require_stable)
 
 
-def fetch_all_offsets_request(api: Api, group_ids: Sequence[str]) -> Message:
-    """Make an OffsetFetch request for all committed offsets of these groups. Raises UnsupportedVersion for
-    several groups in a version for one."""
+def fetch_all_offsets_request(
+    api: Api, group_ids: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+) -> Message:
+    """Make an OffsetFetch request for all committed offsets of these groups, or those of ``partitions`` of
+    one group. Raises UnsupportedVersion for several groups in a version for one."""
+    if len(group_ids) == 1:
+        return fetch_offsets_request(api, group_ids[0], partitions, {}, MemberIdentity())
     if api.version < SEVERAL_GROUPS_SINCE:
-        if len(group_ids) != 1:
-            raise UnsupportedVersion(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS_SINCE)
-        return fetch_offsets_request(api, group_ids[0], None, {}, MemberIdentity())
+        raise UnsupportedVersion(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS_SINCE)
     groups = (
         api.make_request("OffsetFetchRequestGroup", group_id=group_id, topics=None) for group_id in group_ids
     )
