@@ -156,6 +156,7 @@ async def create(
     await _create_topic(admin, NewTopic(queue, *places, configs))  # last: who sees it sees the settings
     with suppress(KafkaError):
         await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)
+        await admin.client.retry(lambda: _settings_known(admin, queue, wanted), KNOWN_TIMEOUT_MS)
 
 
 def _pauses(retry_after: Sequence[Duration]) -> tuple[int, ...]:
@@ -221,6 +222,13 @@ async def _known_by_all(admin: Admin, queue: str) -> None:
     answers = await asyncio.gather(*map(ask, client.metadata.brokers))
     if ErrorCode.unknown_topic_or_partition in answers:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"a broker does not know topic {queue} yet")
+
+
+async def _settings_known(admin: Admin, queue: str, wanted: Mapping[str, str]) -> None:
+    """Raise KafkaError if a broker shows older settings yet: of a topic that was there, they come last."""
+    group = await _group_settings(admin, queue)
+    if any(group[name].value != value for name, value in wanted.items()):
+        raise KafkaError(ErrorCode.request_timed_out, f"a broker does not know the settings of {queue} yet")
 
 
 def _refuse_others(queue: str, differences: Mapping[str, tuple[str | None, str]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.client.admin.admin import ConfigEntry, ConfigSource
+from nilometer.client.admin.admin import ConfigChange, ConfigEntry, ConfigSource
 from nilometer.kafka import queue_settings
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.queue_settings import Duration
@@ -28,6 +28,10 @@ class Brokers:
         self.answers = answers
         self.asked: list[int] = []
         self.topics: list[str] = []
+        self.settings: dict[str, str] = {}
+        self.described = 0
+        self.late_until = 0
+        """So many times settings are described as they were before."""
         self.client = SimpleNamespace(
             metadata=SimpleNamespace(brokers={1: None, 2: None, 3: None}),
             connections=SimpleNamespace(features=SimpleNamespace(level=lambda _name: 1)),
@@ -57,9 +61,12 @@ class Brokers:
 
     async def describe_configs(self, *_: object) -> dict[str, ConfigEntry]:
         source = ConfigSource.DEFAULT_CONFIG
+        self.described += 1
+        is_late = self.described <= self.late_until
+        shown = dict.fromkeys(NAMES, "1") | ({} if is_late else self.settings)
         return {
-            name: ConfigEntry(name=name, value="1", source=source, read_only=False, sensitive=False)
-            for name in NAMES
+            name: ConfigEntry(name=name, value=value, source=source, read_only=False, sensitive=False)
+            for name, value in shown.items()
         }
 
     async def describe_topics(self, names: list[str]) -> dict[str, KafkaError]:
@@ -72,7 +79,8 @@ class Brokers:
         self.topics += [topic.name for topic in topics]
         return {topic.name: None for topic in topics}
 
-    async def incremental_alter_configs(self, *_: object) -> None: ...
+    async def incremental_alter_configs(self, _kind: object, _name: str, changes: list[ConfigChange]) -> None:
+        self.settings |= {change.name: change.value or "" for change in changes}
 
 
 def create(brokers: Brokers, retry_after: Sequence[Duration] = ()) -> None:
@@ -106,6 +114,13 @@ def test_brokers_that_answer_are_asked_until_they_know_it(
     brokers = Brokers(**answers)
     create(brokers)
     assert brokers.asked == asked
+
+
+def test_a_queue_is_made_when_a_broker_shows_its_settings():
+    brokers = Brokers()
+    brokers.late_until = 3  # the first time they are asked for before anything is changed
+    create(brokers)
+    assert brokers.described == 4
 
 
 def test_a_retry_topic_is_there_before_the_queue_is():
