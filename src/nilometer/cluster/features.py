@@ -14,7 +14,8 @@ behaviour is enabled for all brokers at once, after the last one was upgraded.
 - ``streams.version``: 1 serves streams groups (KIP-1071).
 - ``eligible.leader.replicas.version``: always 1 (KIP-966).
 - ``metadata.version``: the release of Kafka that the cluster corresponds to. Nilometer has its own metadata
-  format, so there is only one level: that of the release it is compared with.
+  format, so the level changes nothing but what tools show.
+- ``kraft.version``: always 1 (KIP-853). It changes nothing without a quorum.
 - ``nilometer.metadata.format``: the newest format of records that may be written to the metadata log
   (:data:`~nilometer.cluster.records.FORMAT_VERSION`), as ``metadata.version`` is in Kafka. A broker stops at
   a record that it cannot read, so a change that needs a newer format is rejected until the level is raised.
@@ -39,19 +40,22 @@ TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 SHARE_VERSION = "share.version"
 STREAMS_VERSION = "streams.version"
+KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 
 DEAD_LETTERS_SHARE_VERSION = 2
 """The level of ``share.version`` from which on share groups may have dead letters."""
 
 KAFKA_4_3 = 30
-"""Apache Kafka's ``metadata.version`` 4.3-IV0."""
+KAFKA_4_4 = 33
+"""Apache Kafka's ``metadata.version`` 4.3-IV0 and 4.4-IV2."""
 
 
 SUPPORTED_FEATURES = (
     SupportedFeature(ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1),
     SupportedFeature(GROUP_VERSION, 0, 1),
-    SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_3),
+    SupportedFeature(KRAFT_VERSION, 1, 1),
+    SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_4),
     SupportedFeature(METADATA_FORMAT, GROUP_CONFIGS_FORMAT_VERSION, FORMAT_VERSION),
     SupportedFeature(SHARE_VERSION, 0, DEAD_LETTERS_SHARE_VERSION),
     SupportedFeature(STREAMS_VERSION, 0, 1),

@@ -1,7 +1,7 @@
 """UpdateFeatures and the features of ApiVersions as Apache Kafka answers them.
 
 Compared are the features that both have and whose levels both may change: ``transaction.version`` and
-``group.version``. ``metadata.version`` has one level here.
+``group.version``. ``metadata.version`` and ``kraft.version`` change nothing here.
 """
 
 from __future__ import annotations
