@@ -63,7 +63,8 @@ class DescribeRebalancesResponse(msgspec.Struct, frozen=True, kw_only=True, omit
 # DescribeReplicas, Nilometer's own API: the full state of one broker's replicas.
 #
 # A broker responds for its own replicas only; a leader adds its followers' state, known from their fetches.
-# An offset or epoch of -1 means *not known*. Fields may be added; a reader ignores unknown ones.
+# An offset or epoch of -1 means *not known*. Fields may be added; a reader ignores unknown ones. The
+# collector need not visit the states (``gc=False``): they refer to values only.
 
 DESCRIBE_REPLICAS = NilometerApiKey.DESCRIBE_REPLICAS
 
@@ -92,7 +93,7 @@ class DescribeReplicasRequest(msgspec.Struct, frozen=True, kw_only=True, omit_de
     """Whether to describe the segments of the logs. A broker does it for a few replicas of a response."""
 
 
-class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A follower as its leader knows it, from its fetches."""
 
     broker_id: int
@@ -107,7 +108,7 @@ class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a broker with that broker epoch may be in the ISR."""
 
 
-class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why the high watermark does not advance."""
 
     reason: str
@@ -118,7 +119,7 @@ class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_def
     """The replicas that the high watermark waits for."""
 
 
-class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state that only a leader has."""
 
     epoch_start_offset: int
@@ -175,7 +176,7 @@ SEGMENTS_MAX = 100
 """How many segments of a log are described."""
 
 
-class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     topic_id: str
     partition: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from nilometer.cli.status import document, picture

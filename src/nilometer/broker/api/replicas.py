@@ -17,7 +17,7 @@ from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.states import PartitionState
+from nilometer.cluster.states import PartitionState, Topic
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.followers import NEVER_MS, RemoteReplica
@@ -117,10 +117,11 @@ async def _answer(services: Services, request: Request) -> Reply:
         return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
     found: list[wire.ReplicaState] = []
     segments_left = SEGMENT_REPLICAS_MAX if request.body.segments else 0
-    for count, (name, index, key) in enumerate(_asked_for(services, request.body), start=1):
-        state = services.image.partition_by_id(key.topic_id, index)
+    for count, (_, index, topic) in enumerate(_asked_for(services, request.body), start=1):
+        key = TopicIdPartition(topic.id, index)
+        state = services.image.partition_by_id(topic.id, index)
         if state is not None and services.broker_id in state.replicas:
-            found.append(_replica(services, name, key, state))
+            found.append(_replica(services, topic, key, state))
             if segments_left and (segments := await described_segments(services, key)) is not None:
                 found[-1] = structs.replace(found[-1], segments=segments)
                 segments_left -= 1
@@ -129,20 +130,18 @@ async def _answer(services: Services, request: Request) -> Reply:
     return request.respond(cluster_id=services.cluster_id, broker=_broker(services), replicas=tuple(found))
 
 
-def _asked_for(
-    services: Services, body: wire.DescribeReplicasRequest
-) -> list[tuple[str, int, TopicIdPartition]]:
-    """Return this broker's replicas that the request selects, as (topic name, partition, key), in that
+def _asked_for(services: Services, body: wire.DescribeReplicasRequest) -> list[tuple[str, int, Topic]]:
+    """Return this broker's replicas that the request selects, as (topic name, partition, topic), in that
     order."""
     topics = None if body.topics is None else frozenset(body.topics)
     partitions = None if body.partitions is None else frozenset(body.partitions)
-    image, asked = services.image, list[tuple[str, int, TopicIdPartition]]()
+    image, asked = services.image, list[tuple[str, int, Topic]]()
     for key, _ in image.partitions_on(BrokerId(services.broker_id)):
         topic = image.topic_by_id(key.topic_id)
         if topic is None or (topics is not None and topic.name not in topics):
             continue
         if partitions is None or key.partition in partitions:
-            asked.append((topic.name, key.partition, key))
+            asked.append((topic.name, key.partition, topic))
     return sorted(asked, key=lambda one: one[:2])
 
 
@@ -163,11 +162,47 @@ def _broker(services: Services) -> wire.BrokerState:
 
 
 def _replica(
-    services: Services, topic: str, key: TopicIdPartition, state: PartitionState
+    services: Services, topic: Topic, key: TopicIdPartition, state: PartitionState
 ) -> wire.ReplicaState:
-    offline = wire.ReplicaState(
-        topic=topic,
-        topic_id=str(key.topic_id),
+    try:
+        hosted = services.replicas.partition_by_id(topic.uuid, key.partition)
+    except KafkaError:
+        return _offline(services, topic, key, state)
+    log, high_watermark = hosted.log, hosted.replica.high_watermark
+    role, leader_epoch, leader = _role(services, hosted)
+    name = log.topic_partition
+    return wire.ReplicaState(
+        topic=topic.name,
+        topic_id=topic.id,
+        partition=key.partition,
+        broker_id=services.broker_id,
+        role=role,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        in_sync=services.broker_id in state.isr,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        flushed_offset=log.flushed_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=log.last_stable_offset(high_watermark),
+        size_bytes=log.segments.size,
+        epoch_chain=log.epochs.entries,
+        leader=leader,
+        compaction=_compaction(services, name),
+        problems=services.replicas.failures.failures_of(name),
+    )
+
+
+def _offline(
+    services: Services, topic: Topic, key: TopicIdPartition, state: PartitionState
+) -> wire.ReplicaState:
+    reason = services.replicas.offline.reason(key)
+    return wire.ReplicaState(
+        topic=topic.name,
+        topic_id=topic.id,
         partition=key.partition,
         broker_id=services.broker_id,
         role=wire.OFFLINE,
@@ -177,28 +212,7 @@ def _replica(
         replicas=state.replicas,
         isr=state.isr,
         in_sync=services.broker_id in state.isr,
-    )
-    try:
-        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
-    except KafkaError:
-        reason = services.replicas.offline.reason(key)
-        return structs.replace(offline, problems=(reason,) if reason else ())
-    log, replica = hosted.log, hosted.replica
-    role, leader_epoch, leader = _role(services, hosted)
-    return structs.replace(
-        offline,
-        role=role,
-        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log.log_end_offset,
-        flushed_offset=log.flushed_offset,
-        high_watermark=replica.high_watermark,
-        last_stable_offset=log.last_stable_offset(replica.high_watermark),
-        size_bytes=log.segments.size,
-        epoch_chain=log.epochs.entries,
-        leader=leader,
-        compaction=_compaction(services, log.topic_partition),
-        problems=services.replicas.failures.failures_of(log.topic_partition),
+        problems=(reason,) if reason else (),
     )
 
 
@@ -275,7 +289,12 @@ _HOLDS: Mapping[type[HighWatermarkHold], str] = {
 }
 
 
+_NOT_HELD = wire.HighWatermarkHoldState(reason=wire.NOT_HELD, text=str(NotHeld()))
+
+
 def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
+    if isinstance(hold, NotHeld):
+        return _NOT_HELD
     replicas = hold.replicas if isinstance(hold, WaitingFor) else ()
     return wire.HighWatermarkHoldState(reason=_HOLDS[type(hold)], text=str(hold), replicas=replicas)
 

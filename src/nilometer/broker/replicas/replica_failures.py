@@ -82,7 +82,8 @@ class ReplicaFailures:
 
     def failures_of(self, name: TopicPartition) -> tuple[str, ...]:
         """Return the current failures of the replica, as texts for operators."""
-        return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())
+        failing = self._failing.get(name)
+        return tuple(f"{work}: {error}" for work, error in failing.items()) if failing else ()
 
 
 RETRY_S = 0.25

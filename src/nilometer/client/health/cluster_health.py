@@ -13,7 +13,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
+
+import msgspec
 
 from nilometer.client.admin.transaction_admin import OpenTransaction
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
@@ -60,8 +63,9 @@ class RegisteredNode:
     """Whether its session with the coordination store has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionHealth:
+class PartitionHealth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of many thousands: it refers to values only, so the collector need not visit it."""
+
     partition: TopicPartition
     leader: int
     """-1: none."""
@@ -79,6 +83,8 @@ class PartitionHealth:
 
     @property
     def is_under_replicated(self) -> bool:
+        if not self.adding:
+            return len(self.isr) < len(self.replicas)
         return len(self.isr) < len([one for one in self.replicas if one not in self.adding])
 
     @property
@@ -145,7 +151,7 @@ class Findings:
     """Why brokers that run do not tell this user what the health depends on; None: they do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterHealth:
     cluster_id: str | None
     controller_id: int
@@ -167,21 +173,21 @@ class ClusterHealth:
     longest_turns: tuple[LongestTurn, ...] = ()
     """Of each broker that reports it."""
 
-    @property
+    @cached_property
     def offline(self) -> list[PartitionHealth]:
         return [one for one in self.partitions if one.is_offline]
 
-    @property
+    @cached_property
     def under_replicated(self) -> list[PartitionHealth]:
         """The partitions with replicas that are not in sync, those without a leader included."""
         return [one for one in self.partitions if one.is_under_replicated]
 
-    @property
+    @cached_property
     def under_min_isr(self) -> list[PartitionHealth]:
         """The partitions that have a leader, but reject records with acks=all."""
         return [one for one in self.partitions if one.is_under_min_isr and not one.is_offline]
 
-    @property
+    @cached_property
     def missing(self) -> list[BrokerHealth]:
         return [one for one in self.brokers if one.state != RUNNING]
 
@@ -316,6 +322,10 @@ def _partitions(survey: Survey, moves: Mapping[TopicPartition, OngoingMove]) -> 
     )
 
 
+def _epoch_of(state: ReplicaState) -> int:
+    return state.partition_epoch
+
+
 def _partition(
     key: TopicPartition,
     states: Collection[ReplicaState],
@@ -324,7 +334,7 @@ def _partition(
     responding: Collection[int],
 ) -> PartitionHealth:
     adding = () if move is None else move.adding
-    newest = max(states, key=lambda state: state.partition_epoch, default=None)
+    newest = max(states, key=_epoch_of, default=None)
     if newest is None:
         listed = metadata.partition(key)
         leader = NO_LEADER if listed is None else listed.leader_id

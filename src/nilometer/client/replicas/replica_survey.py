@@ -16,6 +16,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import msgspec
+
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
@@ -77,8 +79,9 @@ class BrokerAnswer:
     """Whether it responds, but does not describe its replicas to this user."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRow:
+class ReplicaRow(msgspec.Struct, frozen=True, gc=False):
+    """One of many thousands: it refers to values only, so the collector need not visit it."""
+
     topic: str
     partition: int
     broker_id: int
@@ -225,8 +228,10 @@ class ReplicaSurvey:
         address = (node.host, node.port)
 
         async def ask() -> tuple[MetadataAnswer, BrokerAnswer]:
-            metadata = await self._metadata(address, wanted.topics)
-            return metadata, await self._describe(node, wanted)
+            await self._connection(address)
+            return await asyncio.gather(  # this side reads the metadata while the broker describes
+                self._metadata(address, wanted.topics), self._describe(node, wanted)
+            )
 
         outcome = await self._attempt(address, ask())
         if isinstance(outcome, KafkaError):
@@ -342,32 +347,27 @@ def _rows(
         known = states.get(key, {})
         replicas, isr = _newest_assignment(known.values()) or (assigned[key], None)
         leader = _leader(known.values())
-        rows.extend(
-            _row(key, broker_id, known.get(broker_id), isr, leader, answers.get(broker_id))
-            for broker_id in (*replicas, *sorted(known.keys() - set(replicas)))
-        )
+        followers = leader.leader.followers if leader is not None and leader.leader is not None else ()
+        others = () if known.keys() == set(replicas) else sorted(known.keys() - set(replicas))
+        for broker_id in (*replicas, *others):
+            state = known.get(broker_id)
+            rows.append(
+                ReplicaRow(
+                    *key,
+                    broker_id,
+                    state,
+                    None if state is not None else _why_unknown(answers.get(broker_id)),
+                    None if isr is None else broker_id in isr,
+                    next((one for one in followers if one.broker_id == broker_id), None),
+                )
+            )
     return tuple(rows)
 
 
-def _row(
-    key: _PartitionKey,
-    broker_id: int,
-    state: ReplicaState | None,
-    isr: tuple[int, ...] | None,
-    leader: ReplicaState | None,
-    answer: BrokerAnswer | None,
-) -> ReplicaRow:
-    if state is not None:
-        failure = None
-    elif answer is None:
-        failure = UNLISTED
-    else:
-        failure = answer.failure or "it does not host this replica yet"
-    followers = leader.leader.followers if leader is not None and leader.leader is not None else ()
-    seen = next((one for one in followers if one.broker_id == broker_id), None)
-    return ReplicaRow(
-        *key, broker_id, state, failure, None if isr is None else broker_id in isr, seen_by_leader=seen
-    )
+def _why_unknown(answer: BrokerAnswer | None) -> str:
+    if answer is None:
+        return UNLISTED
+    return answer.failure or "it does not host this replica yet"
 
 
 def _newest_assignment(states: Iterable[ReplicaState]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
