@@ -41,6 +41,10 @@ class Leading:
     def on_fetch(self, replica: VoterKey, fetch_offset: Offset, now: Moment) -> None:
         self._positions[replica] = Position(fetch_offset, now.ms)
 
+    def on_snapshot_fetch(self, replica: VoterKey, now: Moment) -> None:
+        """The replica is there, though its log does not continue this one yet."""
+        self._positions[replica] = Position(self.end_offset_of(replica) or 0, now.ms)
+
     def end_offset_of(self, replica: VoterKey) -> Offset | None:
         """Return how far the log of a voter or observer is durable; None if it has not fetched."""
         position = self._positions.get(replica)

@@ -93,6 +93,19 @@ class VoterHistory:
         while self._records[-1].offset >= offset:
             self._records.pop()
 
+    def at(self, offset: Offset) -> VoterSet:
+        """Return those that the records below ``offset`` name last."""
+        return next(record.voters for record in reversed(self._records) if record.offset < offset)
+
+    def trim_to(self, offset: Offset) -> None:
+        """Forget where the sets below ``offset`` were: a snapshot has the last of them."""
+        later = [record for record in self._records if record.offset >= offset]
+        self._records = [VoterRecord(UNKNOWN_OFFSET, self.at(offset)), *later]
+
+    def replace(self, voters: VoterSet) -> None:
+        """Take those of a snapshot that replaces the log."""
+        self._records = [VoterRecord(UNKNOWN_OFFSET, voters)]
+
     def between(self, begin: Offset, end: Offset) -> tuple[VoterRecord, ...]:
         """Return the sets whose records are from ``begin`` to ``end``, exclusive."""
         return tuple(record for record in self._records if begin <= record.offset < end)
