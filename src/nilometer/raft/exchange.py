@@ -213,7 +213,7 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReplaceLog(msgspec.Struct, frozen=True):
-    """Remove all records: the log begins and ends at the end of ``snapshot``, durable, before the next effect."""
+    """Remove all records, durably, before the next effect: the log begins and ends where ``snapshot`` ends."""
 
     snapshot: SnapshotId
 

@@ -9,8 +9,8 @@ Invariants:
 - *one vote an epoch*: :class:`StoreElection` comes before the response or request that says so;
 - *a leader has all that is committed*: who votes has no later or longer log than the candidate; a majority of
   the voters has each committed record, durable;
-- *what is committed is never truncated*: a follower whose leader says so has met damage, and stops. A snapshot
-  is never truncated either, and replaces a log only if it is newer than all that the log has committed;
+- *what is committed is never truncated*: a follower whose leader says so has met damage, and stops. A
+  snapshot is never truncated either, and replaces only a log that has committed less;
 - *one change of the voters at a time*, and none before a record of the leader's own epoch is committed: else
   two leaders' changes could leave majorities that do not meet.
 """
@@ -365,9 +365,7 @@ class RaftReplica:
             return EpochEnd(self._log.latest_epoch, self._log.log_end_offset)
         return diverging
 
-    def on_snapshot_fetch(
-        self, request: SnapshotFetch, now: Moment
-    ) -> tuple[SnapshotFetchResponse, Effects]:
+    def on_snapshot_fetch(self, request: SnapshotFetch, now: Moment) -> tuple[SnapshotFetchResponse, Effects]:
         """Only the newest snapshot is given; a follower that wants an earlier one learns of it by a fetch."""
         role, snapshot = self.role, self._log.snapshot
         if request.epoch < self.epoch:

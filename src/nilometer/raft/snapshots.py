@@ -8,8 +8,8 @@ records, in parts, and replaces its log by it.
 Invariants:
 - *a snapshot has only what is committed*, so it is never truncated and replaces nothing that is not in it;
 - *the log begins at or below the end of the newest snapshot*: no record is missing between them;
-- *the epoch of the last record that is gone is known*: it is the origin's. A log that is only a snapshot is as
-  long, and as new, as the one that the snapshot was made from.
+- *the epoch of the last record that is gone is known*: it is the origin's. A log that is only a snapshot is
+  as long, and as new, as the one that the snapshot was made from.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class SnapshotLog:
-    """A log that begins where a snapshot ends: what the roles read of it. Its first epoch is the origin's, also
-    if no record of that is left."""
+    """A log that begins where a snapshot ends: what the roles read of it. Its first epoch is the origin's,
+    also if no record of that is left."""
 
     __slots__ = ("_log", "origin", "snapshot")
 
@@ -57,7 +57,10 @@ class SnapshotLog:
         self.snapshot = snapshot
         """The newest one."""
         check(
-            origin.end_offset <= self.snapshot_end, "the log begins at or below its snapshot's end", origin, snapshot
+            origin.end_offset <= self.snapshot_end,
+            "the log begins at or below its snapshot's end",
+            origin,
+            snapshot,
         )
 
     @property

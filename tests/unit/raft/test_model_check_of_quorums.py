@@ -1,8 +1,9 @@
-"""Every state of a small quorum whose leaders and voters change, whose processes crash or are wiped, and whose
-logs begin with snapshots, keeps every property; and what is planted in the code is found, by a shortest path.
+"""Every state of a small quorum whose leaders and voters change, whose processes crash or are wiped, and
+whose logs begin with snapshots, keeps every property; and what is planted in the code is found, by a shortest
+path.
 
-``PLANTED`` is the table of faults: each with the world that finds it, and the property that it violates. Those
-that need a longer path are in ``test_quorum_histories``."""
+``PLANTED`` is the table of faults: each with the world that finds it, and the property that it violates.
+``test_quorum_histories`` has those that need a longer path."""
 
 from __future__ import annotations
 

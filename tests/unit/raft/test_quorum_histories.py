@@ -128,8 +128,8 @@ def test_a_change_that_comes_too_early_loses_what_is_committed(monkeypatch: pyte
     assert state.violation.sentence == LEADER_COMPLETE
 
 
-# Node 0 has a record of epoch 1 where node 1, the leader of epoch 2, has one that it commits with node 2. Node 1
-# replaces both of its records by a snapshot: then its log begins where the log of node 0 ends.
+# Node 0 has a record of epoch 1 where node 1, the leader of epoch 2, has one that it commits with node 2. It
+# replaces its records by a snapshot: then its log begins where the log of node 0 ends.
 DIVERGES_BEFORE_THE_LOG: list[Taken] = [
     ("append", 0, 1),
     ("flush", 0),

@@ -7,8 +7,8 @@ at once, with or without the unflushed end of its log; one whose folder was wipe
 nothing else. Time does not pass: any time-out may end at any moment. So EndQuorumEpoch, which shortens one,
 is not sent, and a pre-vote is asked for only while its sender counts the responses.
 
-A snapshot is the records below its end, in two parts, each marked with who made it: two replicas' snapshots of
-the same end may differ in their bytes. A log begins where its snapshot ends.
+A snapshot is the records below its end, in two parts, each marked with who made it: two replicas' snapshots
+of the same end may differ in their bytes. A log begins where its snapshot ends.
 
 A step checks what it does, and the state after it has the violation; :func:`quorum_violation` returns it.
 """
@@ -643,12 +643,10 @@ def _wrong_snapshot(process: QuorumProcess, committed: tuple[Record, ...]) -> Vi
     file = process.file
     if file is None:
         return None
-    found = process.wrong
+    found, voters = process.wrong, process.replica.voters.latest
     if file.records != committed[: file.id.end_offset]:
         found = ONLY_COMMITTED
-    elif file.voters != process.voters_of(file.records):
-        found = found or VOTERS_OF_LOG
-    elif process.replica.voters.latest != process.voters_of(process.whole):
+    elif file.voters != process.voters_of(file.records) or voters != process.voters_of(process.whole):
         found = found or VOTERS_OF_LOG
     return Violation(found, f"node {process.node}: {file}, {process.log.records}") if found else None
 
