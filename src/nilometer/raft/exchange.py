@@ -170,6 +170,8 @@ class AppendLeaderChange(msgspec.Struct, frozen=True):
     """Append the first record of the leader's epoch: those of earlier ones are committed with it."""
 
     epoch: LeaderEpoch
+    granting: tuple[VoterKey, ...]
+    """Those who voted for the leader."""
 
 
 class AppendVoters(msgspec.Struct, frozen=True):
@@ -213,7 +215,7 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReplaceLog(msgspec.Struct, frozen=True):
-    """Remove all records, durably, before the next effect: the log begins and ends where ``snapshot`` ends."""
+    """Remove all records, durably before the next effect: the log begins and ends where ``snapshot`` ends."""
 
     snapshot: SnapshotId
 

@@ -240,16 +240,17 @@ class RaftReplica:
     def _maybe_elected(self, role: Electing, now: Moment) -> Effects:
         voters = self.voters.latest
         if len(role.granted.intersection(voters.voters)) >= voters.majority:
-            return self._become_candidate(now) if role.pre_vote else self._become_leader(now)
+            return self._become_candidate(now) if role.pre_vote else self._become_leader(role, now)
         if len(voters.voters) - len(role.rejected.intersection(voters.voters)) < voters.majority:
             return self._become(Unattached(self._election_deadline(now)))
         return []
 
-    def _become_leader(self, now: Moment) -> Effects:
+    def _become_leader(self, elected: Electing, now: Moment) -> Effects:
         stored = self._store(replace(self.election, leader=self.key.node_id))
         role = Leading(self.key, self._log.log_end_offset, now, self._timing)
         effects = self._become(role)
-        return [stored, AppendLeaderChange(self.epoch), *effects, *self._begin_epoch_requests(role)]
+        append = AppendLeaderChange(self.epoch, tuple(sorted(elected.granted)))
+        return [stored, append, *effects, *self._begin_epoch_requests(role)]
 
     # ── elections: as a voter ───────────────────────────────────────────────────────────────────
     def on_vote_request(self, request: VoteRequest, now: Moment) -> tuple[VoteResponse, Effects]:

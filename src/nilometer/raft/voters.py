@@ -6,7 +6,7 @@ its records does not vote under its old name.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ class VoterKey(NamedTuple):
 
 
 class VoterSet(msgspec.Struct, frozen=True):
-    """The voters, in the order of their ids. Not empty, and no id twice."""
+    """The voters, in the order of their ids. Not empty but for NO_VOTERS, and no id twice."""
 
     voters: tuple[VoterKey, ...]
 
@@ -51,6 +51,10 @@ class VoterSet(msgspec.Struct, frozen=True):
 
     def without(self, voter: VoterKey) -> VoterSet:
         return VoterSet.of(*(one for one in self.voters if one != voter))
+
+
+NO_VOTERS: Final = VoterSet(())
+"""What a replica knows that has no record yet: it observes, and the log tells it who votes."""
 
 
 class VoterRecord(NamedTuple):
@@ -85,7 +89,8 @@ class VoterHistory:
         known = self._records[-1]
         check(record.offset > known.offset, "sets of voters are in the order of their offsets", record, known)
         differing = set(record.voters.voters) ^ set(known.voters.voters)
-        check(len(differing) <= 1, "two sets of voters in a row differ in one voter", record, known)
+        differs_in_one = len(differing) <= 1 or known.voters == NO_VOTERS
+        check(differs_in_one, "two sets of voters in a row differ in one voter", record, known)
         self._records.append(record)
 
     def truncate_to(self, offset: Offset) -> None:

@@ -108,7 +108,7 @@ def test_a_majority_of_pre_votes_begins_an_epoch_and_a_majority_of_votes_leads_i
     assert (vote.epoch, vote.pre_vote) == (5, False)
     assert one.on_vote_response(THREE, request, VoteResponse(NONE, 4, NO_LEADER, True), Moment(1_015)) == []
     effects = one.on_vote_response(THREE, vote, VoteResponse(NONE, 5, NO_LEADER, True), Moment(1_020))
-    assert effects[:2] == [StoreElection(Election(5, ONE, 1)), AppendLeaderChange(5)]
+    assert effects[:2] == [StoreElection(Election(5, ONE, 1)), AppendLeaderChange(5, (ONE, THREE))]
     assert sent(effects, BeginEpochRequest) == [(voter, BeginEpochRequest(5, 1)) for voter in OTHERS]
 
 
