@@ -45,8 +45,8 @@ class QuorumDamaged(Exception):
     def __init__(self, folder: str, log_end_offset: Offset, committed: Offset) -> None:
         super().__init__(
             f"{folder}: the log ends at offset {log_end_offset}, but records up to {committed} were "
-            "committed and durable here. Remove this voter from the quorum, empty its log directory, and add it "
-            "again"
+            "committed and durable here. Remove this voter from the quorum, empty its log directory, and add "
+            "it again"
         )
         self.log_end_offset = log_end_offset
         self.committed = committed

@@ -115,7 +115,7 @@ class Cluster:
 
     # ── one step ────────────────────────────────────────────────────────────────────────────────
     def finish(self, node: Node, turn: Turn[Any], may_crash: float = 0.0) -> Any:
-        """Do what an owner does after an event. The machine may lose its power before the election is stored."""
+        """Do what an owner does after an event. The power may fail before the election is stored."""
         if turn.work is not None:
             if self.chance.random() < may_crash:
                 node.crash(machine=True)
