@@ -8,8 +8,10 @@ snapshot that it reaches back to.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -65,12 +67,34 @@ class Recovered(msgspec.Struct, frozen=True):
     committed: Offset
 
 
+def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_ms: int) -> None:
+    """Make the folder of a replica of a new quorum, which has these voters. Blocks.
+
+    A replica that is to join a quorum later needs none. Raises FileExistsError if the folder has a log or a
+    snapshot, OSError.
+    """
+    _make_folder(disk, folder)
+    if disk.list_directory(folder):
+        raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
+    snapshot_files.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
+
+
+def _make_folder(disk: Disk, folder: str) -> None:
+    """Make the folder, and the log directory that it is in, durably."""
+    if disk.is_directory(folder):
+        return
+    disk.make_directories(folder)
+    directory = posixpath.dirname(folder)
+    for parent in (posixpath.dirname(directory) or ".", directory or "."):
+        disk.sync_directory(parent)
+
+
 def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recovered:
     """Open the folder, which may be empty. Blocks.
 
     Raises CorruptCheckpoint, QuorumDamaged, OSError: then the replica must not start.
     """
-    disk.make_directories(folder)
+    _make_folder(disk, folder)
     if checkpoints.read_partition_metadata(disk, posixpath.join(folder, names.PARTITION_METADATA)) is None:
         checkpoints.write_partition_metadata(disk, folder, TOPIC_ID)
         checkpoints.sync_partition_metadata(disk, folder)

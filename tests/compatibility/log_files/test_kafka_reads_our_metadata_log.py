@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from nilometer.identifiers import uuid_to_text
-from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, Turn
-from nilometer.raft.recovery import METADATA_LOG
+from nilometer.raft.recovery import METADATA_LOG, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime.network import SocketNetwork
 from nilometer.runtime.runtime import Runtime, SeededEntropy
@@ -32,9 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quorum of one that was elected, has appended, and has made a snapshot of its first records."""
     folder = tmp_path_factory.mktemp("ours") / str(METADATA_LOG)
     disk, clock = SystemDisk(), StepClock()
-    disk.make_directories(str(folder))
-    bootstrap = snapshot_files.BOOTSTRAP
-    snapshot_files.write_snapshot(disk, str(folder), bootstrap, [VOTER], (), wall_ms=1_760_000_000_000)
+    format_folder(disk, str(folder), [VOTER], wall_ms=1_760_000_000_000)
     runtime = Runtime(clock, disk, SocketNetwork(), SeededEntropy(random.Random(7)))
     replica = DurableReplica.open(runtime, str(folder), VOTER.key)
     clock.us = 10_000_000

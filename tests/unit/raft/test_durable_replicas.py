@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from nilometer.identifiers import uuid_to_text
+from nilometer.invariants import InvariantBroken
 from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import Endpoint, VoterEntry
-from nilometer.raft.durable import DurableReplica, Turn
+from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
     BeginEpochRequest,
+    ChangeRefused,
     EndEpochRequest,
     EpochResponse,
     QuorumFetch,
@@ -24,11 +26,15 @@ from nilometer.raft.exchange import (
     VoteRequest,
 )
 from nilometer.raft.leading import Leading
-from nilometer.raft.recovery import METADATA_LOG
+from nilometer.raft.quorum_state import read_election
+from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder, write_committed
+from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime.runtime import Runtime, SeededEntropy
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.topic_config import LogConfig
-from nilometer.wire.errors import NONE
+from nilometer.wire.errors import NONE, CorruptBatch, KafkaError
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
 from support.logs.memory_disk import MemoryDisk
@@ -58,13 +64,8 @@ class Node:
         self.values: dict[int, bytes] = {}
         """What its state machine has applied, by offset."""
         self.applied = 0
-        self.disk.make_directories(FOLDER)
         if node in voters:
-            snapshot_files.write_snapshot(
-                self.disk, FOLDER, snapshot_files.BOOTSTRAP, list(map(entry_of, voters)), (), wall_ms=1
-            )
-        self.disk.sync_directory("/meta")
-        self.disk.sync_directory("/")
+            format_folder(self.disk, FOLDER, list(map(entry_of, voters)), wall_ms=1)
         self.start()
 
     def start(self) -> None:
@@ -286,3 +287,193 @@ def play(seed: int, steps: int, nodes: int = 3) -> Cluster:
 def test_what_is_acknowledged_survives_every_crash(seed: int) -> None:
     cluster = play(seed, 700, nodes=3 + seed % 2)
     assert cluster.acknowledged
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1_000, 1_300), ids="seed-{}".format)
+def test_what_is_acknowledged_survives_many_crashes(seed: int) -> None:
+    play(seed, 2_500, nodes=3 + seed % 2)
+
+
+# ── planted faults ──────────────────────────────────────────────────────────────────────────────
+def flush_nothing(self: FlushPlan) -> None:
+    pass
+
+
+def append_and_count(self: DurableReplica, batch: bytes) -> None:
+    _append(self, batch)
+    self.core.flushed_end = self.log_end_offset
+
+
+_append = DurableReplica._append  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [(FlushPlan, "run", flush_nothing), (DurableReplica, "_append", append_and_count)],
+    ids=["a flush syncs nothing", "what is appended counts as flushed"],
+)
+def test_what_is_planted_is_found(
+    owner: type, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises((AssertionError, QuorumDamaged, KafkaError, CorruptCheckpoint)):
+        for seed in range(40):
+            play(seed, 700)
+
+
+# ── one after another ───────────────────────────────────────────────────────────────────────────
+def alone(**options: Any) -> tuple[Cluster, Node, DurableReplica]:
+    """A quorum of one that leads epoch 1 and has committed three records of its own."""
+    cluster = Cluster(0, nodes=1, voters=1, **options)
+    node = cluster.nodes[1]
+    cluster.time(2_000)
+    cluster.flush(node)
+    assert node.replica is not None and node.replica.high_watermark == 3
+    return cluster, node, node.replica
+
+
+def test_an_election_is_durable_before_the_next_event() -> None:
+    node = Cluster(0).nodes[1]
+    assert node.replica is not None
+    request = VoteRequest(1, key_of(2), key_of(1), -1, 0, pre_vote=False)
+    turn = node.replica.on_vote_request(request)
+    assert turn.response.granted and turn.work is not None
+    assert read_election(node.disk, FOLDER) is None, "so the vote must not be sent yet"
+    with pytest.raises(InvariantBroken, match="durable before the next event"):
+        node.replica.on_time()
+    turn.work()
+    node.crash(machine=True)
+    node.start()
+    assert not node.replica.on_vote_request(request._replace(candidate=key_of(3))).response.granted
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_a_replica_whose_disk_fails_does_nothing_more(number: int) -> None:
+    _, node, replica = alone()
+    node.disk.fail_once(number)
+    with pytest.raises(QuorumStopped, match=FOLDER):
+        while True:
+            replica.append([b"1"])
+    node.disk.work_again()
+    for event in (replica.on_time, replica.flush_plan, replica.next_fetch, lambda: replica.append([b"1"])):
+        with pytest.raises(QuorumStopped):
+            event()
+    assert not replica.needs_flush
+
+
+def test_a_sync_that_fails_ends_the_replica() -> None:
+    _, node, replica = alone()
+    replica.append([b"1"])
+    plan = replica.flush_plan()
+    node.disk.fail_from(1)
+    with pytest.raises(OSError) as failed:
+        plan.run()
+    replica.fail(failed.value)
+    node.disk.work_again()
+    with pytest.raises(QuorumStopped):
+        replica.on_flushed(plan)
+
+
+def test_a_log_that_lost_what_was_committed_is_not_opened() -> None:
+    _, node, replica = alone()
+    plan = replica.committed_plan()
+    assert plan is not None
+    plan()
+    assert replica.committed_plan() is None
+    write_committed(node.disk, FOLDER, 4)
+    node.crash(machine=False)
+    with pytest.raises(QuorumDamaged, match="up to 4 were committed"):
+        node.start()
+
+
+def test_a_fetched_snapshot_replaces_the_log_also_after_a_crash_in_between() -> None:
+    _, node, replica = alone()
+    replica.append([b"1"])
+    node.crash(machine=False)
+    snapshot = SnapshotId(9, 5)
+    entries = [entry_of(1), entry_of(2)]
+    snapshot_files.write_snapshot(node.disk, FOLDER, snapshot, entries, [b"7"], wall_ms=1)
+    node.start()
+    assert node.replica is not None
+    core = node.replica.core
+    assert (node.replica.log_end_offset, node.replica.high_watermark, core.epoch) == (9, 9, 5)
+    assert core.voters.latest.voters == (key_of(1), key_of(2))
+    assert node.replica.entry_of(key_of(2)) == entry_of(2)
+    node.apply()
+    assert node.values == {7: b"7"}
+
+
+def test_a_log_whose_snapshot_was_removed_is_not_opened() -> None:
+    cluster, node, replica = alone()
+    for _ in range(3):
+        for _ in range(20):
+            cluster.append(node)
+        cluster.flush(node)
+        cluster.snapshot(node)
+    assert len(snapshot_files.find_snapshots(node.disk, FOLDER)) == 3, "the first voters, and two"
+    assert replica._log.segments.first.base_offset > 0  # pyright: ignore[reportPrivateUsage]
+    node.crash(machine=False)
+    for name in node.disk.list_directory(FOLDER):
+        if name.endswith(snapshot_files.SUFFIX):
+            node.disk.remove(f"{FOLDER}/{name}")
+    with pytest.raises(CorruptCheckpoint, match="no snapshot reaches it"):
+        node.start()
+
+
+def test_a_folder_is_formatted_once() -> None:
+    disk = Cluster(0).nodes[1].disk
+    with pytest.raises(FileExistsError):
+        format_folder(disk, FOLDER, [entry_of(1)], wall_ms=1)
+
+
+def test_records_that_do_not_continue_the_log_are_refused() -> None:
+    cluster, _, leader = alone()
+    follower = Node(2, cluster.clock, 0, range(0))
+    assert follower.replica is not None
+    cluster.nodes[2] = follower
+    cluster.finish(follower, follower.replica.on_epoch_response(EpochResponse(NONE, 1, 1)))
+    fetch = follower.replica.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    response, records = leader.records_for(fetch, leader.on_fetch(fetch).response, 10_000)
+    for wrong, moved in (
+        (bytes(records[:-1]) + b"\x01", 0),  # the checksum differs
+        (records, 1),  # they begin below
+    ):
+        with pytest.raises(CorruptBatch):
+            follower.replica.on_fetch_response(fetch._replace(fetch_offset=moved), response, wrong)
+    with pytest.raises(CorruptBatch, match="epoch 1"):
+        follower.replica.on_fetch_response(fetch, response._replace(epoch=0), records)
+    assert follower.replica.log_end_offset == 0
+    cluster.finish(follower, follower.replica.on_fetch_response(fetch, response, records))
+    assert follower.replica.log_end_offset == 3
+    assert follower.replica.core.voters.latest.voters == (key_of(1),), "the log has named them"
+    assert follower.replica.entry_of(key_of(1)) == entry_of(1)
+
+
+def test_a_voter_is_added_with_where_it_listens_and_removed() -> None:
+    cluster, node, leader = alone()
+    cluster.nodes[2] = follower = Node(2, cluster.clock, 0, range(0))
+    assert leader.add_voter(entry_of(2)) is ChangeRefused.NOT_CAUGHT_UP
+    assert follower.replica is not None
+    cluster.finish(follower, follower.replica.on_epoch_response(EpochResponse(NONE, 1, 1)))
+    for _ in range(2):
+        cluster.fetch(follower)
+        cluster.flush(follower)
+    added = leader.add_voter(entry_of(2))
+    assert isinstance(added, Turn)
+    cluster.finish(node, added)
+    cluster.heal()
+    assert follower.replica.core.is_voter and follower.replica.entry_of(key_of(2)) == entry_of(2)
+    follower.crash(machine=True)
+    follower.start()
+    assert follower.replica is not None and follower.replica.core.is_voter
+    removed = leader.remove_voter(key_of(2))
+    assert isinstance(removed, Turn)
+
+
+def test_too_large_a_batch_is_refused() -> None:
+    _, _, replica = alone()
+    with pytest.raises(ValueError, match="in one batch"):
+        replica.append([bytes(5 << 20), bytes(5 << 20)])
+    assert replica.log_end_offset == 3 and replica.append([b"1"]) == 4
