@@ -97,9 +97,11 @@ T = TypeVar("T")
 class QuorumStopped(Exception):
     """The disk has failed: this replica neither votes nor leads any more. ``reason`` is the first failure."""
 
-    def __init__(self, folder: str, reason: Exception) -> None:
+    def __init__(self, folder: str, reason: Exception, messages: tuple[Send, ...] = ()) -> None:
         super().__init__(f"the metadata quorum's replica in {folder} has stopped: {reason}")
         self.reason = reason
+        self.messages = messages
+        """To be sent: a leader's resignation, so that another one is elected at once."""
 
 
 class Turn(NamedTuple, Generic[T]):
@@ -386,13 +388,17 @@ class DurableReplica:
         """Begin a snapshot of the state after all records below ``end_offset``, whose own records have
         ``values``; None if these are not all committed, or one is known that is as new.
 
-        Run it on any thread, then :meth:`on_snapshot_made`.
+        Run it on any thread, then :meth:`on_snapshot_made`. Raises ValueError if ``end_offset`` is inside a
+        batch: no fetch could continue there. KafkaError if the log cannot be read.
         """
         self._check_running()
         epoch = self._log.epochs.epoch_for_offset(end_offset - 1)
         voters = self.core.begin_snapshot(snapshot := SnapshotId(end_offset, epoch))
         if voters is None:
             return None
+        last = self._log.read(end_offset - 1, 1, self.core.high_watermark)
+        if last is not None and last.next_offset != end_offset:
+            raise ValueError(f"offset {end_offset} is inside a batch that ends at {last.next_offset}")
         entries = [self.entry_of(voter) for voter in voters.voters]
         wall_ms = self._runtime.clock.wall_ms()
         return SnapshotMaking(self._disk, self.folder, snapshot, voters, entries, values, wall_ms)
@@ -402,16 +408,21 @@ class DurableReplica:
         little still gets records."""
         self._begin()
         self.core.on_snapshot(made.snapshot)
-        if made.id <= self._origins[-1]:
-            return self._turn(None, [], removable=(snapshot_path(self.folder, made.id),))
+        if made.id <= self._origins[-1]:  # a newer one has come from the leader meanwhile
+            return self._turn(None, [])
         self._origins.append(made.id)
         return self._turn(None, self.core.trim_to(self._origins[-2]))
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
-    def fail(self, error: Exception) -> None:
-        """The disk has failed in offloaded work: nothing is done from now on but :class:`QuorumStopped`."""
+    def fail(self, error: Exception) -> QuorumStopped:
+        """End the replica: the disk has failed, also in work that was offloaded. Every event raises what this
+        returns from now on; its messages are to be sent once."""
+        messages: tuple[Send, ...] = ()
         if self.failure is None:
             self.failure = error
+            effects = self.core.resign(self._now())
+            messages = tuple(effect for effect in effects if isinstance(effect, Send))
+        return QuorumStopped(self.folder, self.failure, messages)
 
     def _begin(self) -> None:
         """Begin an event."""
@@ -422,11 +433,9 @@ class DurableReplica:
         if self.failure is not None:
             raise QuorumStopped(self.folder, self.failure) from self.failure
 
-    def _turn(
-        self, response: T, effects: Effects, content: Bytes = b"", removable: tuple[str, ...] = ()
-    ) -> Turn[T]:
+    def _turn(self, response: T, effects: Effects, content: Bytes = b"") -> Turn[T]:
         messages: list[Send] = []
-        files = list(removable)
+        files: list[str] = []
         self._guarded(lambda: [self._execute(effect, content, messages, files) for effect in effects])
         return Turn(
             response,
@@ -441,8 +450,7 @@ class DurableReplica:
         try:
             write()
         except (OSError, LogFenced) as error:
-            self.fail(error)
-            raise QuorumStopped(self.folder, error) from error
+            raise self.fail(error) from error
 
     def _store(self) -> None:
         election = self._unstored

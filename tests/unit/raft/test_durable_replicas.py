@@ -5,6 +5,7 @@ A failing seed is played again by ``pytest tests/unit/raft/test_durable_replicas
 
 from __future__ import annotations
 
+import errno
 import random
 import uuid
 from typing import Any
@@ -355,6 +356,7 @@ def test_a_replica_whose_disk_fails_does_nothing_more(number: int) -> None:
     with pytest.raises(QuorumStopped, match=FOLDER):
         while True:
             replica.append([b"1"])
+    assert not isinstance(replica.core.role, Leading)
     node.disk.work_again()
     for event in (replica.on_time, replica.flush_plan, replica.next_fetch, lambda: replica.append([b"1"])):
         with pytest.raises(QuorumStopped):
@@ -419,6 +421,35 @@ def test_a_log_whose_snapshot_was_removed_is_not_opened() -> None:
             node.disk.remove(f"{FOLDER}/{name}")
     with pytest.raises(CorruptCheckpoint, match="no snapshot reaches it"):
         node.start()
+
+
+def test_a_leader_whose_disk_is_full_says_so_at_once() -> None:
+    cluster = Cluster(0)
+    node = cluster.nodes[1]
+    assert node.replica is not None
+    while not isinstance(node.replica.core.role, Leading):
+        cluster.clock.us = max(cluster.clock.us, 1_000 * (node.replica.deadline_ms() or 0))
+        cluster.finish(node, node.replica.on_time())
+        while cluster.messages:
+            source, target, request = cluster.messages.pop(0)
+            cluster.deliver(cluster.nodes[source], cluster.nodes[target], request)
+    node.disk.fail_once(1, errno.ENOSPC)
+    with pytest.raises(QuorumStopped) as stopped:
+        node.replica.append([b"1"])
+    assert {one.to for one in stopped.value.messages} == {key_of(2), key_of(3)}
+    assert all(isinstance(one.request, EndEpochRequest) for one in stopped.value.messages)
+
+
+def test_a_snapshot_ends_with_a_batch() -> None:
+    _, _, replica = alone()
+    replica.append([b"1", b"2"])
+    plan = replica.flush_plan()
+    plan.run()
+    replica.on_flushed(plan)
+    with pytest.raises(ValueError, match="ends at 5"):
+        replica.begin_snapshot(4, [])
+    assert replica.begin_snapshot(6, []) is None, "not committed"
+    assert replica.begin_snapshot(5, []) is not None
 
 
 def test_a_folder_is_formatted_once() -> None:
