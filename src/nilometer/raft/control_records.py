@@ -90,7 +90,8 @@ def control_batch(
     for record in records:
         kind, message = _message(record)
         pieces: list[Any] = []
-        writer(type(message))(pieces, message)
+        schema: Any = message.__class__
+        writer(schema)(pieces, message)
         builder.append(wall_ms, _KEY.pack(_VERSION, kind), b"".join(pieces))
     return builder.build(base_offset, control=True, partition_leader_epoch=epoch)
 

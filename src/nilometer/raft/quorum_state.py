@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import posixpath
 import uuid
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch
 from nilometer.raft.control_records import directory_text, directory_uuid
@@ -56,13 +56,14 @@ def read_election(disk: Disk, folder: str) -> Election | None:
     """Return the stored election; None if there is no file. Raises CorruptCheckpoint."""
     path = posixpath.join(folder, QUORUM_STATE)
     try:
-        fields = json.loads(disk.read_file(path))
+        content: Any = json.loads(disk.read_file(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise CorruptCheckpoint(path, f"is not JSON ({error}): this replica may have voted") from None
-    if not isinstance(fields, dict):
+    if not isinstance(content, dict):
         raise CorruptCheckpoint(path, "is not a JSON object: this replica may have voted")
+    fields = cast("dict[str, Any]", content)
     version = _number(path, fields, "data_version")
     if version != VERSION:
         raise CorruptCheckpoint(path, f"has data_version {version}, not {VERSION}")

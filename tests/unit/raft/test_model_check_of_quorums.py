@@ -13,7 +13,7 @@ import pytest
 
 from nilometer.identifiers import NO_LEADER
 from nilometer.raft import replica as replica_module
-from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch
+from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch, SnapshotFetch
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica
 from nilometer.raft.snapshots import Download, SnapshotLog
@@ -113,7 +113,7 @@ def count_the_unflushed(self: RaftReplica, role: Leading, now: Any) -> Any:
 _advance = RaftReplica._advance  # pyright: ignore[reportPrivateUsage]
 
 
-def acknowledge_the_unflushed(self: RaftReplica) -> QuorumFetch | None:
+def acknowledge_the_unflushed(self: RaftReplica) -> QuorumFetch | SnapshotFetch | None:
     flushed, self.flushed_end = self.flushed_end, self._log.log_end_offset  # pyright: ignore[reportPrivateUsage]
     fetch = _next_fetch(self)
     self.flushed_end = flushed
