@@ -396,12 +396,21 @@ class DurableReplica:
         voters = self.core.begin_snapshot(snapshot := SnapshotId(end_offset, epoch))
         if voters is None:
             return None
-        last = self._log.read(end_offset - 1, 1, self.core.high_watermark)
-        if last is not None and last.next_offset != end_offset:
+        last = self.read_committed(end_offset - 1, 1)
+        if last.next_offset != end_offset:
             raise ValueError(f"offset {end_offset} is inside a batch that ends at {last.next_offset}")
+        last_timestamp = max(header.max_timestamp for _, header in batches(last.records))
         entries = [self.entry_of(voter) for voter in voters.voters]
-        wall_ms = self._runtime.clock.wall_ms()
-        return SnapshotMaking(self._disk, self.folder, snapshot, voters, entries, values, wall_ms)
+        return SnapshotMaking(
+            self._disk,
+            self.folder,
+            snapshot,
+            voters,
+            entries,
+            values,
+            wall_ms=self._runtime.clock.wall_ms(),
+            last_timestamp=last_timestamp,
+        )
 
     def on_snapshot_made(self, made: SnapshotMaking) -> Turn[None]:
         """``made`` has run. The log begins at the snapshot before it from now on, so that who lags behind a

@@ -228,12 +228,15 @@ class SnapshotMaking:
         voters: VoterSet,
         entries: Sequence[VoterEntry],
         values: Iterable[bytes],
+        *,
         wall_ms: int,
+        last_timestamp: int,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._values = values
         self._wall_ms = wall_ms
+        self._last_timestamp = last_timestamp
         self._entries = entries
         self._voters = voters
         self._size = 0
@@ -242,7 +245,13 @@ class SnapshotMaking:
     def run(self) -> None:
         """Blocks. Raises OSError: then the replica has failed."""
         self._size = write_snapshot(
-            self._disk, self._folder, self.id, self._entries, self._values, wall_ms=self._wall_ms
+            self._disk,
+            self._folder,
+            self.id,
+            self._entries,
+            self._values,
+            wall_ms=self._wall_ms,
+            last_timestamp=self._last_timestamp,
         )
 
     @property

@@ -441,7 +441,7 @@ def test_a_leader_whose_disk_is_full_says_so_at_once() -> None:
 
 
 def test_a_snapshot_ends_with_a_batch() -> None:
-    _, _, replica = alone()
+    _, node, replica = alone()
     replica.append([b"1", b"2"])
     plan = replica.flush_plan()
     plan.run()
@@ -449,7 +449,13 @@ def test_a_snapshot_ends_with_a_batch() -> None:
     with pytest.raises(ValueError, match="ends at 5"):
         replica.begin_snapshot(4, [])
     assert replica.begin_snapshot(6, []) is None, "not committed"
-    assert replica.begin_snapshot(5, []) is not None
+    made = replica.begin_snapshot(5, [])
+    assert made is not None
+    made.run()
+    replica.on_snapshot_made(made)
+    content = snapshot_files.read_snapshot(node.disk, FOLDER, SnapshotId(5, 1))
+    assert content.last_timestamp == 2_000, "of the last record"
+    assert content.snapshot == replica.core.snapshot
 
 
 def test_a_folder_is_formatted_once() -> None:
