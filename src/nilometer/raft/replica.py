@@ -199,7 +199,9 @@ class RaftReplica:
                 return self.resign(now)
             role.resend_ms = now.ms + self._timing.resend_ms
             return self._begin_epoch_requests(role)
-        if not self.is_voter or isinstance(role, Electing):
+        if isinstance(role, Electing):
+            return self._give_up(now)
+        if not self.is_voter:
             return self._become(Unattached(self._election_deadline(now)))
         return self._become_prospective(now)
 
@@ -242,8 +244,15 @@ class RaftReplica:
         if len(role.granted.intersection(voters.voters)) >= voters.majority:
             return self._become_candidate(now) if role.pre_vote else self._become_leader(role, now)
         if len(voters.voters) - len(role.rejected.intersection(voters.voters)) < voters.majority:
-            return self._become(Unattached(self._election_deadline(now)))
+            return self._give_up(now)
         return []
+
+    def _give_up(self, now: Moment) -> Effects:
+        """End an election that is not won. Without a majority of pre-votes the leader may still be there, and
+        only this replica have lost it: it is followed again."""
+        if self.leader not in (NO_LEADER, self.key.node_id):
+            return self._become(Following(now.ms + self._timing.fetch_ms))
+        return self._become(Unattached(self._election_deadline(now)))
 
     def _become_leader(self, elected: Electing, now: Moment) -> Effects:
         stored = self._store(replace(self.election, leader=self.key.node_id))
@@ -309,9 +318,13 @@ class RaftReplica:
         return self._learn(response.epoch, response.leader, now)
 
     def _learn(self, epoch: LeaderEpoch, leader: BrokerId, now: Moment) -> Effects:
-        """Follow a later epoch, or the leader of this one, if it was not known."""
-        if leader == self.key.node_id != self.leader:
+        """Follow a later epoch, or the leader of this one, if it was not known, or was lost."""
+        own = self.key.node_id
+        if leader == own != self.leader:
             leader = NO_LEADER  # another folder has led under this id, before this one was begun
+        is_lost = isinstance(self.role, Unattached) and leader not in (NO_LEADER, own)
+        if is_lost and (epoch, leader) == (self.epoch, self.leader):
+            return self._become(Following(now.ms + self._timing.fetch_ms))
         if epoch < self.epoch or (epoch == self.epoch and leader in (NO_LEADER, self.leader)):
             return []
         if epoch == self.epoch:

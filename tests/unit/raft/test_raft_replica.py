@@ -16,6 +16,7 @@ from nilometer.raft.exchange import (
     Effects,
     Election,
     EndEpochRequest,
+    EpochResponse,
     Moment,
     QuorumFetch,
     QuorumFetchResponse,
@@ -124,6 +125,22 @@ def test_an_election_without_a_majority_is_given_up() -> None:
     one.on_time(Moment(3_020))
     assert isinstance(one.role, Unattached), "no voter has answered"
     assert one.election == Election(4), "no epoch was begun: a returning voter raises none"
+
+
+def test_a_voter_that_alone_has_lost_its_leader_follows_it_again() -> None:
+    one = replica(Election(4, leader=2))
+    [(_, request), _] = sent(one.on_time(Moment(2_000)), VoteRequest)
+    one.on_vote_response(TWO, request, VoteResponse(NONE, 4, 2), Moment(2_010))
+    one.on_vote_response(THREE, request, VoteResponse(NONE, 4, 2), Moment(2_020))
+    assert isinstance(one.role, Following) and one.next_fetch() is not None
+    one.on_time(Moment(4_020))
+    one.on_time(Moment(5_020))
+    assert isinstance(one.role, Following), "nobody has answered"
+    restarted = replica(Election(4, voted=ONE, leader=1))
+    restarted.on_time(Moment(1_000))
+    restarted.on_time(Moment(2_000))
+    restarted.on_epoch_response(EpochResponse(NONE, 4, 1), Moment(2_000))
+    assert isinstance(restarted.role, Unattached), "it does not follow itself"
 
 
 def test_a_follower_waits_for_its_leader_as_long_as_fetches_are_answered() -> None:
@@ -253,6 +270,8 @@ def test_an_observer_follows_and_begins_no_election() -> None:
     assert isinstance(one.role, Following) and one.next_fetch() is not None
     assert sent(one.on_time(Moment(2_000)), VoteRequest) == []
     assert isinstance(one.role, Unattached) and one.deadline_ms(Moment(2_000)) is None
+    one.on_epoch_response(EpochResponse(NONE, 4, 2), Moment(3_000))
+    assert isinstance(one.role, Following), "the leader is the same, and found again"
 
 
 def test_a_later_epoch_ends_a_leadership() -> None:
