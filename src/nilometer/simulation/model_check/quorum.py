@@ -238,7 +238,6 @@ class QuorumProcess:
                 self.parts = self.parts[: effect.position] + fetched
             elif isinstance(effect, ReadSnapshot):
                 self.execute(self.replica.on_snapshot_fetched(self.parts[-1].snapshot, NOW))
-                self.parts = self.parts[:0]
             elif isinstance(effect, ReplaceLog):
                 self._replace_log(self.parts[-1])
 
