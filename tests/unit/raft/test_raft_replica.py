@@ -135,7 +135,7 @@ def test_a_voter_that_alone_has_lost_its_leader_follows_it_again() -> None:
     assert isinstance(one.role, Following) and one.next_fetch() is not None
     one.on_time(Moment(4_020))
     one.on_time(Moment(5_020))
-    assert isinstance(one.role, Following), "nobody has answered"
+    assert isinstance(one.role, Following), "no voter has answered"
     restarted = replica(Election(4, voted=ONE, leader=1))
     restarted.on_time(Moment(1_000))
     restarted.on_time(Moment(2_000))
