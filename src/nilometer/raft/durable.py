@@ -245,6 +245,11 @@ class DurableReplica:
         self._guarded(lambda: self._append(batch))
         return self.log_end_offset
 
+    def begin_read(self) -> int | None:
+        """Begin a read of what is committed: see :meth:`RaftReplica.begin_read`."""
+        self._begin()
+        return self.core.begin_read()
+
     def on_fetch(self, request: QuorumFetch) -> Turn[QuorumFetchResponse]:
         """The records are to be read with :meth:`records_for`."""
         self._begin()

@@ -101,6 +101,8 @@ class QuorumFetch(NamedTuple):
     last_fetched_epoch: LeaderEpoch
     number: int = 0
     """Distinguishes the fetches of one follower. Not sent."""
+    round: int = 0
+    """Of the leader's last response that the follower has received before it sent this."""
 
 
 class QuorumFetchResponse(NamedTuple):
@@ -117,6 +119,8 @@ class QuorumFetchResponse(NamedTuple):
     """The sets of voters among the records."""
     snapshot: SnapshotId | None = None
     """To be fetched instead of records, which the leader has no more."""
+    round: int = 0
+    """The leader's: see :meth:`~nilometer.raft.replica.RaftReplica.begin_read`."""
 
     def cut_at(self, end_offset: Offset) -> QuorumFetchResponse:
         """Return it with the records below ``end_offset`` only: as many as the leader's shell reads."""

@@ -3,7 +3,7 @@
 Each message is about one partition, ``__cluster_metadata-0``; another one is an INVALID_REQUEST. Only the
 newest version of each is spoken (:data:`VERSIONS`), for all voters are brokers of ours. A request carries the
 cluster id and the voter that is asked, which :func:`refusal` compares; a response carries where the leader
-listens.
+listens. There are no fetch sessions: the session id is the round of the leader's reads, which Kafka leaves 0.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def fetch_request(request: QuorumFetch, cluster_id: str, terms: FetchTerms) -> M
         min_bytes=1 if terms.max_wait_ms else 0,
         max_bytes=terms.max_bytes,
         isolation_level=0,
-        session_id=0,
+        session_id=request.round,
         session_epoch=-1,
         topics=(topic,),
         forgotten_topics_data=(),
@@ -270,7 +270,12 @@ def read_fetch_request(message: Any) -> Received[QuorumFetch]:
         raise KafkaError(ErrorCode.invalid_request, f"fetch of the metadata log from {one.fetch_offset}")
     replica = VoterKey(message.replica_state.replica_id, directory_text(one.replica_directory_id))
     request = QuorumFetch(
-        replica, one.current_leader_epoch, NO_LEADER, one.fetch_offset, one.last_fetched_epoch
+        replica,
+        one.current_leader_epoch,
+        NO_LEADER,
+        one.fetch_offset,
+        one.last_fetched_epoch,
+        round=message.session_id,
     )
     bytes_max = min(message.max_bytes, one.partition_max_bytes)
     wait_ms = int(message.max_wait.total_seconds() * 1_000)
@@ -304,7 +309,7 @@ def fetch_response(
     return _FETCH.response(
         throttle_time_ms=0,
         error_code=NONE,
-        session_id=0,
+        session_id=response.round,
         responses=(topic,),
         node_endpoints=_node_endpoints(_FETCH, leader),
     )
@@ -324,6 +329,7 @@ def read_fetch_response(message: Any) -> tuple[QuorumFetchResponse, bytes]:
         diverging=NO_DIVERGENCE if end_offset < 0 else EpochEnd(epoch, end_offset),
         high_watermark=one.high_watermark,
         snapshot=None if snapshot.end_offset < 0 else snapshot,
+        round=message.session_id,
     )
     return response, bytes(one.records or b"")
 

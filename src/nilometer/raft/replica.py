@@ -76,7 +76,7 @@ class Unattached:
 class Following:
     """Fetches from its leader, and begins an election if that does not answer until ``deadline_ms``."""
 
-    __slots__ = ("awaited", "deadline_ms", "download", "has_fetched")
+    __slots__ = ("awaited", "deadline_ms", "download", "has_fetched", "round")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
@@ -87,6 +87,8 @@ class Following:
         self.download: Download | None = None
         """The snapshot that is fetched instead of records. Another leader's is begun again: under the same id
         it may have other bytes."""
+        self.round = 0
+        """Of the leader's last response."""
 
 
 class Electing:
@@ -352,7 +354,7 @@ class RaftReplica:
         diverging = self._divergence(request)
         if diverging is not NO_DIVERGENCE:
             return self._refuse_fetch(NONE)._replace(diverging=diverging), []
-        role.on_fetch(request.replica, request.fetch_offset, now)
+        role.on_fetch(request.replica, request.fetch_offset, request.round, now)
         effects = self._advance(role, now)
         end = self._log.log_end_offset
         voters = self.voters.between(request.fetch_offset, end)
@@ -364,6 +366,7 @@ class RaftReplica:
                 end_offset=end,
                 high_watermark=self.high_watermark,
                 voters=voters,
+                round=role.round,
             ),
             effects,
         )
@@ -424,6 +427,27 @@ class RaftReplica:
         request = EndEpochRequest(self.epoch, self.key.node_id, successors)
         effects = self._become(Resigned(self._election_deadline(now)))
         return effects + [Send(voter, request) for voter in successors]
+
+    # ── reads (ReadIndex: Ongaro's dissertation, 6.4) ───────────────────────────────────────────
+    def begin_read(self) -> int | None:
+        """Return the number of a round; None if this replica does not lead, or has not committed a record of
+        its epoch yet, so that it may not know all that is committed.
+
+        Once :meth:`confirmed_round` has reached the number, this replica was still the leader when the round
+        began, and what is below the high watermark of that moment is all that was committed then. A majority
+        confirms by two fetches each; fetches that wait for records should be answered at once. No clock is
+        asked: there are no leases.
+        """
+        role = self.role
+        if not isinstance(role, Leading) or self.high_watermark <= role.epoch_start:
+            return None
+        role.round += 1
+        return role.round
+
+    def confirmed_round(self) -> int | None:
+        """Return the last round that is confirmed; None if this replica does not lead: none will be."""
+        role = self.role
+        return role.confirmed_round(self.voters.latest) if isinstance(role, Leading) else None
 
     def _begin_epoch_requests(self, role: Leading) -> Effects:
         request = BeginEpochRequest(self.epoch, self.key.node_id)
@@ -510,8 +534,9 @@ class RaftReplica:
                 self.key, self.epoch, self.leader, download.id, download.position, self._fetches
             )
             return role.awaited
+        end_offset, epoch = self._log.log_end_offset, self._log.latest_epoch
         role.awaited = QuorumFetch(
-            self.key, self.epoch, self.leader, self._log.log_end_offset, self._log.latest_epoch, self._fetches
+            self.key, self.epoch, self.leader, end_offset, epoch, self._fetches, role.round
         )
         return role.awaited
 
@@ -521,6 +546,7 @@ class RaftReplica:
         if role is None or response.error is not NONE or response.epoch != self.epoch:
             return effects
         role.has_fetched = True
+        role.round = response.round
         role.deadline_ms = now.ms + self._timing.fetch_ms
         if response.snapshot is not None:
             role.download = Download(response.snapshot)

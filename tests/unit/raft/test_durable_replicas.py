@@ -116,7 +116,11 @@ class Cluster:
         }
         self.messages: list[tuple[int, int, Any]] = []
         self.next_value = 0
-        self.acknowledged: set[int] = set()
+        self.acknowledged: dict[int, int] = {}
+        """Values that were acknowledged, and where they end."""
+        self.reads: list[tuple[DurableReplica, int, int, int]] = []
+        """Reads that are not confirmed: replica, round, high watermark, the end of what was acknowledged."""
+        self.confirmed = 0
         self.pending: list[tuple[int, int, int, int]] = []
         """Appended values: node, epoch, end offset and value."""
 
@@ -250,6 +254,8 @@ class Cluster:
                 plan = node.replica.committed_plan()
                 if plan is not None:
                     plan()
+            elif draw < 0.91:
+                self.begin_read(node)
             elif draw < 0.92:
                 self.discover(node, other)
             elif draw < 0.97 or not faults:
@@ -261,6 +267,7 @@ class Cluster:
         except ConnectionError:
             pass
         self.note_acknowledged()
+        self.check_reads()
 
     def note_acknowledged(self) -> None:
         """A value is acknowledged once its leader, in the same epoch, has committed it."""
@@ -270,10 +277,32 @@ class Cluster:
             if replica is None or replica.core.epoch != epoch or not isinstance(replica.core.role, Leading):
                 continue
             if replica.high_watermark >= end:
-                self.acknowledged.add(value)
+                self.acknowledged[value] = end
             else:
                 left.append((node, epoch, end, value))
         self.pending = left
+
+    def begin_read(self, node: Node) -> None:
+        replica = node.replica
+        number = None if replica is None else replica.begin_read()
+        if replica is not None and number is not None:
+            end = max(self.acknowledged.values(), default=0)
+            self.reads.append((replica, number, replica.high_watermark, end))
+
+    def check_reads(self) -> None:
+        waiting = []
+        for read in self.reads:
+            replica, number, high_watermark, acknowledged = read
+            confirmed = replica.core.confirmed_round()
+            is_alive = any(node.replica is replica for node in self.nodes.values())
+            if confirmed is None or not is_alive:
+                continue
+            if confirmed >= number:
+                self.confirmed += 1
+                assert high_watermark >= acknowledged, "a read sees what was acknowledged before"
+            else:
+                waiting.append(read)
+        self.reads = waiting
 
     def leader(self) -> Node:
         """Return the node that leads the latest epoch; any one if none does."""
@@ -302,7 +331,7 @@ class Cluster:
         first: dict[int, bytes] | None = None
         for node in self.nodes.values():
             node.apply()
-            assert self.acknowledged <= node.values.keys(), "what was acknowledged is there"
+            assert self.acknowledged.keys() <= node.values.keys(), "what was acknowledged is there"
             assert first is None or node.values == first, "all have the same"
             first = node.values
 

@@ -29,6 +29,7 @@ from nilometer.simulation.model_check.quorum import (
     ONE_SNAPSHOT,
     ONLY_COMMITTED,
     OVER_LESS,
+    READS_ALL,
     VOTE_KEPT,
     VOTERS_OF_LOG,
     QuorumBounds,
@@ -48,6 +49,7 @@ SMALL = (
     QuorumBounds(begins_led=True, timeouts=1, snapshots=1),
     QuorumBounds(begins_led=True, timeouts=0, is_behind=True, snapshots=1, late=1),
     QuorumBounds(begins_led=True, timeouts=1, is_behind=True, snapshots=1, values=0),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, reads=1, values=0),
 )
 LARGER = (
     QuorumBounds(begins_led=True, timeouts=1, crashes=1),
@@ -65,6 +67,7 @@ LARGEST = (
     QuorumBounds(begins_led=True, timeouts=2, losses=1),
     QuorumBounds(begins_led=True, timeouts=1, wipes=1, crashes=1),
     QuorumBounds(begins_led=True, timeouts=1, values=0, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1, late=1),
     QuorumBounds(begins_led=True, timeouts=2, is_behind=True, snapshots=1),
 )
 """Some 8,000 states, 58,000, and millions; of the last one 763,000, in 150 s."""
@@ -319,6 +322,13 @@ PLANTED: dict[str, tuple[object, str, object, QuorumBounds, str]] = {
         keep_the_download,
         QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0),
         ONE_SNAPSHOT,
+    ),
+    "a leader answers a read by itself": (
+        Leading,
+        "confirmed_round",
+        lambda self, voters: self.round,
+        QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1),
+        READS_ALL,
     ),
     "two changes at a time": (
         RaftReplica,

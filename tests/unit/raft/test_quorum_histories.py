@@ -14,6 +14,7 @@ from nilometer.raft.snapshots import SnapshotLog
 from nilometer.simulation.model_check.quorum import (
     LEADER_COMPLETE,
     NEVER_CHANGED,
+    READS_ALL,
     QuorumBounds,
     QuorumState,
     QuorumWorld,
@@ -167,3 +168,44 @@ def test_a_leader_that_does_not_compare_the_epoch_before_its_log_is_found(
     state = take(QuorumWorld(BEHIND), DIVERGES_BEFORE_THE_LOG)
     assert state.violation is not None
     assert state.violation.sentence == NEVER_CHANGED
+
+
+# Node 2 sends a fetch to node 0, and then elects node 1, which commits a record with it. Node 0 does not know
+# that yet when it begins a read; then the fetch arrives.
+A_FETCH_OF_BEFORE: list[Taken] = [
+    ("time out", 1),
+    ("deliver", 2, 1),
+    ("fetch", 2),  # which gets the snapshot of node 0, in two parts
+    ("fetch", 2),
+    ("fetch", 2),
+    ("send a fetch", 2),
+    ("deliver", 2, 1),
+    ("flush", 1),
+    ("deliver", 2, 1),
+    ("fetch", 2),
+    ("flush", 2),
+    ("fetch", 2),
+    ("read", 0),
+    ("deliver", 2, 2),
+]
+READING = QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1, late=1)
+
+
+def test_a_fetch_that_was_sent_before_a_read_began_does_not_confirm_it() -> None:
+    world = QuorumWorld(READING)
+    state = take(world, A_FETCH_OF_BEFORE)
+    assert state.violation is None and len(state.committed) == 2
+    reader = world.process(state, 0)
+    assert reader.read == (1, 1, 2) and reader.replica.confirmed_round() == 0, "it waits, and will be deposed"
+
+
+def test_a_read_that_counts_fetches_when_they_arrive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Leading.on_fetch
+
+    def count(self: Leading, replica: Any, fetch_offset: int, round_known: int, now: Any) -> None:
+        note(self, replica, fetch_offset, self.round, now)
+
+    monkeypatch.setattr(Leading, "on_fetch", count)
+    state = take(QuorumWorld(READING), A_FETCH_OF_BEFORE)
+    assert state.violation is not None
+    assert state.violation.sentence == READS_ALL

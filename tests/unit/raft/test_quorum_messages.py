@@ -72,13 +72,13 @@ REQUESTS: list[tuple[str, ApiKey, Any, Callable[[Any], Any], str, Any]] = [
     (
         "Fetch",
         ApiKey.FETCH,
-        messages.fetch_request(QuorumFetch(TWO, 5, 1, 9, 4, 77), "id", FetchTerms(500, 4_096, 7)),
+        messages.fetch_request(QuorumFetch(TWO, 5, 1, 9, 4, 77, 6), "id", FetchTerms(500, 4_096, 7)),
         messages.read_fetch_request,
-        f"000001f4 00000001 00001000 00 00000000 ffffffff 02 {TOPIC_ID} 02 00000000 00000005 "
+        f"000001f4 00000001 00001000 00 00000006 ffffffff 02 {TOPIC_ID} 02 00000000 00000005 "
         "0000000000000009 00000004 ffffffffffffffff 00001000 "
         f"02 00 10 {FOLDER_2} 01 08 0000000000000007 00 01 01 "
         "02 00 03 036964 01 0d 00000002 ffffffffffffffff 00",
-        Received(QuorumFetch(TWO, 5, NO_LEADER, 9, 4), "id", None, (), FetchTerms(500, 4_096, 7)),
+        Received(QuorumFetch(TWO, 5, NO_LEADER, 9, 4, round=6), "id", None, (), FetchTerms(500, 4_096, 7)),
     ),
     (
         "FetchSnapshot",
@@ -119,12 +119,12 @@ RESPONSES: list[tuple[str, ApiKey, Any, Callable[[Any], Any], str, Any]] = [
         "Fetch with records",
         ApiKey.FETCH,
         messages.fetch_response(
-            QuorumFetchResponse(NONE, 5, 1, end_offset=12, high_watermark=9), b"batch", 3, ADDRESS
+            QuorumFetchResponse(NONE, 5, 1, end_offset=12, high_watermark=9, round=6), b"batch", 3, ADDRESS
         ),
         messages.read_fetch_response,
-        f"00000000 0000 00000000 02 {TOPIC_ID} 02 00000000 0000 0000000000000009 0000000000000009 "
+        f"00000000 0000 00000006 02 {TOPIC_ID} 02 00000000 0000 0000000000000009 0000000000000009 "
         "0000000000000003 01 ffffffff 06 6261746368 01 01 09 00000001 00000005 00 00 " + FETCH_NODE,
-        (QuorumFetchResponse(NONE, 5, 1, high_watermark=9), b"batch"),
+        (QuorumFetchResponse(NONE, 5, 1, high_watermark=9, round=6), b"batch"),
     ),
     (
         "Fetch that diverges",

@@ -33,7 +33,7 @@ from nilometer.raft.exchange import (
     VoteResponse,
     WriteSnapshotPart,
 )
-from nilometer.raft.leading import Leading
+from nilometer.raft.leading import POSITIONS_MAX, Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica, Resigned, Unattached
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import VoterHistory, VoterKey, VoterSet
@@ -281,6 +281,44 @@ def test_a_later_epoch_ends_a_leadership() -> None:
     assert (response.error, response.epoch, response.leader) == (NONE, 6, 3)
     assert effects[0] == StoreElection(Election(6, None, 3))
     assert isinstance(one.role, Following)
+
+
+def test_a_read_is_confirmed_by_a_majority_that_has_heard_of_it() -> None:
+    log = FakeLog(7)
+    one, _ = elected(log)
+    log.ends.append(8)
+    assert one.begin_read() is None, "it does not know what earlier leaders have committed"
+    one.on_flushed(8, Moment(1_010))
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_020))
+    assert (one.begin_read(), one.confirmed_round()) == (1, 0)
+    response, _ = one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_030))
+    assert (response.round, one.confirmed_round()) == (1, 0), "it may have been sent before"
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1, round=response.round), Moment(1_040))
+    assert one.confirmed_round() == 1
+    one.resign(Moment(1_050))
+    assert (one.begin_read(), one.confirmed_round()) == (None, None)
+
+
+def test_a_follower_tells_the_leader_of_which_round_it_has_heard() -> None:
+    one = replica(Election(4, leader=2))
+    first = one.next_fetch()
+    assert isinstance(first, QuorumFetch) and first.round == 0
+    one.on_fetch_response(first, QuorumFetchResponse(NONE, 4, 2, end_offset=0, round=9), Moment(10))
+    second = one.next_fetch()
+    assert isinstance(second, QuorumFetch) and second.round == 9
+    one.on_begin_epoch(BeginEpochRequest(5, 3), Moment(20))
+    third = one.next_fetch()
+    assert isinstance(third, QuorumFetch) and third.round == 0, "another leader's rounds are others"
+
+
+def test_a_leader_knows_a_bounded_number_of_replicas() -> None:
+    one, _ = elected(log := FakeLog(7))
+    log.ends.append(8)
+    for number in range(POSITIONS_MAX + 5):
+        one.on_fetch(QuorumFetch(VoterKey(9, f"folder-{number}"), 1, 1, 8, 1), Moment(1_000 + number))
+    assert isinstance(one.role, Leading)
+    known = [one.role.end_offset_of(VoterKey(9, f"folder-{number}")) for number in range(POSITIONS_MAX + 5)]
+    assert known[:5] == [None] * 5 and known[5:] == [8] * POSITIONS_MAX
 
 
 # ── snapshots ───────────────────────────────────────────────────────────────────────────────────

@@ -69,6 +69,7 @@ VOTE_KEPT = "a voter has one vote in an epoch"
 ONLY_COMMITTED = "a snapshot has only what is committed"
 ONE_SNAPSHOT = "the parts of a fetched snapshot are of one snapshot"
 OVER_LESS = "a snapshot replaces only a log of which less is committed"
+READS_ALL = "a read that is confirmed sees all that was committed when it began"
 VOTERS_OF_LOG = "the voters are those that the log, or its snapshot, names last"
 
 NOW = Moment(0)
@@ -95,10 +96,11 @@ class QuorumBounds(msgspec.Struct, frozen=True, kw_only=True):
     changes: int = 0
     """Of the voters."""
     snapshots: int = 0
+    reads: int = 0
     is_behind: bool = False
     """Whether the last voter has no record in the first state, and the others have only their snapshots."""
     late: int = 0
-    """Responses that arrive later than at once."""
+    """Responses, and fetches, that arrive later than at once."""
     losses: int = 0
     """Responses that are lost. A request that never arrives is not counted."""
     discoveries: int = 1
@@ -135,6 +137,7 @@ class _Used(NamedTuple):
     wipes: int = 0
     changes: int = 0
     snapshots: int = 0
+    reads: int = 0
     late: int = 0
     losses: int = 0
     discoveries: int = 0
@@ -168,7 +171,7 @@ class SnapshotFile(NamedTuple):
 class QuorumProcess:
     """One process: the real replica, a model log and the stored election. It executes effects in order."""
 
-    __slots__ = ("file", "first", "log", "parts", "replica", "sent", "shown", "stored", "wrong")
+    __slots__ = ("file", "first", "log", "parts", "read", "replica", "sent", "shown", "stored", "wrong")
 
     def __init__(self, key: VoterKey, first: VoterSet) -> None:
         self.first = first
@@ -178,6 +181,8 @@ class QuorumProcess:
         self.file: SnapshotFile | None = None
         self.parts: tuple[SnapshotFile, ...] = ()
         """The snapshot that is fetched, one byte after another."""
+        self.read: tuple[int, Offset, Offset] | None = None
+        """A read that is not confirmed: its round, its high watermark, and what all had committed then."""
         self.shown = 0
         """The high watermark after the last event."""
         self.wrong = ""
@@ -264,6 +269,12 @@ class QuorumProcess:
         self.execute(effects)
         return None, effects
 
+    def begin_read(self, committed: Offset) -> tuple[int | None, Effects]:
+        number = self.replica.begin_read()
+        if number is not None:
+            self.read = number, self.replica.high_watermark, committed
+        return number, []
+
     def append(self, value: int) -> None:
         self.log.append(self.replica.epoch, value)
 
@@ -282,6 +293,12 @@ class QuorumProcess:
     def normalise(self) -> None:
         """Forget what makes no difference."""
         self.shown = self.replica.high_watermark
+        confirmed = self.replica.confirmed_round()
+        if self.read is not None and (confirmed is None or confirmed >= self.read[0]):
+            _, high_watermark, committed = self.read
+            if confirmed is not None and high_watermark < committed:
+                self.wrong = READS_ALL
+            self.read = None
         role = self.replica.role
         if isinstance(role, Following) and role.awaited is None:
             self.replica._fetches = 0  # pyright: ignore[reportPrivateUsage]
@@ -364,6 +381,7 @@ class QuorumWorld:
             yield from self._fetches(state, node)
             yield from self._decisions(state, node)
             yield from self._snapshots(state, node)
+            yield from self._reads(state, node)
             yield from self._faults(state, node)
         for index, message in enumerate(sorted(state.messages, key=repr)):
             yield from self._deliveries(state, message, index)
@@ -452,6 +470,15 @@ class QuorumWorld:
         make = methodcaller("make_snapshot", snapshot)
         return self._change(state, node, ("snapshot", snapshot), make)
 
+    def _reads(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
+        used, committed = state.used, len(state.committed)
+        if used.reads < self._bounds.reads:
+            begin = methodcaller("begin_read", committed)
+            reaction = self._change(state, node, ("read", committed), begin)
+            if reaction.result is not None:
+                after = state._replace(used=used._replace(reads=used.reads + 1))
+                yield ("read", node, 0), self._after(after, node, reaction)
+
     def _faults(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
         used, process = state.used, self.process(state, node)
         if used.crashes < self._bounds.crashes:
@@ -476,6 +503,10 @@ class QuorumWorld:
             yield from self._answered(asked, message, "fetch", 0)
             if isinstance(fetch, SnapshotFetch):
                 return
+            if state.used.late < self._bounds.late:
+                late = asked.used._replace(late=asked.used.late + 1)
+                sent = asked._replace(messages=asked.messages | {message}, used=late)
+                yield ("send a fetch", node, 0), sent
             end = self.process(state, message.target).log.log_end_offset
             if end > fetch.fetch_offset + 1:
                 yield from self._answered(asked, message, "fetch one record", 1, one_record=True)
@@ -604,7 +635,7 @@ class QuorumWorld:
         if mine[:shorter] != committed[:shorter] or len(mine) < replica.high_watermark:
             found = found or Violation(NEVER_CHANGED, f"{committed}, and {mine} at node {process.node}")
         longer = mine if len(mine) > len(committed) else committed
-        found = found or _wrong_snapshot(process, longer)
+        found = found or _wrong_at(process, longer)
         if isinstance(replica.role, Leading):
             term = (replica.epoch, process.node)
             if term not in leaders:
@@ -638,15 +669,13 @@ def _pair(done: tuple[Any, Effects] | Effects) -> tuple[Any, Effects]:
     return done if isinstance(done, tuple) else (None, done)
 
 
-def _wrong_snapshot(process: QuorumProcess, committed: tuple[Record, ...]) -> Violation | None:
-    file = process.file
-    if file is None:
-        return None
-    found, voters = process.wrong, process.replica.voters.latest
-    if file.records != committed[: file.id.end_offset]:
-        found = ONLY_COMMITTED
-    elif file.voters != process.voters_of(file.records) or voters != process.voters_of(process.whole):
-        found = found or VOTERS_OF_LOG
+def _wrong_at(process: QuorumProcess, committed: tuple[Record, ...]) -> Violation | None:
+    found, file, voters = process.wrong, process.file, process.replica.voters.latest
+    if file is not None:
+        if file.records != committed[: file.id.end_offset]:
+            found = ONLY_COMMITTED
+        elif file.voters != process.voters_of(file.records) or voters != process.voters_of(process.whole):
+            found = found or VOTERS_OF_LOG
     return Violation(found, f"node {process.node}: {file}, {process.log.records}") if found else None
 
 
