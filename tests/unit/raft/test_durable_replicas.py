@@ -474,6 +474,31 @@ def test_a_fetched_snapshot_replaces_the_log_also_after_a_crash_in_between() -> 
     assert node.values == {7: b"7"}
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "log_end_offset"),
+    [
+        (SnapshotId(3, 1), 4),  # of its own log: the records after it are kept
+        (SnapshotId(4, 1), 4),
+        (SnapshotId(3, 5), 3),  # the log has a record of epoch 1 there
+        (SnapshotId(4, 5), 4),
+    ],
+    ids=str,
+)
+def test_a_snapshot_that_the_log_contradicts_replaces_it(snapshot: SnapshotId, log_end_offset: int) -> None:
+    _, node, replica = alone()
+    replica.append([b"1"])
+    node.crash(machine=False)
+    snapshot_files.write_snapshot(node.disk, FOLDER, snapshot, [entry_of(1)], [b"7"], wall_ms=1)
+    node.start()
+    assert node.replica is not None
+    assert node.replica.log_end_offset == log_end_offset
+    assert node.replica.core.epoch == snapshot.epoch
+    log = node.replica._log  # pyright: ignore[reportPrivateUsage]
+    assert log.log_start_offset == snapshot.end_offset
+    asked = VoteRequest(9, key_of(2), key_of(1), snapshot.epoch, log_end_offset - 1, pre_vote=False)
+    assert not node.replica.on_vote_request(asked).response.granted, "its log is longer"
+
+
 def test_a_log_whose_snapshot_was_removed_is_not_opened() -> None:
     cluster, node, replica = alone()
     for _ in range(3):
