@@ -291,16 +291,25 @@ class DurableReplica:
 
     def add_voter(self, entry: VoterEntry) -> ChangeRefused | Turn[None]:
         self._begin()
-        found = self.core.add_voter(entry.key, self._now())
-        if isinstance(found, ChangeRefused):
-            return found
-        self._entries[entry.key] = entry
-        return self._turn(None, found)
+        return self._changed(self.core.add_voter(entry.key, self._now()), entry)
+
+    def update_voter(self, entry: VoterEntry) -> ChangeRefused | Turn[None]:
+        """Write down where a voter listens now, and which versions it knows."""
+        self._begin()
+        return self._changed(self.core.update_voter(entry.key, self._now()), entry)
 
     def remove_voter(self, voter: VoterKey) -> ChangeRefused | Turn[None]:
         self._begin()
-        found = self.core.remove_voter(voter, self._now())
-        return found if isinstance(found, ChangeRefused) else self._turn(None, found)
+        return self._changed(self.core.remove_voter(voter, self._now()), None)
+
+    def _changed(
+        self, found: ChangeRefused | Effects, entry: VoterEntry | None
+    ) -> ChangeRefused | Turn[None]:
+        if isinstance(found, ChangeRefused):
+            return found
+        if entry is not None:
+            self._entries[entry.key] = entry
+        return self._turn(None, found)
 
     # ── the follower ────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> QuorumFetch | SnapshotFetch | None:

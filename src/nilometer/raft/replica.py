@@ -478,6 +478,16 @@ class RaftReplica:
             return ChangeRefused.LAST_VOTER
         return self._change(role, self.voters.latest.without(voter), now)
 
+    def update_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
+        """Append the same voters again: the record says where they listen, which ``voter`` has changed."""
+        role = self.role
+        if (refused := self._may_change()) is not None:
+            return refused
+        assert isinstance(role, Leading)
+        if voter not in self.voters.latest:
+            return ChangeRefused.NO_VOTER
+        return self._change(role, self.voters.latest, now)
+
     def _may_change(self) -> ChangeRefused | None:
         if not isinstance(self.role, Leading):
             return ChangeRefused.NOT_LEADER

@@ -598,6 +598,13 @@ def test_a_voter_is_added_with_where_it_listens_and_removed() -> None:
     follower.crash(machine=True)
     follower.start()
     assert follower.replica is not None and follower.replica.core.is_voter
+    moved = VoterEntry(key_of(2), (Endpoint("CONTROLLER", "elsewhere", 9093),))
+    assert leader.update_voter(entry_of(3)) is ChangeRefused.NO_VOTER
+    updated = leader.update_voter(moved)
+    assert isinstance(updated, Turn)
+    assert leader.update_voter(moved) is ChangeRefused.CHANGE_NOT_COMMITTED
+    cluster.heal()
+    assert follower.replica.entry_of(key_of(2)) == moved and follower.replica.core.is_voter
     removed = leader.remove_voter(key_of(2))
     assert isinstance(removed, Turn)
 
