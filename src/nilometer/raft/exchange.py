@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from nilometer.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId, LeaderEpoch, Offset
+from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey, VoterRecord, VoterSet
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd
 from nilometer.wire.errors import ErrorCode
@@ -100,6 +101,8 @@ class QuorumFetch(NamedTuple):
     last_fetched_epoch: LeaderEpoch
     number: int = 0
     """Distinguishes the fetches of one follower. Not sent."""
+    round: int = 0
+    """Of the leader's last response that the follower has received before it sent this."""
 
 
 class QuorumFetchResponse(NamedTuple):
@@ -114,11 +117,43 @@ class QuorumFetchResponse(NamedTuple):
     high_watermark: Offset = 0
     voters: tuple[VoterRecord, ...] = ()
     """The sets of voters among the records."""
+    snapshot: SnapshotId | None = None
+    """To be fetched instead of records, which the leader has no more."""
+    round: int = 0
+    """The leader's: see :meth:`~nilometer.raft.replica.RaftReplica.begin_read`."""
 
     def cut_at(self, end_offset: Offset) -> QuorumFetchResponse:
         """Return it with the records below ``end_offset`` only: as many as the leader's shell reads."""
         voters = tuple(record for record in self.voters if record.offset < end_offset)
         return self._replace(end_offset=end_offset, voters=voters)
+
+
+class SnapshotFetch(NamedTuple):
+    """A fetch of the bytes of a snapshot from ``position`` on (KIP-630)."""
+
+    replica: VoterKey
+    epoch: LeaderEpoch
+    leader: BrokerId
+    snapshot: SnapshotId
+    position: int
+    number: int = 0
+    """As in :class:`QuorumFetch`. Not sent."""
+
+
+class SnapshotFetchResponse(NamedTuple):
+    error: ErrorCode
+    epoch: LeaderEpoch
+    leader: BrokerId
+    snapshot: SnapshotId | None = None
+    size: int = 0
+    """Of the whole snapshot, in bytes."""
+    position: int = 0
+    end_position: int = 0
+    """After the last byte of the response."""
+
+    def cut_at(self, end_position: int) -> SnapshotFetchResponse:
+        """Return it with the bytes below ``end_position`` only: as many as the leader's shell reads."""
+        return self._replace(end_position=end_position)
 
 
 # ── effects ─────────────────────────────────────────────────────────────────────────────────────
@@ -139,6 +174,8 @@ class AppendLeaderChange(msgspec.Struct, frozen=True):
     """Append the first record of the leader's epoch: those of earlier ones are committed with it."""
 
     epoch: LeaderEpoch
+    granting: tuple[VoterKey, ...]
+    """Those who voted for the leader."""
 
 
 class AppendVoters(msgspec.Struct, frozen=True):
@@ -160,6 +197,33 @@ class TruncateLog(msgspec.Struct, frozen=True):
     offset: Offset
 
 
+class TrimLog(msgspec.Struct, frozen=True):
+    """Remove the records below ``origin``'s end: a snapshot has them. It may happen later."""
+
+    origin: SnapshotId
+
+
+class WriteSnapshotPart(msgspec.Struct, frozen=True):
+    """Write the bytes of the response into the file of the fetched snapshot, from ``position`` on. Position 0
+    begins the file again."""
+
+    snapshot: SnapshotId
+    position: int
+
+
+class ReadSnapshot(msgspec.Struct, frozen=True):
+    """The fetched snapshot is complete: read it, make it durable, and pass it, or that it is damaged, to
+    :meth:`~nilometer.raft.replica.RaftReplica.on_snapshot_fetched`."""
+
+    snapshot: SnapshotId
+
+
+class ReplaceLog(msgspec.Struct, frozen=True):
+    """Remove all records, durably before the next effect: the log begins and ends where ``snapshot`` ends."""
+
+    snapshot: SnapshotId
+
+
 class PublishHighWatermark(msgspec.Struct, frozen=True):
     """``high_watermark`` has advanced: what is below it is committed."""
 
@@ -175,6 +239,10 @@ Effect: TypeAlias = (
     | AppendVoters
     | AppendFetched
     | TruncateLog
+    | TrimLog
+    | WriteSnapshotPart
+    | ReadSnapshot
+    | ReplaceLog
     | PublishHighWatermark
     | PublishLeader
 )

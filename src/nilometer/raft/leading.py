@@ -10,7 +10,7 @@ these (Raft's figure 8): a record of an earlier epoch that a majority has can st
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from nilometer.identifiers import Offset
 from nilometer.raft.exchange import Moment, Timing
@@ -21,12 +21,18 @@ class Position(NamedTuple):
     end_offset: Offset
     """The replica's log is durable up to here."""
     fetched_ms: int
+    round: int = 0
+    """The last one that the replica has known of when it sent a fetch."""
+
+
+POSITIONS_MAX: Final = 1_000
+"""So many replicas are known; beyond, those are forgotten that have not fetched for the longest time."""
 
 
 class Leading:
     """The role of a leader, from its election until it resigns or meets a later epoch."""
 
-    __slots__ = ("_own", "_positions", "_timing", "began_ms", "epoch_start", "resend_ms")
+    __slots__ = ("_own", "_positions", "_timing", "began_ms", "epoch_start", "resend_ms", "round")
 
     def __init__(self, own: VoterKey, epoch_start: Offset, now: Moment, timing: Timing) -> None:
         self._own = own
@@ -37,9 +43,22 @@ class Leading:
         self.began_ms = now.ms
         self.resend_ms = now.ms + timing.resend_ms
         """When the voters that have not fetched are told again of this epoch."""
+        self.round = 0
+        """How many reads have begun."""
 
-    def on_fetch(self, replica: VoterKey, fetch_offset: Offset, now: Moment) -> None:
-        self._positions[replica] = Position(fetch_offset, now.ms)
+    def on_fetch(self, replica: VoterKey, fetch_offset: Offset, round_known: int, now: Moment) -> None:
+        """``round_known``: see :meth:`confirmed_round`."""
+        self._note(replica, Position(fetch_offset, now.ms, round_known))
+
+    def on_snapshot_fetch(self, replica: VoterKey, now: Moment) -> None:
+        """The replica is there, though its log does not continue this one yet."""
+        self._note(replica, Position(self.end_offset_of(replica) or 0, now.ms))
+
+    def _note(self, replica: VoterKey, position: Position) -> None:
+        positions = self._positions
+        if replica not in positions and len(positions) >= POSITIONS_MAX:
+            del positions[min(positions, key=lambda one: positions[one].fetched_ms)]
+        positions[replica] = position
 
     def end_offset_of(self, replica: VoterKey) -> Offset | None:
         """Return how far the log of a voter or observer is durable; None if it has not fetched."""
@@ -57,6 +76,19 @@ class Leading:
             return flushed_end
         position = self._positions.get(voter)
         return 0 if position is None else position.end_offset
+
+    def confirmed_round(self, voters: VoterSet) -> int:
+        """Return the last round that a majority had heard of, in this epoch, when it sent its newest fetches.
+
+        A majority had not left this epoch after the round began: no later leader was elected before. That a
+        fetch *arrives* after that says nothing: it may have been sent long before.
+        """
+        rounds = (self.round if voter == self._own else self._round_of(voter) for voter in voters.voters)
+        return _kth_largest(rounds, voters.majority)
+
+    def _round_of(self, voter: VoterKey) -> int:
+        position = self._positions.get(voter)
+        return 0 if position is None else position.round
 
     def majority_since_ms(self, voters: VoterSet, now: Moment) -> int:
         """Return a time since which a majority of the voters has fetched from this leader, in this epoch."""

@@ -9,7 +9,8 @@ Invariants:
 - *one vote an epoch*: :class:`StoreElection` comes before the response or request that says so;
 - *a leader has all that is committed*: who votes has no later or longer log than the candidate; a majority of
   the voters has each committed record, durable;
-- *what is committed is never truncated*: a follower whose leader says so has met damage, and stops;
+- *what is committed is never truncated*: a follower whose leader says so has met damage, and stops. A
+  snapshot is never truncated either, and replaces only a log that has committed less;
 - *one change of the voters at a time*, and none before a record of the leader's own epoch is committed: else
   two leaders' changes could leave majorities that do not meet.
 """
@@ -37,14 +38,21 @@ from nilometer.raft.exchange import (
     Moment,
     QuorumFetch,
     QuorumFetchResponse,
+    ReadSnapshot,
+    ReplaceLog,
     Send,
+    SnapshotFetch,
+    SnapshotFetchResponse,
     StoreElection,
     Timing,
+    TrimLog,
     TruncateLog,
     VoteRequest,
     VoteResponse,
+    WriteSnapshotPart,
 )
 from nilometer.raft.leading import Leading
+from nilometer.raft.snapshots import BEGINNING, Download, Snapshot, SnapshotId, SnapshotLog
 from nilometer.raft.voters import VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.replication.epochs import (
     NO_DIVERGENCE,
@@ -68,14 +76,19 @@ class Unattached:
 class Following:
     """Fetches from its leader, and begins an election if that does not answer until ``deadline_ms``."""
 
-    __slots__ = ("awaited", "deadline_ms", "has_fetched")
+    __slots__ = ("awaited", "deadline_ms", "download", "has_fetched", "round")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         self.has_fetched = False
         """Whether the leader has answered a fetch: then no pre-vote is granted."""
-        self.awaited: QuorumFetch | None = None
+        self.awaited: QuorumFetch | SnapshotFetch | None = None
         """The fetch whose response counts."""
+        self.download: Download | None = None
+        """The snapshot that is fetched instead of records. Another leader's is begun again: under the same id
+        it may have other bytes."""
+        self.round = 0
+        """Of the leader's last response."""
 
 
 class Electing:
@@ -125,12 +138,14 @@ class RaftReplica:
         election: Election,
         now: Moment,
         *,
+        origin: SnapshotId = BEGINNING,
+        snapshot: Snapshot | None = None,
         high_watermark: Offset = 0,
         timing: Timing = Timing(),  # noqa: B008  # frozen
     ) -> None:
-        """``election`` is the stored one, ``voters`` are those of the log, of which all is durable;
-        ``high_watermark`` is a former one, or 0."""
-        self._log = log
+        """``election`` is the stored one, ``voters`` are those of the newest snapshot and of the log, which
+        begins at ``origin`` and is all durable; ``high_watermark`` is a former one, or 0."""
+        self._log = SnapshotLog(log, origin, snapshot)
         self._timing = timing
         self._fetches = 0
         self.key = key
@@ -138,7 +153,7 @@ class RaftReplica:
         self.election = election
         self.flushed_end = log.log_end_offset
         """The log is durable up to here: :meth:`on_flushed`."""
-        self.high_watermark = high_watermark
+        self.high_watermark = max(high_watermark, self._log.snapshot_end)
         self.role: Role = self._first_role(now)
 
     def _first_role(self, now: Moment) -> Role:
@@ -157,6 +172,11 @@ class RaftReplica:
     def leader(self) -> BrokerId:
         """The leader of this epoch, or NO_LEADER; of a resigned leader, itself."""
         return self.election.leader
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest one."""
+        return self._log.snapshot
 
     @property
     def is_voter(self) -> bool:
@@ -181,7 +201,9 @@ class RaftReplica:
                 return self.resign(now)
             role.resend_ms = now.ms + self._timing.resend_ms
             return self._begin_epoch_requests(role)
-        if not self.is_voter or isinstance(role, Electing):
+        if isinstance(role, Electing):
+            return self._give_up(now)
+        if not self.is_voter:
             return self._become(Unattached(self._election_deadline(now)))
         return self._become_prospective(now)
 
@@ -222,16 +244,24 @@ class RaftReplica:
     def _maybe_elected(self, role: Electing, now: Moment) -> Effects:
         voters = self.voters.latest
         if len(role.granted.intersection(voters.voters)) >= voters.majority:
-            return self._become_candidate(now) if role.pre_vote else self._become_leader(now)
+            return self._become_candidate(now) if role.pre_vote else self._become_leader(role, now)
         if len(voters.voters) - len(role.rejected.intersection(voters.voters)) < voters.majority:
-            return self._become(Unattached(self._election_deadline(now)))
+            return self._give_up(now)
         return []
 
-    def _become_leader(self, now: Moment) -> Effects:
+    def _give_up(self, now: Moment) -> Effects:
+        """End an election that is not won. Without a majority of pre-votes the leader may still be there, and
+        only this replica have lost it: it is followed again."""
+        if self.leader not in (NO_LEADER, self.key.node_id):
+            return self._become(Following(now.ms + self._timing.fetch_ms))
+        return self._become(Unattached(self._election_deadline(now)))
+
+    def _become_leader(self, elected: Electing, now: Moment) -> Effects:
         stored = self._store(replace(self.election, leader=self.key.node_id))
         role = Leading(self.key, self._log.log_end_offset, now, self._timing)
         effects = self._become(role)
-        return [stored, AppendLeaderChange(self.epoch), *effects, *self._begin_epoch_requests(role)]
+        append = AppendLeaderChange(self.epoch, tuple(sorted(elected.granted)))
+        return [stored, append, *effects, *self._begin_epoch_requests(role)]
 
     # ── elections: as a voter ───────────────────────────────────────────────────────────────────
     def on_vote_request(self, request: VoteRequest, now: Moment) -> tuple[VoteResponse, Effects]:
@@ -290,9 +320,13 @@ class RaftReplica:
         return self._learn(response.epoch, response.leader, now)
 
     def _learn(self, epoch: LeaderEpoch, leader: BrokerId, now: Moment) -> Effects:
-        """Follow a later epoch, or the leader of this one, if it was not known."""
-        if leader == self.key.node_id != self.leader:
+        """Follow a later epoch, or the leader of this one, if it was not known, or was lost."""
+        own = self.key.node_id
+        if leader == own != self.leader:
             leader = NO_LEADER  # another folder has led under this id, before this one was begun
+        is_lost = isinstance(self.role, Unattached) and leader not in (NO_LEADER, own)
+        if is_lost and (epoch, leader) == (self.epoch, self.leader):
+            return self._become(Following(now.ms + self._timing.fetch_ms))
         if epoch < self.epoch or (epoch == self.epoch and leader in (NO_LEADER, self.leader)):
             return []
         if epoch == self.epoch:
@@ -313,12 +347,14 @@ class RaftReplica:
             return self._refuse_fetch(ErrorCode.unknown_leader_epoch), []
         if not isinstance(role, Leading):
             return self._refuse_fetch(ErrorCode.not_leader_or_follower), []
-        diverging = diverging_epoch(self._log, request.fetch_offset, request.last_fetched_epoch)
-        if diverging is NO_DIVERGENCE and request.fetch_offset > self._log.log_end_offset:
-            diverging = EpochEnd(self._log.latest_epoch, self._log.log_end_offset)
+        if self._log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):
+            role.on_snapshot_fetch(request.replica, now)
+            assert self._log.snapshot is not None, "a log that begins later has one"
+            return self._refuse_fetch(NONE)._replace(snapshot=self._log.snapshot.id), []
+        diverging = self._divergence(request)
         if diverging is not NO_DIVERGENCE:
             return self._refuse_fetch(NONE)._replace(diverging=diverging), []
-        role.on_fetch(request.replica, request.fetch_offset, now)
+        role.on_fetch(request.replica, request.fetch_offset, request.round, now)
         effects = self._advance(role, now)
         end = self._log.log_end_offset
         voters = self.voters.between(request.fetch_offset, end)
@@ -330,12 +366,43 @@ class RaftReplica:
                 end_offset=end,
                 high_watermark=self.high_watermark,
                 voters=voters,
+                round=role.round,
             ),
             effects,
         )
 
     def _refuse_fetch(self, error: ErrorCode) -> QuorumFetchResponse:
         return QuorumFetchResponse(error, self.epoch, self.leader)
+
+    def _divergence(self, request: QuorumFetch) -> EpochEnd:
+        if request.fetch_offset == self._log.log_start_offset:
+            return NO_DIVERGENCE  # it continues the origin
+        diverging = diverging_epoch(self._log, request.fetch_offset, request.last_fetched_epoch)
+        if diverging is NO_DIVERGENCE and request.fetch_offset > self._log.log_end_offset:
+            return EpochEnd(self._log.latest_epoch, self._log.log_end_offset)
+        return diverging
+
+    def on_snapshot_fetch(self, request: SnapshotFetch, now: Moment) -> tuple[SnapshotFetchResponse, Effects]:
+        """Only the newest snapshot is given; a follower that wants an earlier one learns of it by a fetch."""
+        role, snapshot = self.role, self._log.snapshot
+        if request.epoch < self.epoch:
+            return self._refuse_snapshot(ErrorCode.fenced_leader_epoch), []
+        if request.epoch > self.epoch:
+            return self._refuse_snapshot(ErrorCode.unknown_leader_epoch), []
+        if not isinstance(role, Leading):
+            return self._refuse_snapshot(ErrorCode.not_leader_or_follower), []
+        role.on_snapshot_fetch(request.replica, now)
+        if snapshot is None or snapshot.id != request.snapshot:
+            return self._refuse_snapshot(ErrorCode.snapshot_not_found), []
+        if not 0 <= request.position < snapshot.size:
+            return self._refuse_snapshot(ErrorCode.position_out_of_range), []
+        part = SnapshotFetchResponse(
+            NONE, self.epoch, self.leader, snapshot.id, snapshot.size, request.position, snapshot.size
+        )
+        return part, []
+
+    def _refuse_snapshot(self, error: ErrorCode) -> SnapshotFetchResponse:
+        return SnapshotFetchResponse(error, self.epoch, self.leader)
 
     def on_flushed(self, end_offset: Offset, now: Moment) -> Effects:
         """The log is durable up to ``end_offset``."""
@@ -360,6 +427,27 @@ class RaftReplica:
         request = EndEpochRequest(self.epoch, self.key.node_id, successors)
         effects = self._become(Resigned(self._election_deadline(now)))
         return effects + [Send(voter, request) for voter in successors]
+
+    # ── reads (ReadIndex: Ongaro's dissertation, 6.4) ───────────────────────────────────────────
+    def begin_read(self) -> int | None:
+        """Return the number of a round; None if this replica does not lead, or has not committed a record of
+        its epoch yet, so that it may not know all that is committed.
+
+        Once :meth:`confirmed_round` has reached the number, this replica was still the leader when the round
+        began, and what is below the high watermark of that moment is all that was committed then. A majority
+        confirms by two fetches each; fetches that wait for records should be answered at once. No clock is
+        asked: there are no leases.
+        """
+        role = self.role
+        if not isinstance(role, Leading) or self.high_watermark <= role.epoch_start:
+            return None
+        role.round += 1
+        return role.round
+
+    def confirmed_round(self) -> int | None:
+        """Return the last round that is confirmed; None if this replica does not lead: none will be."""
+        role = self.role
+        return role.confirmed_round(self.voters.latest) if isinstance(role, Leading) else None
 
     def _begin_epoch_requests(self, role: Leading) -> Effects:
         request = BeginEpochRequest(self.epoch, self.key.node_id)
@@ -390,6 +478,16 @@ class RaftReplica:
             return ChangeRefused.LAST_VOTER
         return self._change(role, self.voters.latest.without(voter), now)
 
+    def update_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
+        """Append the same voters again: the record says where they listen, which ``voter`` has changed."""
+        role = self.role
+        if (refused := self._may_change()) is not None:
+            return refused
+        assert isinstance(role, Leading)
+        if voter not in self.voters.latest:
+            return ChangeRefused.NO_VOTER
+        return self._change(role, self.voters.latest, now)
+
     def _may_change(self) -> ChangeRefused | None:
         if not isinstance(self.role, Leading):
             return ChangeRefused.NOT_LEADER
@@ -404,29 +502,65 @@ class RaftReplica:
         self.voters.add(VoterRecord(self._log.log_end_offset, voters))
         return [AppendVoters(self.epoch, voters), *self._begin_epoch_requests(role)]
 
+    # ── snapshots ───────────────────────────────────────────────────────────────────────────────
+    def begin_snapshot(self, snapshot: SnapshotId) -> VoterSet | None:
+        """Return the voters to write into a snapshot of the log below ``snapshot``'s end; None if not all of
+        that is committed, or one is known that is as new."""
+        if not self._may_be_snapshot(snapshot):
+            return None
+        return self.voters.at(snapshot.end_offset)
+
+    def _may_be_snapshot(self, snapshot: SnapshotId) -> bool:
+        is_committed = snapshot.end_offset <= self.high_watermark and self._log.has(*snapshot)
+        return is_committed and snapshot.end_offset > self._log.snapshot_end
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot that was begun is durable. A newer one may have come from the leader meanwhile."""
+        if snapshot.id.end_offset > self._log.snapshot_end:
+            self._log.snapshot = snapshot
+
+    def trim_to(self, origin: SnapshotId) -> Effects:
+        """Let the log begin at ``origin``, the end of the newest snapshot or of an earlier one."""
+        check(origin.end_offset <= self._log.snapshot_end, "only what a snapshot has is trimmed", origin)
+        if origin.end_offset <= self._log.origin.end_offset:
+            return []
+        self._log.origin = origin
+        self.voters.trim_to(origin.end_offset)
+        return [TrimLog(origin)]
+
     # ── the follower ────────────────────────────────────────────────────────────────────────────
-    def next_fetch(self) -> QuorumFetch | None:
-        """Return the fetch to send to the leader now; None without one, or before all is flushed. It takes
-        the place of one whose response has not come."""
+    def next_fetch(self) -> QuorumFetch | SnapshotFetch | None:
+        """Return the fetch to send to the leader now; None without one, before all is flushed, and while a
+        snapshot is read. It takes the place of one whose response has not come."""
         role = self.role
         if not isinstance(role, Following) or self.flushed_end < self._log.log_end_offset:
             return None
+        download = role.download
+        if download is not None and download.is_complete:
+            return None
         self._fetches += 1
+        if download is not None:
+            role.awaited = SnapshotFetch(
+                self.key, self.epoch, self.leader, download.id, download.position, self._fetches
+            )
+            return role.awaited
+        end_offset, epoch = self._log.log_end_offset, self._log.latest_epoch
         role.awaited = QuorumFetch(
-            self.key, self.epoch, self.leader, self._log.log_end_offset, self._log.latest_epoch, self._fetches
+            self.key, self.epoch, self.leader, end_offset, epoch, self._fetches, role.round
         )
         return role.awaited
 
     def on_fetch_response(self, request: QuorumFetch, response: QuorumFetchResponse, now: Moment) -> Effects:
         effects = self._learn(response.epoch, response.leader, now)
-        role = self.role
-        if not isinstance(role, Following) or role.awaited != request:
-            return effects  # it is late
-        role.awaited = None
-        if response.error is not NONE or response.epoch != self.epoch:
+        role = self._answered(request)
+        if role is None or response.error is not NONE or response.epoch != self.epoch:
             return effects
         role.has_fetched = True
+        role.round = response.round
         role.deadline_ms = now.ms + self._timing.fetch_ms
+        if response.snapshot is not None:
+            role.download = Download(response.snapshot)
+            return effects
         if response.diverging is not NO_DIVERGENCE:
             return effects + self._truncate(response.diverging)
         for record in response.voters:
@@ -438,11 +572,63 @@ class RaftReplica:
             effects.append(PUBLISH_HIGH_WATERMARK)
         return effects
 
+    def _answered(self, request: QuorumFetch | SnapshotFetch) -> Following | None:
+        """Return the role that awaits the response to ``request``; None if it is late."""
+        role = self.role
+        if not isinstance(role, Following) or role.awaited != request:
+            return None
+        role.awaited = None
+        return role
+
+    def on_snapshot_response(
+        self, request: SnapshotFetch, response: SnapshotFetchResponse, now: Moment
+    ) -> Effects:
+        effects = self._learn(response.epoch, response.leader, now)
+        role = self._answered(request)
+        if role is None or role.download is None or response.epoch != self.epoch:
+            return effects
+        download = role.download
+        if response.error is not NONE:
+            role.download = None  # the next fetch says which snapshot there is now
+            return effects
+        if response.snapshot != download.id or response.position != download.position:
+            return effects
+        role.deadline_ms = now.ms + self._timing.fetch_ms
+        effects.append(WriteSnapshotPart(download.id, download.position))
+        download.position = response.end_position
+        if download.position >= response.size:
+            download.is_complete = True
+            effects.append(ReadSnapshot(download.id))
+        return effects
+
+    def on_snapshot_fetched(self, snapshot: Snapshot | None, now: Moment) -> Effects:
+        """The fetched snapshot is durable and read; None if it is damaged, or another one: it is fetched
+        again."""
+        role = self.role
+        if not isinstance(role, Following) or role.download is None or not role.download.is_complete:
+            return []  # the leader is another one; it has this snapshot or a newer one
+        asked, role.download = role.download, None
+        role.deadline_ms = now.ms + self._timing.fetch_ms
+        if snapshot is None or snapshot.id != asked.id or not self._is_newer(snapshot):
+            return []
+        return self._replace_log(snapshot)
+
+    def _is_newer(self, snapshot: Snapshot) -> bool:
+        """Whether it has more than this replica has committed. Else the log may have more than it."""
+        return snapshot.id.end_offset > self.high_watermark
+
+    def _replace_log(self, snapshot: Snapshot) -> Effects:
+        self._log.snapshot, self._log.origin = snapshot, snapshot.id
+        self.voters.replace(snapshot.voters)
+        self.flushed_end = self.high_watermark = snapshot.id.end_offset
+        return [ReplaceLog(snapshot.id), PUBLISH_HIGH_WATERMARK]
+
     def _truncate(self, diverging: EpochEnd) -> Effects:
         offset = truncation_offset(self._log, diverging)
         check(
             offset >= self.high_watermark, "what is committed is never truncated", offset, self.high_watermark
         )
+        check(offset >= self._log.snapshot_end, "a snapshot is never truncated", offset, self._log.snapshot)
         self.voters.truncate_to(offset)
         self.flushed_end = min(self.flushed_end, offset)
         return [TruncateLog(offset)]

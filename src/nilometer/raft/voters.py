@@ -6,7 +6,7 @@ its records does not vote under its old name.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ class VoterKey(NamedTuple):
 
 
 class VoterSet(msgspec.Struct, frozen=True):
-    """The voters, in the order of their ids. Not empty, and no id twice."""
+    """The voters, in the order of their ids. Not empty but for NO_VOTERS, and no id twice."""
 
     voters: tuple[VoterKey, ...]
 
@@ -51,6 +51,10 @@ class VoterSet(msgspec.Struct, frozen=True):
 
     def without(self, voter: VoterKey) -> VoterSet:
         return VoterSet.of(*(one for one in self.voters if one != voter))
+
+
+NO_VOTERS: Final = VoterSet(())
+"""What a replica knows that has no record yet: it observes, and the log tells it who votes."""
 
 
 class VoterRecord(NamedTuple):
@@ -85,13 +89,27 @@ class VoterHistory:
         known = self._records[-1]
         check(record.offset > known.offset, "sets of voters are in the order of their offsets", record, known)
         differing = set(record.voters.voters) ^ set(known.voters.voters)
-        check(len(differing) <= 1, "two sets of voters in a row differ in one voter", record, known)
+        differs_in_one = len(differing) <= 1 or known.voters == NO_VOTERS
+        check(differs_in_one, "two sets of voters in a row differ in one voter", record, known)
         self._records.append(record)
 
     def truncate_to(self, offset: Offset) -> None:
         """Forget the sets at or above ``offset``: the log has lost their records."""
         while self._records[-1].offset >= offset:
             self._records.pop()
+
+    def at(self, offset: Offset) -> VoterSet:
+        """Return those that the records below ``offset`` name last."""
+        return next(record.voters for record in reversed(self._records) if record.offset < offset)
+
+    def trim_to(self, offset: Offset) -> None:
+        """Forget where the sets below ``offset`` were: a snapshot has the last of them."""
+        later = [record for record in self._records if record.offset >= offset]
+        self._records = [VoterRecord(UNKNOWN_OFFSET, self.at(offset)), *later]
+
+    def replace(self, voters: VoterSet) -> None:
+        """Take those of a snapshot that replaces the log."""
+        self._records = [VoterRecord(UNKNOWN_OFFSET, voters)]
 
     def between(self, begin: Offset, end: Offset) -> tuple[VoterRecord, ...]:
         """Return the sets whose records are from ``begin`` to ``end``, exclusive."""

@@ -1,5 +1,9 @@
-"""Every state of a small quorum whose leaders and voters change, and whose processes crash or are wiped,
-keeps every property; and what is planted in the code is found, by a shortest path."""
+"""Every state of a small quorum whose leaders and voters change, whose processes crash or are wiped, and
+whose logs begin with snapshots, keeps every property; and what is planted in the code is found, by a shortest
+path.
+
+``PLANTED`` is the table of faults: each with the world that finds it, and the property that it violates.
+``test_quorum_histories`` has those that need a longer path."""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ import pytest
 
 from nilometer.identifiers import NO_LEADER
 from nilometer.raft import replica as replica_module
-from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch
+from nilometer.raft.exchange import PUBLISH_LEADER, ChangeRefused, QuorumFetch, SnapshotFetch
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica
+from nilometer.raft.snapshots import Download, SnapshotLog
 from nilometer.raft.voters import VoterHistory, VoterSet
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.simulation.model_check.explorer import Exploration
@@ -21,7 +26,12 @@ from nilometer.simulation.model_check.quorum import (
     NEVER_CHANGED,
     ONE_CHANGE,
     ONE_LEADER,
+    ONE_SNAPSHOT,
+    ONLY_COMMITTED,
+    OVER_LESS,
+    READS_ALL,
     VOTE_KEPT,
+    VOTERS_OF_LOG,
     QuorumBounds,
     QuorumWorld,
     quorum_violation,
@@ -35,11 +45,20 @@ SMALL = (
     QuorumBounds(begins_led=True, timeouts=1, values=0, wipes=1),
     QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=1),
     QuorumBounds(begins_led=True, timeouts=1, values=0, voters=2, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=0, snapshots=2),
+    QuorumBounds(begins_led=True, timeouts=1, snapshots=1),
+    QuorumBounds(begins_led=True, timeouts=0, is_behind=True, snapshots=1, late=1),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, snapshots=1, values=0),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, reads=1, values=0),
 )
 LARGER = (
     QuorumBounds(begins_led=True, timeouts=1, crashes=1),
     QuorumBounds(begins_led=True, timeouts=2, values=0, crashes=1),
     QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=2),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, crashes=1),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, wipes=1),
+    QuorumBounds(begins_led=True, timeouts=0, is_behind=True, values=0, observers=1, changes=1, snapshots=1),
+    QuorumBounds(begins_led=True, timeouts=2, is_behind=True, values=0, snapshots=1),
 )
 LARGEST = (
     QuorumBounds(begins_led=True, timeouts=2),
@@ -48,8 +67,10 @@ LARGEST = (
     QuorumBounds(begins_led=True, timeouts=2, losses=1),
     QuorumBounds(begins_led=True, timeouts=1, wipes=1, crashes=1),
     QuorumBounds(begins_led=True, timeouts=1, values=0, observers=1, changes=1),
+    QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1, late=1),
+    QuorumBounds(begins_led=True, timeouts=2, is_behind=True, snapshots=1),
 )
-"""Some 8,000 states, 58,000, and millions."""
+"""Some 8,000 states, 58,000, and millions; of the last one 763,000, in 150 s."""
 
 
 def check(bounds: QuorumBounds) -> Exploration:
@@ -96,7 +117,7 @@ def count_the_unflushed(self: RaftReplica, role: Leading, now: Any) -> Any:
 _advance = RaftReplica._advance  # pyright: ignore[reportPrivateUsage]
 
 
-def acknowledge_the_unflushed(self: RaftReplica) -> QuorumFetch | None:
+def acknowledge_the_unflushed(self: RaftReplica) -> QuorumFetch | SnapshotFetch | None:
     flushed, self.flushed_end = self.flushed_end, self._log.log_end_offset  # pyright: ignore[reportPrivateUsage]
     fetch = _next_fetch(self)
     self.flushed_end = flushed
@@ -157,6 +178,26 @@ _first_role = RaftReplica._first_role  # pyright: ignore[reportPrivateUsage]
 
 def change_at_any_time(self: RaftReplica) -> ChangeRefused | None:
     return None if isinstance(self.role, Leading) else ChangeRefused.NOT_LEADER
+
+
+def keep_the_download(self: RaftReplica, role: Any) -> Any:
+    if isinstance(self.role, Following) and isinstance(role, Following):
+        role.download = self.role.download
+    return _become(self, role)
+
+
+_become = RaftReplica._become  # pyright: ignore[reportPrivateUsage]
+
+
+def take_late_snapshots(self: RaftReplica, request: Any, response: Any, now: Any) -> Any:
+    if isinstance(self.role, Following):
+        self.role.awaited = request
+        self.role.download = self.role.download or Download(request.snapshot)
+        self.role.download.position = request.position
+    return _on_snapshot_response(self, request, response, now)
+
+
+_on_snapshot_response = RaftReplica.on_snapshot_response
 
 
 ONE_VALUE = QuorumBounds(begins_led=True, timeouts=1, crashes=1)
@@ -245,6 +286,50 @@ PLANTED: dict[str, tuple[object, str, object, QuorumBounds, str]] = {
         QuorumBounds(epochs=1, values=0),
         ONE_LEADER,
     ),
+    "a snapshot has what is not committed": (
+        RaftReplica,
+        "_may_be_snapshot",
+        lambda *_: True,
+        QuorumBounds(begins_led=True, timeouts=0, snapshots=1),
+        ONLY_COMMITTED,
+    ),
+    "a snapshot has the voters of later records": (
+        VoterHistory,
+        "at",
+        lambda self, offset: self.latest,
+        QuorumBounds(begins_led=True, timeouts=0, values=0, observers=1, changes=1, snapshots=1),
+        VOTERS_OF_LOG,
+    ),
+    "the voters of a fetched snapshot are forgotten": (
+        VoterHistory,
+        "replace",
+        lambda *_: None,
+        QuorumBounds(
+            begins_led=True, timeouts=0, is_behind=True, values=0, observers=1, changes=1, snapshots=1
+        ),
+        VOTERS_OF_LOG,
+    ),
+    "a leader does not see that a log ends below its own": (
+        SnapshotLog,
+        "needs_snapshot",
+        lambda *_: False,
+        QuorumBounds(begins_led=True, timeouts=0, is_behind=True),
+        NEVER_CHANGED,
+    ),
+    "a snapshot has parts of two": (
+        RaftReplica,
+        "_become",
+        keep_the_download,
+        QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0),
+        ONE_SNAPSHOT,
+    ),
+    "a leader answers a read by itself": (
+        Leading,
+        "confirmed_round",
+        lambda self, voters: self.round,
+        QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1),
+        READS_ALL,
+    ),
     "two changes at a time": (
         RaftReplica,
         "_may_change",
@@ -263,6 +348,17 @@ def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert seen.violation is not None
     assert seen.violation.sentence == sentence
     assert seen.counterexample
+
+
+def test_a_snapshot_over_a_log_that_has_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted faults are two: either one alone does no harm."""
+    bounds = QuorumBounds(begins_led=True, timeouts=0, is_behind=True, values=0, late=1)
+    monkeypatch.setattr(RaftReplica, "on_snapshot_response", take_late_snapshots)
+    assert_complete(bounds)
+    monkeypatch.setattr(RaftReplica, "_is_newer", lambda *_: True)
+    seen = check(bounds)
+    assert seen.violation is not None
+    assert seen.violation.sentence == OVER_LESS
 
 
 @pytest.mark.soak

@@ -10,8 +10,11 @@ import pytest
 from nilometer.raft.exchange import ChangeRefused
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import RaftReplica
+from nilometer.raft.snapshots import SnapshotLog
 from nilometer.simulation.model_check.quorum import (
     LEADER_COMPLETE,
+    NEVER_CHANGED,
+    READS_ALL,
     QuorumBounds,
     QuorumState,
     QuorumWorld,
@@ -124,3 +127,85 @@ def test_a_change_that_comes_too_early_loses_what_is_committed(monkeypatch: pyte
     state = take(QuorumWorld(BOUNDS), TWO_MAJORITIES)
     assert state.violation is not None
     assert state.violation.sentence == LEADER_COMPLETE
+
+
+# Node 0 has a record of epoch 1 where node 1, the leader of epoch 2, has one that it commits with node 2. It
+# replaces its records by a snapshot: then its log begins where the log of node 0 ends.
+DIVERGES_BEFORE_THE_LOG: list[Taken] = [
+    ("append", 0, 1),
+    ("flush", 0),
+    *elect(1, 2),
+    ("flush", 1),
+    ("deliver", 0, 1),  # it leads no longer
+    ("deliver", 2, 1),
+    ("fetch", 2),  # which gets the snapshot of the first record, in two parts
+    ("fetch", 2),
+    ("fetch", 2),
+    ("fetch", 2),
+    ("flush", 2),
+    ("fetch", 2),
+    ("snapshot", 1, 2),
+    ("fetch", 0),
+]
+BEHIND = QuorumBounds(begins_led=True, is_behind=True, timeouts=1, snapshots=1)
+
+
+def test_a_log_that_differs_before_the_leaders_begins_gets_a_snapshot() -> None:
+    world = QuorumWorld(BEHIND)
+    state = take(world, [*DIVERGES_BEFORE_THE_LOG, ("fetch", 0), ("fetch", 0)])
+    assert state.violation is None
+    file = world.process(state, 0).file
+    assert file is not None and file.records == state.committed == ((1, 0), (2, 0))
+
+
+def test_a_leader_that_does_not_compare_the_epoch_before_its_log_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def by_offset_alone(self: SnapshotLog, end_offset: int, last_epoch: int) -> bool:
+        return end_offset < self.origin.end_offset
+
+    monkeypatch.setattr(SnapshotLog, "needs_snapshot", by_offset_alone)
+    state = take(QuorumWorld(BEHIND), DIVERGES_BEFORE_THE_LOG)
+    assert state.violation is not None
+    assert state.violation.sentence == NEVER_CHANGED
+
+
+# Node 2 sends a fetch to node 0, and then elects node 1, which commits a record with it. Node 0 does not know
+# that yet when it begins a read; then the fetch arrives.
+A_FETCH_OF_BEFORE: list[Taken] = [
+    ("time out", 1),
+    ("deliver", 2, 1),
+    ("fetch", 2),  # which gets the snapshot of node 0, in two parts
+    ("fetch", 2),
+    ("fetch", 2),
+    ("send a fetch", 2),
+    ("deliver", 2, 1),
+    ("flush", 1),
+    ("deliver", 2, 1),
+    ("fetch", 2),
+    ("flush", 2),
+    ("fetch", 2),
+    ("read", 0),
+    ("deliver", 2, 2),
+]
+READING = QuorumBounds(begins_led=True, timeouts=1, is_behind=True, values=0, reads=1, late=1)
+
+
+def test_a_fetch_that_was_sent_before_a_read_began_does_not_confirm_it() -> None:
+    world = QuorumWorld(READING)
+    state = take(world, A_FETCH_OF_BEFORE)
+    assert state.violation is None and len(state.committed) == 2
+    reader = world.process(state, 0)
+    assert reader.read == (1, 1, 2) and reader.replica.confirmed_round() == 0, "it waits, and will be deposed"
+
+
+def test_a_read_that_counts_fetches_when_they_arrive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Leading.on_fetch
+
+    def count(self: Leading, replica: Any, fetch_offset: int, round_known: int, now: Any) -> None:
+        note(self, replica, fetch_offset, self.round, now)
+
+    monkeypatch.setattr(Leading, "on_fetch", count)
+    state = take(QuorumWorld(READING), A_FETCH_OF_BEFORE)
+    assert state.violation is not None
+    assert state.violation.sentence == READS_ALL

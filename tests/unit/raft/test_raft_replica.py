@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from nilometer.identifiers import NO_LEADER
+from nilometer.invariants import InvariantBroken
 from nilometer.raft.exchange import (
     AppendFetched,
     AppendLeaderChange,
@@ -15,18 +16,26 @@ from nilometer.raft.exchange import (
     Effects,
     Election,
     EndEpochRequest,
+    EpochResponse,
     Moment,
     QuorumFetch,
     QuorumFetchResponse,
+    ReadSnapshot,
+    ReplaceLog,
     Send,
+    SnapshotFetch,
+    SnapshotFetchResponse,
     StoreElection,
     Timing,
+    TrimLog,
     TruncateLog,
     VoteRequest,
     VoteResponse,
+    WriteSnapshotPart,
 )
-from nilometer.raft.leading import Leading
+from nilometer.raft.leading import POSITIONS_MAX, Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica, Resigned, Unattached
+from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import VoterHistory, VoterKey, VoterSet
 from nilometer.replication.epochs import EpochEnd
 from nilometer.wire.errors import NONE, ErrorCode
@@ -100,7 +109,7 @@ def test_a_majority_of_pre_votes_begins_an_epoch_and_a_majority_of_votes_leads_i
     assert (vote.epoch, vote.pre_vote) == (5, False)
     assert one.on_vote_response(THREE, request, VoteResponse(NONE, 4, NO_LEADER, True), Moment(1_015)) == []
     effects = one.on_vote_response(THREE, vote, VoteResponse(NONE, 5, NO_LEADER, True), Moment(1_020))
-    assert effects[:2] == [StoreElection(Election(5, ONE, 1)), AppendLeaderChange(5)]
+    assert effects[:2] == [StoreElection(Election(5, ONE, 1)), AppendLeaderChange(5, (ONE, THREE))]
     assert sent(effects, BeginEpochRequest) == [(voter, BeginEpochRequest(5, 1)) for voter in OTHERS]
 
 
@@ -118,10 +127,26 @@ def test_an_election_without_a_majority_is_given_up() -> None:
     assert one.election == Election(4), "no epoch was begun: a returning voter raises none"
 
 
+def test_a_voter_that_alone_has_lost_its_leader_follows_it_again() -> None:
+    one = replica(Election(4, leader=2))
+    [(_, request), _] = sent(one.on_time(Moment(2_000)), VoteRequest)
+    one.on_vote_response(TWO, request, VoteResponse(NONE, 4, 2), Moment(2_010))
+    one.on_vote_response(THREE, request, VoteResponse(NONE, 4, 2), Moment(2_020))
+    assert isinstance(one.role, Following) and one.next_fetch() is not None
+    one.on_time(Moment(4_020))
+    one.on_time(Moment(5_020))
+    assert isinstance(one.role, Following), "no voter has answered"
+    restarted = replica(Election(4, voted=ONE, leader=1))
+    restarted.on_time(Moment(1_000))
+    restarted.on_time(Moment(2_000))
+    restarted.on_epoch_response(EpochResponse(NONE, 4, 1), Moment(2_000))
+    assert isinstance(restarted.role, Unattached), "it does not follow itself"
+
+
 def test_a_follower_waits_for_its_leader_as_long_as_fetches_are_answered() -> None:
     one = replica(Election(4, leader=2))
     request = one.next_fetch()
-    assert request is not None and one.deadline_ms(Moment(0)) == 2_000
+    assert isinstance(request, QuorumFetch) and one.deadline_ms(Moment(0)) == 2_000
     one.on_fetch_response(request, QuorumFetchResponse(NONE, 4, 2, end_offset=0), Moment(1_500))
     assert one.on_time(Moment(3_499)) == []
     assert sent(one.on_time(Moment(3_500)), VoteRequest)
@@ -130,7 +155,7 @@ def test_a_follower_waits_for_its_leader_as_long_as_fetches_are_answered() -> No
 def test_no_pre_vote_is_granted_by_who_has_a_leader() -> None:
     one = replica(Election(4, leader=2))
     request = one.next_fetch()
-    assert request is not None
+    assert isinstance(request, QuorumFetch)
     asked = VoteRequest(4, THREE, ONE, 0, 0, pre_vote=True)
     assert one.on_vote_request(asked, Moment(10))[0].granted, "it has not heard of its leader"
     one.on_fetch_response(request, QuorumFetchResponse(NONE, 4, 2, end_offset=0), Moment(20))
@@ -223,13 +248,13 @@ def test_a_follower_appends_truncates_and_never_takes_a_late_response() -> None:
     log = FakeLog(5, 9)
     one = replica(Election(4, leader=2), log)
     first, second = one.next_fetch(), one.next_fetch()
-    assert first is not None and second is not None
+    assert isinstance(first, QuorumFetch) and isinstance(second, QuorumFetch)
     assert one.on_fetch_response(first, QuorumFetchResponse(NONE, 4, 2, end_offset=12), Moment(10)) == []
     diverging = QuorumFetchResponse(NONE, 4, 2, diverging=EpochEnd(0, 6))
     assert TruncateLog(5) in one.on_fetch_response(second, diverging, Moment(20))
     log.ends[:] = [5]
     third = one.next_fetch()
-    assert third is not None and third.fetch_offset == 5
+    assert isinstance(third, QuorumFetch) and third.fetch_offset == 5
     response = QuorumFetchResponse(NONE, 4, 2, end_offset=8, high_watermark=7)
     assert AppendFetched(8) in one.on_fetch_response(third, response, Moment(30))
     assert one.high_watermark == 7
@@ -245,6 +270,8 @@ def test_an_observer_follows_and_begins_no_election() -> None:
     assert isinstance(one.role, Following) and one.next_fetch() is not None
     assert sent(one.on_time(Moment(2_000)), VoteRequest) == []
     assert isinstance(one.role, Unattached) and one.deadline_ms(Moment(2_000)) is None
+    one.on_epoch_response(EpochResponse(NONE, 4, 2), Moment(3_000))
+    assert isinstance(one.role, Following), "the leader is the same, and found again"
 
 
 def test_a_later_epoch_ends_a_leadership() -> None:
@@ -254,3 +281,188 @@ def test_a_later_epoch_ends_a_leadership() -> None:
     assert (response.error, response.epoch, response.leader) == (NONE, 6, 3)
     assert effects[0] == StoreElection(Election(6, None, 3))
     assert isinstance(one.role, Following)
+
+
+def test_a_read_is_confirmed_by_a_majority_that_has_heard_of_it() -> None:
+    log = FakeLog(7)
+    one, _ = elected(log)
+    log.ends.append(8)
+    assert one.begin_read() is None, "it does not know what earlier leaders have committed"
+    one.on_flushed(8, Moment(1_010))
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_020))
+    assert (one.begin_read(), one.confirmed_round()) == (1, 0)
+    response, _ = one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_030))
+    assert (response.round, one.confirmed_round()) == (1, 0), "it may have been sent before"
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1, round=response.round), Moment(1_040))
+    assert one.confirmed_round() == 1
+    one.resign(Moment(1_050))
+    assert (one.begin_read(), one.confirmed_round()) == (None, None)
+
+
+def test_a_follower_tells_the_leader_of_which_round_it_has_heard() -> None:
+    one = replica(Election(4, leader=2))
+    first = one.next_fetch()
+    assert isinstance(first, QuorumFetch) and first.round == 0
+    one.on_fetch_response(first, QuorumFetchResponse(NONE, 4, 2, end_offset=0, round=9), Moment(10))
+    second = one.next_fetch()
+    assert isinstance(second, QuorumFetch) and second.round == 9
+    one.on_begin_epoch(BeginEpochRequest(5, 3), Moment(20))
+    third = one.next_fetch()
+    assert isinstance(third, QuorumFetch) and third.round == 0, "another leader's rounds are others"
+
+
+def test_a_leader_knows_a_bounded_number_of_replicas() -> None:
+    one, _ = elected(log := FakeLog(7))
+    log.ends.append(8)
+    for number in range(POSITIONS_MAX + 5):
+        one.on_fetch(QuorumFetch(VoterKey(9, f"folder-{number}"), 1, 1, 8, 1), Moment(1_000 + number))
+    assert isinstance(one.role, Leading)
+    known = [one.role.end_offset_of(VoterKey(9, f"folder-{number}")) for number in range(POSITIONS_MAX + 5)]
+    assert known[:5] == [None] * 5 and known[5:] == [8] * POSITIONS_MAX
+
+
+# ── snapshots ───────────────────────────────────────────────────────────────────────────────────
+VOTERS = VoterSet.of(ONE, TWO, THREE)
+FIVE, EIGHT = SnapshotId(5, 0), SnapshotId(8, 1)
+
+
+class LogOfSnapshot(FakeLog):
+    """A log that has no record since the snapshot that took the place of all."""
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return -1, -1
+
+    @property
+    def latest_epoch(self) -> int:
+        return -1
+
+
+def test_a_log_that_is_only_a_snapshot_ends_in_its_epoch() -> None:
+    voters = VoterHistory(VOTERS)
+    one = RaftReplica(
+        LogOfSnapshot(8),
+        ONE,
+        voters,
+        Election(4),
+        Moment(0),
+        origin=EIGHT,
+        snapshot=Snapshot(EIGHT, VOTERS, 10),
+    )
+    assert one.high_watermark == 8
+    shorter = VoteRequest(4, TWO, ONE, 0, 99, pre_vote=True)
+    assert not one.on_vote_request(shorter, Moment(10))[0].granted, "its last epoch is an earlier one"
+    assert one.on_vote_request(shorter._replace(last_epoch=1), Moment(10))[0].granted
+    [(_, asked), _] = sent(one.on_time(Moment(2_000)), VoteRequest)
+    assert (asked.last_epoch, asked.end_offset) == (1, 8)
+
+
+def test_a_snapshot_is_made_of_what_is_committed_and_the_log_begins_at_its_end() -> None:
+    log = FakeLog(5, 9)
+    one = RaftReplica(log, ONE, VoterHistory(VOTERS), Election(4, leader=2), Moment(0), high_watermark=8)
+    assert one.begin_snapshot(SnapshotId(9, 1)) is None, "not all of it is committed"
+    assert one.begin_snapshot(SnapshotId(8, 0)) is None, "the record before is of epoch 1"
+    assert one.begin_snapshot(EIGHT) == VOTERS
+    with pytest.raises(InvariantBroken, match="only what a snapshot has"):
+        one.trim_to(EIGHT)
+    one.on_snapshot(Snapshot(EIGHT, VOTERS, 10))
+    assert one.begin_snapshot(FIVE) is None, "an older one"
+    assert one.trim_to(FIVE) == [TrimLog(FIVE)], "the records after an earlier one may be kept"
+    assert one.trim_to(EIGHT) == [TrimLog(EIGHT)] and one.trim_to(FIVE) == []
+
+
+def test_a_leader_gives_its_snapshot_to_who_lacks_what_is_gone() -> None:
+    one, _ = elected(log := FakeLog(5, 8))
+    log.ends.append(9)
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 9, 2), Moment(1_010))
+    one.on_flushed(9, Moment(1_020))
+    one.on_snapshot(Snapshot(EIGHT, VOTERS, 10))
+    one.trim_to(EIGHT)
+    for end_offset, epoch, snapshot in (
+        (7, 1, EIGHT),
+        (8, 0, EIGHT),
+        (9, 0, EIGHT),
+        (8, 1, None),
+        (9, 2, None),
+    ):
+        response, _ = one.on_fetch(QuorumFetch(THREE, 1, 1, end_offset, epoch), Moment(1_030))
+        assert response.snapshot == snapshot, (end_offset, epoch)
+    asked = SnapshotFetch(THREE, 1, 1, EIGHT, 4)
+    response, _ = one.on_snapshot_fetch(asked, Moment(1_040))
+    assert response == SnapshotFetchResponse(NONE, 1, 1, EIGHT, size=10, position=4, end_position=10)
+    for wrong, error in (
+        (asked._replace(position=10), ErrorCode.position_out_of_range),
+        (asked._replace(position=-1), ErrorCode.position_out_of_range),
+        (asked._replace(snapshot=FIVE), ErrorCode.snapshot_not_found),
+        (asked._replace(epoch=0), ErrorCode.fenced_leader_epoch),
+        (asked._replace(epoch=2), ErrorCode.unknown_leader_epoch),
+    ):
+        assert one.on_snapshot_fetch(wrong, Moment(1_050))[0].error is error
+    one.resign(Moment(1_060))
+    assert one.on_snapshot_fetch(asked, Moment(1_070))[0].error is ErrorCode.not_leader_or_follower
+
+
+def downloading() -> tuple[RaftReplica, SnapshotFetch]:
+    """A follower whose leader has told it of a snapshot of ten bytes."""
+    one = replica(Election(4, leader=2), FakeLog(3))
+    fetch = one.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    one.on_fetch_response(fetch, QuorumFetchResponse(NONE, 4, 2, snapshot=EIGHT), Moment(10))
+    asked = one.next_fetch()
+    assert asked == SnapshotFetch(ONE, 4, 2, EIGHT, 0, number=2)
+    assert isinstance(asked, SnapshotFetch)
+    return one, asked
+
+
+def test_a_follower_fetches_a_snapshot_in_parts_and_replaces_its_log() -> None:
+    one, asked = downloading()
+    part = SnapshotFetchResponse(NONE, 4, 2, EIGHT, 10, 0, 6)
+    assert one.on_snapshot_response(asked, part, Moment(20)) == [WriteSnapshotPart(EIGHT, 0)]
+    assert one.on_snapshot_response(asked, part, Moment(25)) == [], "twice"
+    following = one.next_fetch()
+    assert isinstance(following, SnapshotFetch) and following.position == 6
+    effects = one.on_snapshot_response(following, part._replace(position=6, end_position=10), Moment(30))
+    assert effects == [WriteSnapshotPart(EIGHT, 6), ReadSnapshot(EIGHT)]
+    assert one.next_fetch() is None, "while it is read"
+    four = VoterSet.of(ONE, TWO, THREE, VoterKey(4, "folder-4"))
+    effects = one.on_snapshot_fetched(Snapshot(EIGHT, four, 10), Moment(40))
+    assert effects[0] == ReplaceLog(EIGHT)
+    assert (one.high_watermark, one.voters.latest, one.snapshot) == (8, four, Snapshot(EIGHT, four, 10))
+    assert one.deadline_ms(Moment(40)) == 2_040
+
+
+def test_a_snapshot_that_is_damaged_or_gone_is_fetched_again() -> None:
+    one, asked = downloading()
+    effects = one.on_snapshot_response(asked, SnapshotFetchResponse(NONE, 4, 2, EIGHT, 10, 0, 10), Moment(20))
+    assert ReadSnapshot(EIGHT) in effects
+    assert one.on_snapshot_fetched(None, Moment(30)) == []
+    assert isinstance(one.next_fetch(), QuorumFetch)
+
+    one, asked = downloading()
+    gone = SnapshotFetchResponse(ErrorCode.snapshot_not_found, 4, 2)
+    assert one.on_snapshot_response(asked, gone, Moment(20)) == []
+    assert isinstance(one.next_fetch(), QuorumFetch)
+    assert one.high_watermark == 0 and BEGINNING.end_offset == 0
+
+
+def test_another_leaders_snapshot_is_fetched_from_its_beginning() -> None:
+    one, asked = downloading()
+    one.on_snapshot_response(asked, SnapshotFetchResponse(NONE, 4, 2, EIGHT, 10, 0, 6), Moment(20))
+    one.on_begin_epoch(BeginEpochRequest(5, 3), Moment(30))
+    assert isinstance(one.next_fetch(), QuorumFetch), "it says which snapshot the new leader has"
+
+
+def test_a_truncation_below_a_snapshot_is_damage() -> None:
+    snapshot = Snapshot(EIGHT, VOTERS, 10)
+    one = RaftReplica(
+        FakeLog(5, 9),
+        ONE,
+        VoterHistory(VOTERS),
+        Election(4, leader=2),
+        Moment(0),
+        origin=FIVE,
+        snapshot=snapshot,
+    )
+    fetch = one.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    with pytest.raises(InvariantBroken, match="never truncated"):
+        one.on_fetch_response(fetch, QuorumFetchResponse(NONE, 4, 2, diverging=EpochEnd(1, 7)), Moment(10))

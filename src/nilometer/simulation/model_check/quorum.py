@@ -7,13 +7,16 @@ at once, with or without the unflushed end of its log; one whose folder was wipe
 nothing else. Time does not pass: any time-out may end at any moment. So EndQuorumEpoch, which shortens one,
 is not sent, and a pre-vote is asked for only while its sender counts the responses.
 
+A snapshot is the records below its end, in two parts, each marked with who made it: two replicas' snapshots
+of the same end may differ in their bytes. A log begins where its snapshot ends.
+
 A step checks what it does, and the state after it has the violation; :func:`quorum_violation` returns it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -33,15 +36,22 @@ from nilometer.raft.exchange import (
     Moment,
     QuorumFetch,
     QuorumFetchResponse,
+    ReadSnapshot,
+    ReplaceLog,
     Send,
+    SnapshotFetch,
+    SnapshotFetchResponse,
     StoreElection,
     Timing,
+    TrimLog,
     TruncateLog,
     VoteRequest,
     VoteResponse,
+    WriteSnapshotPart,
 )
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica
+from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.process import ModelLog, Record
@@ -56,6 +66,11 @@ LEADER_COMPLETE = "a leader has every record that was committed before its elect
 NEVER_CHANGED = "what is committed never changes"
 ONE_CHANGE = "at most one change of the voters is not committed"
 VOTE_KEPT = "a voter has one vote in an epoch"
+ONLY_COMMITTED = "a snapshot has only what is committed"
+ONE_SNAPSHOT = "the parts of a fetched snapshot are of one snapshot"
+OVER_LESS = "a snapshot replaces only a log of which less is committed"
+READS_ALL = "a read that is confirmed sees all that was committed when it began"
+VOTERS_OF_LOG = "the voters are those that the log, or its snapshot, names last"
 
 NOW = Moment(0)
 TIMING = Timing(election_ms=0, fetch_ms=0, resend_ms=0)
@@ -63,6 +78,7 @@ LEADER_CHANGE = 0
 USUAL = ("deliver", "discover", "flush", "fetch")
 VOTERS = 1_000
 """A record with more than this is a set of voters: the sum of 2 to the power of each node's id."""
+SNAPSHOT_BYTES = 2
 
 
 class QuorumBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +95,12 @@ class QuorumBounds(msgspec.Struct, frozen=True, kw_only=True):
     wipes: int = 0
     changes: int = 0
     """Of the voters."""
+    snapshots: int = 0
+    reads: int = 0
+    is_behind: bool = False
+    """Whether the last voter has no record in the first state, and the others have only their snapshots."""
     late: int = 0
-    """Responses that arrive later than at once."""
+    """Responses, and fetches, that arrive later than at once."""
     losses: int = 0
     """Responses that are lost. A request that never arrives is not counted."""
     discoveries: int = 1
@@ -97,7 +117,8 @@ class Sent(NamedTuple):
     target: int
     request: Any
     response: Any = None
-    records: tuple[Record, ...] = ()
+    content: tuple[Any, ...] = ()
+    """The records, or the parts of a snapshot."""
 
     @property
     def way(self) -> Hashable:
@@ -115,6 +136,8 @@ class _Used(NamedTuple):
     crashes: int = 0
     wipes: int = 0
     changes: int = 0
+    snapshots: int = 0
+    reads: int = 0
     late: int = 0
     losses: int = 0
     discoveries: int = 0
@@ -134,21 +157,51 @@ class QuorumState(NamedTuple):
     violation: Violation | None = None
 
 
+class SnapshotFile(NamedTuple):
+    maker: int
+    id: SnapshotId
+    records: tuple[Record, ...]
+    voters: VoterSet
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.id, self.voters, SNAPSHOT_BYTES)
+
+
 class QuorumProcess:
     """One process: the real replica, a model log and the stored election. It executes effects in order."""
 
-    __slots__ = ("first", "log", "replica", "sent", "stored")
+    __slots__ = ("file", "first", "log", "parts", "read", "replica", "sent", "shown", "stored", "wrong")
 
     def __init__(self, key: VoterKey, first: VoterSet) -> None:
         self.first = first
         self.log = ModelLog()
         self.stored = Election(LeaderEpoch(0))
         self.sent: list[Sent] = []
+        self.file: SnapshotFile | None = None
+        self.parts: tuple[SnapshotFile, ...] = ()
+        """The snapshot that is fetched, one byte after another."""
+        self.read: tuple[int, Offset, Offset] | None = None
+        """A read that is not confirmed: its round, its high watermark, and what all had committed then."""
+        self.shown = 0
+        """The high watermark after the last event."""
+        self.wrong = ""
+        """What an effect has violated."""
         self.replica = self._started(key)
 
     def _started(self, key: VoterKey) -> RaftReplica:
-        history = VoterHistory(self.first, _voter_records(0, self.log.records))
-        return RaftReplica(self.log, key, history, self.stored, NOW, timing=TIMING)
+        file, begin = self.file, self.log.log_start_offset
+        first = self.first if file is None else file.voters
+        return RaftReplica(
+            self.log,
+            key,
+            VoterHistory(first, _voter_records(begin, self.log.records)),
+            self.stored,
+            NOW,
+            origin=BEGINNING if file is None else file.id,
+            snapshot=None if file is None else file.snapshot,
+            timing=TIMING,
+        )
 
     @property
     def node(self) -> int:
@@ -156,9 +209,19 @@ class QuorumProcess:
 
     @property
     def committed(self) -> tuple[Record, ...]:
-        return tuple(self.log.records[: self.replica.high_watermark])
+        return tuple(self.whole[: self.replica.high_watermark])
 
-    def execute(self, effects: Effects, fetched: Iterable[Record] = ()) -> None:
+    @property
+    def whole(self) -> list[Record]:
+        """The records of the snapshot and of the log."""
+        return self.log.records if self.file is None else [*self.file.records, *self.log.records]
+
+    def voters_of(self, records: Iterable[Record]) -> VoterSet:
+        """Return those that the records name last."""
+        found = _voter_records(0, records)
+        return found[-1].voters if found else self.first
+
+    def execute(self, effects: Effects, fetched: tuple[Any, ...] = ()) -> None:
         for effect in effects:
             if isinstance(effect, StoreElection):
                 self.stored = effect.election
@@ -173,6 +236,44 @@ class QuorumProcess:
                     self.log.append(epoch, value)
             elif isinstance(effect, TruncateLog):
                 self.log.truncate_to(effect.offset)
+            elif isinstance(effect, TrimLog):
+                end = effect.origin.end_offset
+                self.log = self._log_from(self.log.records[end - self.log.log_start_offset :], end)
+            elif isinstance(effect, WriteSnapshotPart):
+                self.parts = self.parts[: effect.position] + fetched
+            elif isinstance(effect, ReadSnapshot):
+                self.execute(self.replica.on_snapshot_fetched(self.parts[-1].snapshot, NOW))
+            elif isinstance(effect, ReplaceLog):
+                self._replace_log(self.parts[-1])
+
+    def _replace_log(self, file: SnapshotFile) -> None:
+        if len(set(self.parts)) > 1:
+            self.wrong = ONE_SNAPSHOT
+        elif file.id.end_offset <= self.shown:
+            self.wrong = OVER_LESS
+        self.file = file
+        self.log = self._log_from([], file.id.end_offset)
+
+    def _log_from(self, records: list[Record], begin: Offset) -> ModelLog:
+        log = ModelLog(records, begin)
+        self.replica._log._log = log  # pyright: ignore[reportPrivateUsage]
+        return log
+
+    def make_snapshot(self, snapshot: SnapshotId) -> tuple[None, Effects] | None:
+        voters = self.replica.begin_snapshot(snapshot)
+        if voters is None:
+            return None
+        self.file = SnapshotFile(self.node, snapshot, tuple(self.whole[: snapshot.end_offset]), voters)
+        self.replica.on_snapshot(self.file.snapshot)
+        effects = self.replica.trim_to(snapshot)
+        self.execute(effects)
+        return None, effects
+
+    def begin_read(self, committed: Offset) -> tuple[int | None, Effects]:
+        number = self.replica.begin_read()
+        if number is not None:
+            self.read = number, self.replica.high_watermark, committed
+        return number, []
 
     def append(self, value: int) -> None:
         self.log.append(self.replica.epoch, value)
@@ -180,18 +281,29 @@ class QuorumProcess:
     def crash(self, *, keeps_all: bool) -> None:
         if not keeps_all:
             self.log.truncate_to(self.replica.flushed_end)
+        self.parts = ()
         self.replica = self._started(self.replica.key)
 
     def wipe(self) -> None:
         self.log, self.stored = ModelLog(), Election(LeaderEpoch(0))
+        self.file, self.parts = None, ()
         key = self.replica.key
         self.replica = self._started(VoterKey(key.node_id, f"{key.directory_id}'"))
 
     def normalise(self) -> None:
         """Forget what makes no difference."""
+        self.shown = self.replica.high_watermark
+        confirmed = self.replica.confirmed_round()
+        if self.read is not None and (confirmed is None or confirmed >= self.read[0]):
+            _, high_watermark, committed = self.read
+            if confirmed is not None and high_watermark < committed:
+                self.wrong = READS_ALL
+            self.read = None
         role = self.replica.role
         if isinstance(role, Following) and role.awaited is None:
             self.replica._fetches = 0  # pyright: ignore[reportPrivateUsage]
+        if not isinstance(role, Following) or role.download is None:
+            self.parts = ()
 
 
 def _encoded(voters: VoterSet) -> int:
@@ -239,14 +351,25 @@ class QuorumWorld:
         state = QuorumState(tuple(map(self._number, processes)), frozenset())
         if self._bounds.begins_led:
             state = self._after(state, 0, self._timed_out(state, 0))
-            while (after := self._as_usual(state)) is not None:
-                state = after
+            behind = self._bounds.voters - 1 if self._bounds.is_behind else None
+            others = [node for node in self._nodes if node != behind]
+            state = self._settled(state, USUAL, others)
+            if behind is not None:
+                for node in others:
+                    process = self.process(state, node)
+                    end = SnapshotId(Offset(len(process.whole)), process.log.latest_epoch)
+                    state = self._after(state, node, self._made_snapshot(state, node, end))
+                state = self._settled(state, ("deliver",), self._nodes)
         return state._replace(used=_Used())
 
-    def _as_usual(self, state: QuorumState) -> QuorumState | None:
-        """Return the state after one step without a fault; None if all is done."""
-        afters = [after for step, after in self.steps(state) if step[0] in USUAL and after != state]
-        return afters[-1] if afters else None  # the last: votes arrive before the leader tells of itself
+    def _settled(self, state: QuorumState, names: Container[str], nodes: Container[int]) -> QuorumState:
+        """Return the state after all steps without a fault that some nodes take."""
+        while True:
+            steps = [(step, after) for step, after in self.steps(state) if after != state]
+            afters = [after for (name, node, _), after in steps if name in names and node in nodes]
+            if not afters:
+                return state
+            state = afters[-1]  # the last: votes arrive before the leader tells of itself
 
     def steps(self, state: QuorumState) -> Iterator[tuple[Step, QuorumState]]:
         if state.violation is not None:
@@ -257,6 +380,8 @@ class QuorumWorld:
             yield from self._flushes(state, node)
             yield from self._fetches(state, node)
             yield from self._decisions(state, node)
+            yield from self._snapshots(state, node)
+            yield from self._reads(state, node)
             yield from self._faults(state, node)
         for index, message in enumerate(sorted(state.messages, key=repr)):
             yield from self._deliveries(state, message, index)
@@ -282,7 +407,7 @@ class QuorumWorld:
         return node <= max(used.timed_out, int(self._bounds.begins_led))
 
     def _is_interchangeable(self, node: int) -> bool:
-        return int(self._bounds.begins_led) <= node < self._bounds.voters
+        return int(self._bounds.begins_led) <= node < self._bounds.voters - self._bounds.is_behind
 
     def _timed_out(self, state: QuorumState, node: int) -> _Reaction:
         return self._react(state, node, ("time out",), lambda replica: replica.on_time(NOW))
@@ -329,6 +454,31 @@ class QuorumWorld:
                 if reaction.effects:
                     yield (name, node, other), self._after(after, node, reaction)
 
+    def _snapshots(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
+        used, process = state.used, self.process(state, node)
+        if used.snapshots >= self._bounds.snapshots:
+            return
+        after = state._replace(used=used._replace(snapshots=used.snapshots + 1))
+        for end in sorted({process.replica.high_watermark, process.log.log_end_offset}):
+            if end > process.log.log_start_offset:
+                snapshot = SnapshotId(end, LeaderEpoch(process.whole[end - 1][0]))
+                reaction = self._made_snapshot(state, node, snapshot)
+                if reaction.effects:
+                    yield ("snapshot", node, end), self._after(after, node, reaction)
+
+    def _made_snapshot(self, state: QuorumState, node: int, snapshot: SnapshotId) -> _Reaction:
+        make = methodcaller("make_snapshot", snapshot)
+        return self._change(state, node, ("snapshot", snapshot), make)
+
+    def _reads(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
+        used, committed = state.used, len(state.committed)
+        if used.reads < self._bounds.reads:
+            begin = methodcaller("begin_read", committed)
+            reaction = self._change(state, node, ("read", committed), begin)
+            if reaction.result is not None:
+                after = state._replace(used=used._replace(reads=used.reads + 1))
+                yield ("read", node, 0), self._after(after, node, reaction)
+
     def _faults(self, state: QuorumState, node: int) -> Iterator[tuple[Step, QuorumState]]:
         used, process = state.used, self.process(state, node)
         if used.crashes < self._bounds.crashes:
@@ -351,6 +501,12 @@ class QuorumWorld:
             asked = self._after(state, node, reaction)
             message = Sent(node, int(fetch.leader), fetch)
             yield from self._answered(asked, message, "fetch", 0)
+            if isinstance(fetch, SnapshotFetch):
+                return
+            if state.used.late < self._bounds.late:
+                late = asked.used._replace(late=asked.used.late + 1)
+                sent = asked._replace(messages=asked.messages | {message}, used=late)
+                yield ("send a fetch", node, 0), sent
             end = self.process(state, message.target).log.log_end_offset
             if end > fetch.fetch_offset + 1:
                 yield from self._answered(asked, message, "fetch one record", 1, one_record=True)
@@ -370,7 +526,7 @@ class QuorumWorld:
         """The request arrives; its response arrives too, is lost, or late."""
         node, request = message.target, message.request
         reaction = self._react(state, node, request, lambda replica: _answer(replica, request))
-        response, records, votes = reaction.result, (), state.votes
+        response, content, votes = reaction.result, (), state.votes
         found: Violation | None = None
         process = self.process(state, node)
         if isinstance(request, VoteRequest) and response.granted and not request.pre_vote:
@@ -379,10 +535,14 @@ class QuorumWorld:
         elif isinstance(request, QuorumFetch):
             if one_record and response.end_offset > request.fetch_offset + 1:
                 response = response.cut_at(request.fetch_offset + 1)
-            records = tuple(process.log.records[request.fetch_offset : response.end_offset])
+            begin = max(0, request.fetch_offset - process.log.log_start_offset)
+            content = tuple(process.log.records[begin : response.end_offset - process.log.log_start_offset])
+        elif isinstance(request, SnapshotFetch) and response.error is NONE:
+            response = response.cut_at(request.position + 1)
+            content = (process.file,)
         arrived = self._after(state._replace(votes=votes), node, reaction, found)
-        back = Sent(node, message.source, request, response, records)
-        at = message.source if isinstance(request, QuorumFetch) else node
+        back = Sent(node, message.source, request, response, content)
+        at = message.source if isinstance(request, QuorumFetch | SnapshotFetch) else node
         yield (name, at, index), self._told(arrived, back)
         if state.used.losses < self._bounds.losses:
             lost = arrived._replace(used=arrived.used._replace(losses=arrived.used.losses + 1))
@@ -396,9 +556,9 @@ class QuorumWorld:
         """A response arrives."""
         request = message.request
         sender = request.voter if isinstance(request, VoteRequest) else _key(message.source)
-        event = (sender, request, message.response, message.records)
+        event = (sender, request, message.response, message.content)
         reaction = self._react(
-            state, message.target, event, lambda replica: _hear(replica, sender, message), message.records
+            state, message.target, event, lambda replica: _hear(replica, sender, message), message.content
         )
         return self._after(state, message.target, reaction)
 
@@ -409,14 +569,14 @@ class QuorumWorld:
         node: int,
         event: Hashable,
         act: Callable[[RaftReplica], tuple[Any, Effects] | ChangeRefused | Effects],
-        records: tuple[Record, ...] = (),
+        content: tuple[Any, ...] = (),
     ) -> _Reaction:
         """Return what a replica does at an event, and execute its effects."""
 
         def change(process: QuorumProcess) -> tuple[Any, Effects]:
             done = act(process.replica)
             result, effects = (None, []) if isinstance(done, ChangeRefused) else _pair(done)
-            process.execute(effects, records)
+            process.execute(effects, content)
             return result, effects
 
         return self._change(state, node, event, change)
@@ -470,22 +630,23 @@ class QuorumWorld:
 
     def _judged(self, state: QuorumState, process: QuorumProcess, found: Violation | None) -> QuorumState:
         replica, leaders, committed = process.replica, state.leaders, state.committed
-        mine = process.committed
+        whole, mine = process.whole, process.committed
         shorter = min(len(mine), len(committed))
-        if mine[:shorter] != committed[:shorter]:
+        if mine[:shorter] != committed[:shorter] or len(mine) < replica.high_watermark:
             found = found or Violation(NEVER_CHANGED, f"{committed}, and {mine} at node {process.node}")
+        longer = mine if len(mine) > len(committed) else committed
+        found = found or _wrong_at(process, longer)
         if isinstance(replica.role, Leading):
             term = (replica.epoch, process.node)
             if term not in leaders:
                 if any(epoch == replica.epoch for epoch, _ in leaders):
                     found = found or Violation(ONE_LEADER, f"{leaders}, then {term}")
-                if tuple(process.log.records[: len(committed)]) != committed:
-                    found = found or Violation(LEADER_COMPLETE, f"{committed}, {process.log.records}")
+                if tuple(whole[: len(committed)]) != committed:
+                    found = found or Violation(LEADER_COMPLETE, f"{committed}, {whole}")
                 leaders = tuple(sorted((*leaders, term)))
-            changes = [one for _, one in process.log.records[replica.high_watermark :] if one > VOTERS]
+            changes = [one for _, one in whole[replica.high_watermark :] if one > VOTERS]
             if len(changes) > 1:
-                found = found or Violation(ONE_CHANGE, f"node {process.node}: {process.log.records}")
-        longer = mine if len(mine) > len(committed) else committed
+                found = found or Violation(ONE_CHANGE, f"node {process.node}: {whole}")
         if found is None:
             found = next(
                 filter(None, (self._unequal(process, state.nodes[node]) for node in self._nodes)), None
@@ -493,7 +654,7 @@ class QuorumWorld:
         return state._replace(leaders=leaders, committed=longer, violation=found)
 
     def _unequal(self, process: QuorumProcess, number: int) -> Violation | None:
-        mine, others = process.log.records, self._processes.values[number].log.records
+        mine, others = process.whole, self._processes.values[number].whole
         if mine is others:
             return None
         for offset in range(min(len(mine), len(others)) - 1, -1, -1):
@@ -508,11 +669,23 @@ def _pair(done: tuple[Any, Effects] | Effects) -> tuple[Any, Effects]:
     return done if isinstance(done, tuple) else (None, done)
 
 
+def _wrong_at(process: QuorumProcess, committed: tuple[Record, ...]) -> Violation | None:
+    found, file, voters = process.wrong, process.file, process.replica.voters.latest
+    if file is not None:
+        if file.records != committed[: file.id.end_offset]:
+            found = ONLY_COMMITTED
+        elif file.voters != process.voters_of(file.records) or voters != process.voters_of(process.whole):
+            found = found or VOTERS_OF_LOG
+    return Violation(found, f"node {process.node}: {file}, {process.log.records}") if found else None
+
+
 def _answer(replica: RaftReplica, request: Any) -> tuple[Any, Effects]:
     if isinstance(request, VoteRequest):
         return replica.on_vote_request(request, NOW)
     if isinstance(request, BeginEpochRequest):
         return replica.on_begin_epoch(request, NOW)
+    if isinstance(request, SnapshotFetch):
+        return replica.on_snapshot_fetch(request, NOW)
     return replica.on_fetch(request, NOW)
 
 
@@ -522,6 +695,8 @@ def _hear(replica: RaftReplica, sender: VoterKey, message: Sent) -> Effects:
         return replica.on_vote_response(sender, message.request, response, NOW)
     if isinstance(response, QuorumFetchResponse):
         return replica.on_fetch_response(message.request, response, NOW)
+    if isinstance(response, SnapshotFetchResponse):
+        return replica.on_snapshot_response(message.request, response, NOW)
     return replica.on_epoch_response(response, NOW)
 
 

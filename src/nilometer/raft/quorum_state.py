@@ -1,0 +1,105 @@
+"""What a replica of the quorum must never forget, in two small files: who it is, and how it voted.
+
+``meta.properties`` of the log directory has its ``node.id`` and ``directory.id``: together they are its
+:class:`~nilometer.raft.voters.VoterKey`. A folder that is found empty gets another directory id, so it does
+not vote under the name of the one that was lost. ``quorum-state`` has the newest epoch, the vote in it, and
+its leader, as Kafka's version 1: one line of JSON. Damage in either is an error that names the file, never a
+replica that has not voted yet.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import uuid
+from typing import Any, Final, cast
+
+from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch
+from nilometer.raft.control_records import directory_text, directory_uuid
+from nilometer.raft.exchange import Election
+from nilometer.raft.voters import VoterKey
+from nilometer.runtime import Disk
+from nilometer.storage import names
+from nilometer.storage.directories.log_directory import (
+    MetaProperties,
+    new_directory_id,
+    read_meta_properties,
+    write_meta_properties,
+)
+from nilometer.storage.errors import CorruptCheckpoint
+
+QUORUM_STATE: Final = "quorum-state"
+VERSION: Final = 1
+_NO_VOTE: Final = -1
+
+
+def identify(
+    disk: Disk, directory: str, node_id: BrokerId, cluster_id: str | None, random: uuid.UUID
+) -> VoterKey:
+    """Return the voter whose log directory it is, which gets an id made of ``random`` if it has none. Blocks.
+
+    Raises CorruptCheckpoint if the directory belongs to another node or cluster, OSError.
+    """
+    path = posixpath.join(directory, names.META_PROPERTIES)
+    found = read_meta_properties(disk, path) or MetaProperties()
+    found.check(path, node_id, cluster_id)
+    if found.directory_id is None:
+        found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
+        disk.make_directories(directory)
+        write_meta_properties(disk, path, found)
+    assert found.directory_id is not None, "it was written"
+    _directory_id(path, "directory.id", found.directory_id)
+    return VoterKey(node_id, found.directory_id)
+
+
+def read_election(disk: Disk, folder: str) -> Election | None:
+    """Return the stored election; None if there is no file. Raises CorruptCheckpoint."""
+    path = posixpath.join(folder, QUORUM_STATE)
+    try:
+        content: Any = json.loads(disk.read_file(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CorruptCheckpoint(path, f"is not JSON ({error}): this replica may have voted") from None
+    if not isinstance(content, dict):
+        raise CorruptCheckpoint(path, "is not a JSON object: this replica may have voted")
+    fields = cast("dict[str, Any]", content)
+    version = _number(path, fields, "data_version")
+    if version != VERSION:
+        raise CorruptCheckpoint(path, f"has data_version {version}, not {VERSION}")
+    voted_id = _number(path, fields, "votedId", _NO_VOTE)
+    voted = None
+    if voted_id != _NO_VOTE:
+        directory_id = _directory_id(path, "votedDirectoryId", fields.get("votedDirectoryId"))
+        voted = VoterKey(BrokerId(voted_id), directory_id)
+    epoch = _number(path, fields, "leaderEpoch")
+    return Election(LeaderEpoch(epoch), voted, BrokerId(_number(path, fields, "leaderId", NO_LEADER)))
+
+
+def write_election(disk: Disk, folder: str, election: Election) -> None:
+    """Make the election durable. Blocks. Raises OSError."""
+    voted = election.voted or VoterKey(BrokerId(_NO_VOTE), "")
+    fields = {
+        "leaderId": election.leader,
+        "leaderEpoch": election.epoch,
+        "votedId": voted.node_id,
+        "votedDirectoryId": voted.directory_id or directory_text(uuid.UUID(int=0)),
+        "data_version": VERSION,
+    }
+    content = json.dumps(fields, separators=(",", ":")).encode()
+    disk.replace_file(posixpath.join(folder, QUORUM_STATE), content)
+
+
+def _number(path: str, fields: dict[str, Any], name: str, lowest: int = 0) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 2**31:
+        raise CorruptCheckpoint(path, f"has {name} {value!r}, not a number from {lowest} on")
+    return value
+
+
+def _directory_id(path: str, name: str, value: object) -> str:
+    try:
+        directory_uuid(str(value))
+    except ValueError:
+        raise CorruptCheckpoint(path, f"has {name} {value!r}, which is no directory id") from None
+    return str(value)

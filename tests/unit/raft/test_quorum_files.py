@@ -1,0 +1,199 @@
+"""The quorum's files: their bytes are Kafka's, and damage is named, never taken for nothing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from nilometer.identifiers import NO_LEADER, uuid_to_text
+from nilometer.raft import snapshot_files
+from nilometer.raft.control_records import (
+    ControlRecord,
+    Endpoint,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    SnapshotFooter,
+    SnapshotHeader,
+    VoterEntry,
+    control_batch,
+    read_control_batch,
+)
+from nilometer.raft.exchange import Election
+from nilometer.raft.quorum_state import QUORUM_STATE, identify, read_election, write_election
+from nilometer.raft.snapshots import SnapshotId
+from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterSet
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import decode_records
+from support.logs.memory_disk import MemoryDisk
+
+DIRECTORY = uuid.UUID(int=0x0102030405060708090A0B0C0D0E0F10)
+KEY = VoterKey(258, uuid_to_text(DIRECTORY))
+ENTRY = VoterEntry(KEY, (Endpoint("C", "h", 65_535),))
+FOLDER = "/meta/__cluster_metadata-0"
+
+# ── control records ─────────────────────────────────────────────────────────────────────────────
+# Compact lengths are one more than the length; each structure ends with a zero, for no tagged fields.
+BYTES: list[tuple[ControlRecord, int, str]] = [
+    (LeaderChange(258, (1, 258), (258,)), 2, "0000 00000102 03 00000001 00 00000102 00 02 00000102 00 00"),
+    (SnapshotHeader(1_000), 3, "0000 00000000000003e8 00"),
+    (SnapshotFooter(), 4, "0000 00"),
+    (KRaftVersion(1), 5, "0000 0001 00"),
+    (
+        KRaftVoters((ENTRY,)),
+        6,
+        "0000 02 00000102 0102030405060708090a0b0c0d0e0f10 02 0243 0268 ffff 00 0000 0001 00 00 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "kind", "value"), BYTES)
+def test_a_control_record_has_the_bytes_of_kafkas_schema(
+    record: ControlRecord, kind: int, value: str
+) -> None:
+    batch = control_batch([record], 7, 3, 1_000)
+    [(position, header)] = batches(batch)
+    assert (header.is_control, header.base_offset, header.partition_leader_epoch) == (True, 7, 3)
+    [plain] = decode_records(batch, position, header)
+    assert (plain.key, plain.value) == (bytes.fromhex(f"0000 000{kind}"), bytes.fromhex(value))
+    assert read_control_batch(batch, position, header) == [(7, record)]
+
+
+def test_a_control_record_that_cannot_be_read_is_a_corrupt_batch() -> None:
+    batch = control_batch([KRaftVoters((ENTRY,))], 0, 1, 1_000)
+    [(position, header)] = batches(batch)
+    damaged = bytearray(batch)
+    damaged[batch.rindex(b"\xff\xff\x00\x00\x00") - 5] = 0x7F  # the number of endpoints
+    with pytest.raises(CorruptBatch, match="KRAFT_VOTERS"):
+        read_control_batch(bytes(damaged), position, header)
+
+
+# ── quorum-state and meta.properties ────────────────────────────────────────────────────────────
+def test_an_election_is_stored_as_kafkas_quorum_state() -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories(FOLDER)
+    assert read_election(disk, FOLDER) is None
+    for election in (Election(4), Election(5, KEY), Election(5, KEY, 258)):
+        write_election(disk, FOLDER, election)
+        assert read_election(disk, FOLDER) == election
+    text = disk.read_file(f"{FOLDER}/{QUORUM_STATE}").decode()
+    assert text == (
+        '{"leaderId":258,"leaderEpoch":5,"votedId":258,'
+        f'"votedDirectoryId":"{KEY.directory_id}","data_version":1}}'
+    )
+    write_election(disk, FOLDER, Election(6, None, NO_LEADER))
+    nothing = json.loads(disk.read_file(f"{FOLDER}/{QUORUM_STATE}"))
+    assert (nothing["votedId"], nothing["votedDirectoryId"]) == (-1, "AAAAAAAAAAAAAAAAAAAAAA")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is not JSON"),
+        ('{"leaderId":1,"leaderEp', "is not JSON"),
+        ("\xff", "is not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"leaderId":1,"leaderEpoch":2,"votedId":-1}', "data_version None"),
+        ('{"leaderId":1,"leaderEpoch":2,"votedId":-1,"data_version":0}', "data_version 0"),
+        ('{"leaderId":1,"leaderEpoch":-2,"votedId":-1,"data_version":1}', "leaderEpoch -2"),
+        ('{"leaderId":1,"leaderEpoch":true,"votedId":-1,"data_version":1}', "leaderEpoch True"),
+        ('{"leaderId":1,"leaderEpoch":2,"votedId":3,"data_version":1}', "votedDirectoryId None"),
+        (
+            '{"leaderId":1,"leaderEpoch":2,"votedId":3,"votedDirectoryId":"x","data_version":1}',
+            "votedDirectoryId 'x'",
+        ),
+    ],
+)
+def test_a_damaged_quorum_state_is_named(text: str, complaint: str) -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories(FOLDER)
+    disk.replace_file(f"{FOLDER}/{QUORUM_STATE}", text.encode("latin-1"))
+    with pytest.raises(CorruptCheckpoint, match=complaint) as caught:
+        read_election(disk, FOLDER)
+    assert caught.value.path == f"{FOLDER}/{QUORUM_STATE}"
+
+
+def test_an_empty_directory_gets_an_id_and_keeps_it() -> None:
+    disk = MemoryDisk(1)
+    first = identify(disk, "/meta", 258, "cluster", DIRECTORY)
+    assert first == KEY
+    assert identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64)) == KEY
+    with pytest.raises(CorruptCheckpoint, match="belongs to node 258"):
+        identify(disk, "/meta", 7, "cluster", DIRECTORY)
+    with pytest.raises(CorruptCheckpoint, match="belongs to cluster cluster"):
+        identify(disk, "/meta", 258, "another", DIRECTORY)
+    disk.remove_tree("/meta")
+    assert identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64)) != KEY, (
+        "it has forgotten its votes"
+    )
+
+
+# ── snapshots ───────────────────────────────────────────────────────────────────────────────────
+SNAPSHOT = SnapshotId(42, 3)
+VALUES = [b"%d" % number for number in range(5)]
+
+
+def written(entries: list[VoterEntry]) -> tuple[MemoryDisk, str]:
+    disk = MemoryDisk(1)
+    disk.make_directories(FOLDER)
+    size = snapshot_files.write_snapshot(
+        disk, FOLDER, SNAPSHOT, entries, VALUES, wall_ms=1_000, last_timestamp=900
+    )
+    path = f"{FOLDER}/00000000000000000042-0000000003.checkpoint"
+    assert disk.list_directory(FOLDER) == [path.rpartition("/")[2]]
+    assert disk.file_size(path) == size
+    return disk, path
+
+
+def test_a_snapshot_is_written_and_read() -> None:
+    disk, _ = written([ENTRY])
+    content = snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
+    assert (content.entries, content.last_timestamp) == ((ENTRY,), 900)
+    assert (content.snapshot.id, content.snapshot.voters) == (SNAPSHOT, VoterSet.of(KEY))
+    assert list(snapshot_files.snapshot_values(disk, FOLDER, SNAPSHOT)) == VALUES
+    assert snapshot_files.find_snapshots(disk, FOLDER) == [SNAPSHOT]
+    for folder in ("/", "/meta"):
+        disk.sync_directory(folder)
+    disk.crash_machine()
+    assert snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT) == content
+
+
+def test_a_snapshot_of_large_records_has_several_batches() -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories(FOLDER)
+    values = [bytes(700_000), bytes(700_000), bytes(2_000_000), b"end"]
+    snapshot_files.write_snapshot(disk, FOLDER, SNAPSHOT, [], values, wall_ms=1_000)
+    assert snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT).snapshot.voters == NO_VOTERS
+    assert list(snapshot_files.snapshot_values(disk, FOLDER, SNAPSHOT)) == values
+
+
+def test_a_snapshot_that_is_cut_anywhere_is_not_taken() -> None:
+    disk, path = written([ENTRY])
+    whole = disk.read_file(path)
+    for size in range(len(whole)):
+        disk.replace_file(path, whole[:size])
+        with pytest.raises(CorruptCheckpoint):
+            snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
+
+
+def test_a_snapshot_with_a_damaged_byte_is_not_taken() -> None:
+    disk, path = written([ENTRY])
+    whole = disk.read_file(path)
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x10
+        disk.replace_file(path, damaged)
+        with pytest.raises(CorruptCheckpoint):
+            snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
+
+
+def test_a_snapshot_of_two_is_not_taken() -> None:
+    disk, path = written([ENTRY])
+    whole = disk.read_file(path)
+    disk.replace_file(path, whole + whole)
+    with pytest.raises(CorruptCheckpoint, match="another snapshot"):
+        snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
