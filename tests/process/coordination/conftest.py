@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.coordination.cluster import ZOOKEEPER_SESSION_MS, Cluster, Zygote
+from support.coordination.quorum_cluster import QuorumCluster
 from support.coordination.virtual_cluster import VirtualCluster
 from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
@@ -69,14 +70,20 @@ def virtual_zookeeper(request: pytest.FixtureRequest) -> VirtualCluster:
     return VirtualCluster(zlib.crc32(request.node.name.encode()))
 
 
+@pytest.fixture
+def virtual_quorum(request: pytest.FixtureRequest) -> QuorumCluster:
+    return QuorumCluster(zlib.crc32(request.node.name.encode()))
+
+
 @pytest.fixture(
     params=[
         "local",
         "zookeeper",
         "virtual_zookeeper",
+        "virtual_quorum",
         pytest.param("zookeeper_of_three", marks=pytest.mark.soak),
     ]
 )
-def cluster(request: pytest.FixtureRequest) -> Cluster | VirtualCluster:
+def cluster(request: pytest.FixtureRequest) -> Cluster | VirtualCluster | QuorumCluster:
     """One cluster per kind of store, and one on the ensemble of the simulation: the conformance suite."""
     return request.getfixturevalue(request.param)

@@ -89,10 +89,12 @@ def test_a_read_is_limited_in_number_and_bytes_and_has_at_least_one_entry():
     assert state.entries(4, 9, 1000) == []
 
 
-def test_the_controller_is_who_claimed_last_until_it_resigns_or_ends():
+def test_the_controller_is_who_claimed_first_or_took_over_until_it_resigns_or_ends():
     state = registered()
     assert state.apply(102, Claim(ONE)) is DONE
-    assert state.apply(103, Claim(TWO)) is DONE
+    assert (state.apply(103, Claim(TWO)), state.apply(103, Claim(ONE))) == (REFUSED, DONE)
+    assert state.controller == ONE
+    assert state.apply(103, Claim(TWO, takes_over=True)) is DONE
     assert state.apply(104, Resign(ONE)) is REFUSED
     assert state.controller == TWO
     assert state.apply(105, Resign(TWO)) is DONE
@@ -170,7 +172,7 @@ COMMANDS = st.one_of(
         Register, st.sampled_from([1, 2]), st.sampled_from("fg"), st.just(b"p"), st.sampled_from("abc")
     ),
     st.builds(End, OWN),
-    st.builds(Claim, OWN),
+    st.builds(Claim, OWN, st.booleans()),
     st.builds(Resign, OWN),
     st.builds(Append, NAMES, st.integers(0, 3), st.binary(max_size=3)),
     st.builds(

@@ -16,32 +16,18 @@ def test_a_new_leader_ends_no_session_before_one_whole_time_out():
     assert (book.take_expired(8_000), book.next_end_ms) == ([], None)
 
 
-def test_a_renewal_counts_from_its_arrival_once_a_majority_has_confirmed_the_leader():
+def test_a_renewal_counts_from_its_arrival():
     book = SessionBook(TIMEOUT_MS, [ONE, TWO], elected_ms=0)
-    assert book.renew(ONE, 2_000) and book.renew(TWO, 3_000)
-    assert book.oldest_waiting_ms == 2_000
-    assert book.confirm(1_999) == []
-    assert book.confirm(2_500) == [ONE]
-    assert (book.oldest_waiting_ms, book.next_end_ms) == (3_000, 6_000)
-    assert book.take_expired(6_000) == [TWO], "it was not answered"
-    assert book.confirm(9_000) == []
-    assert book.take_expired(7_999) == []
+    assert book.renew(ONE, 2_000)
+    assert book.renew(ONE, 1_000), "confirmed late"
+    assert book.take_expired(7_999) == [TWO], "it was not renewed"
     assert book.take_expired(8_000) == [ONE]
 
 
 def test_a_session_that_is_being_ended_is_not_renewed():
     book = SessionBook(TIMEOUT_MS, [ONE], elected_ms=0)
-    assert book.renew(ONE, 5_999)
     assert book.take_expired(6_000) == [ONE]
-    assert not book.renew(ONE, 6_001)
-    assert book.confirm(7_000) == [], "its owner must not be answered"
-
-
-def test_one_renewal_of_a_session_waits_at_a_time():
-    book = SessionBook(TIMEOUT_MS, [ONE], elected_ms=0)
-    for now_ms in range(1_000, 3_000):
-        book.renew(ONE, now_ms)
-    assert (book.confirm(2_998), book.confirm(2_999)) == ([], [ONE])
+    assert not book.renew(ONE, 5_999), "its owner must not be answered"
 
 
 def test_sessions_begin_and_end_with_the_commands_that_were_applied():
@@ -61,6 +47,5 @@ def test_an_owner_counts_from_when_it_sent_and_stops_before_the_leader_ends_the_
     lease.on_renewed(4_000)  # a late answer
     assert lease.is_live(10_399) and not lease.is_live(10_400)
     book = SessionBook(TIMEOUT_MS, [ONE], elected_ms=0)
-    book.renew(ONE, 5_000)  # at the soonest
-    book.confirm(20_000)
+    book.renew(ONE, 5_000)  # it arrives at once
     assert book.next_end_ms == 11_000

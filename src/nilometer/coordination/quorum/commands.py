@@ -49,10 +49,12 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim"):
-    """Take /controller over from any other session. Only the leader proposes it, for the session of its own
-    broker: the controller is on the leader."""
+    """Take /controller, if no session has it."""
 
     session: SessionName
+    takes_over: bool = False
+    """Take it from any other session. Only the leader proposes that, for the session of its own broker: the
+    controller is on the leader."""
 
 
 class Resign(msgspec.Struct, frozen=True, tag="resign"):
@@ -89,7 +91,14 @@ class PutSecret(msgspec.Struct, frozen=True, tag="secret"):
     data: bytes
 
 
-Command: TypeAlias = Register | End | Claim | Resign | Append | SnapshotPart | PutSecret
+class NameCluster(msgspec.Struct, frozen=True, tag="cluster"):
+    """Give the cluster its id, once; proposed by who opens the store first."""
+
+    session: None
+    cluster_id: str
+
+
+Command: TypeAlias = NameCluster | Register | End | Claim | Resign | Append | SnapshotPart | PutSecret
 
 _decoder = msgspec.msgpack.Decoder(Command)
 _encoder = msgspec.msgpack.Encoder()
@@ -141,6 +150,7 @@ class _Image(msgspec.Struct, frozen=True):
     snapshot: Snapshot | None
     controller: SessionName | None
     secret: tuple[int, bytes] | None
+    cluster_id: str | None
 
 
 _image_decoder = msgspec.msgpack.Decoder(_Image)
@@ -158,6 +168,7 @@ class AppliedState:
         self.snapshot: Snapshot | None = None
         self.controller: SessionName | None = None
         self.secret: StoredSecret | None = None
+        self.cluster_id: str | None = None
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
@@ -211,13 +222,15 @@ class AppliedState:
             self._end(command.session)
             return Outcome.DONE
         if isinstance(command, Claim):
-            return self._set_controller(command.session)
+            return self._claim(command)
         if isinstance(command, Resign):
             return self._set_controller(None) if self.controller == command.session else Outcome.REFUSED
         if isinstance(command, Append):
             return self._append(command)
         if isinstance(command, SnapshotPart):
             return self._add_part(command)
+        if isinstance(command, NameCluster):
+            return self._name_cluster(command)
         return self._put_secret(command)
 
     def _register(self, offset: Offset, command: Register) -> Outcome:
@@ -238,6 +251,11 @@ class AppliedState:
         self._unfinished.pop(name, None)
         if self.controller == name:
             self.controller = None
+
+    def _claim(self, command: Claim) -> Outcome:
+        if self.controller not in (None, command.session) and not command.takes_over:
+            return Outcome.REFUSED
+        return self._set_controller(command.session)
 
     def _set_controller(self, name: SessionName | None) -> Outcome:
         self.controller = name
@@ -265,6 +283,11 @@ class AppliedState:
             self._unfinished[writer] = so_far
         return Outcome.DONE
 
+    def _name_cluster(self, command: NameCluster) -> Outcome:
+        if self.cluster_id is None:
+            self.cluster_id = command.cluster_id
+        return Outcome.DONE if self.cluster_id == command.cluster_id else Outcome.REFUSED
+
     def _put_secret(self, command: PutSecret) -> Outcome:
         if command.number != (0 if self.secret is None else self.secret.number + 1):
             return Outcome.REFUSED
@@ -283,6 +306,7 @@ class AppliedState:
                 snapshot=self.snapshot,
                 controller=self.controller,
                 secret=secret,
+                cluster_id=self.cluster_id,
             )
         )
 
@@ -294,6 +318,7 @@ class AppliedState:
         state._sessions, state._entries = image.sessions, image.entries
         state._unfinished = {each.writer: each for each in image.unfinished}
         state.snapshot, state.controller = image.snapshot, image.controller
+        state.cluster_id = image.cluster_id
         state.secret = None if image.secret is None else StoredSecret(*image.secret)
         return state
 

@@ -25,8 +25,6 @@ class SessionBook:
     def __init__(self, timeout_ms: int, live: Iterable[SessionName], elected_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._ends_ms = dict.fromkeys(live, elected_ms + timeout_ms)
-        self._waiting: list[tuple[int, SessionName]] = []
-        """Renewals that are not answered yet: when they arrived, in that order. One of a session."""
 
     def on_registered(self, name: SessionName, now_ms: int) -> None:
         """Its registration was applied, and so was committed in this epoch."""
@@ -35,28 +33,14 @@ class SessionBook:
     def on_ended(self, name: SessionName) -> None:
         self._ends_ms.pop(name, None)
 
-    def renew(self, name: SessionName, now_ms: int) -> bool:
-        """Note a renewal that arrives. False: the session has ended, or is about to."""
-        if name not in self._ends_ms:
+    def renew(self, name: SessionName, arrived_ms: int) -> bool:
+        """A majority has confirmed that this was the leader when a renewal arrived. Return whether it may be
+        answered; False: the session has ended, or is about to."""
+        ends_ms = self._ends_ms.get(name)
+        if ends_ms is None:
             return False
-        self._waiting = [one for one in self._waiting if one[1] != name]
-        self._waiting.append((now_ms, name))
+        self._ends_ms[name] = max(ends_ms, arrived_ms + self._timeout_ms)
         return True
-
-    @property
-    def oldest_waiting_ms(self) -> int | None:
-        """When the first of the renewals arrived that are not answered yet; None: there is none."""
-        return self._waiting[0][0] if self._waiting else None
-
-    def confirm(self, led_at_ms: int) -> list[SessionName]:
-        """A majority has shown that this was the leader at ``led_at_ms``; return the sessions whose renewals
-        are to be answered now."""
-        renewed = [one for one in self._waiting if one[0] <= led_at_ms]
-        self._waiting = self._waiting[len(renewed) :]
-        for arrived_ms, name in renewed:
-            if name in self._ends_ms:
-                self._ends_ms[name] = max(self._ends_ms[name], arrived_ms + self._timeout_ms)
-        return [name for _, name in renewed if name in self._ends_ms]
 
     def take_expired(self, now_ms: int) -> list[SessionName]:
         """Return the sessions whose time-out is over, to propose their end. From now on their renewals are

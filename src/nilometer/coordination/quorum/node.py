@@ -1,0 +1,690 @@
+"""One process's part in the quorum: it runs a replica of the metadata log, and applies what is committed.
+
+The replica (:mod:`nilometer.raft.durable`) takes one event after another; the elections that an event changed
+are durable before anything of it leaves. Beside the events, a flush, the reading of committed records, and
+the making of a snapshot run on other threads.
+
+Any node proposes commands. The leader appends them; each node decides a command when it applies it. The
+proposer waits until its *own* replica has applied the command: it reads what it wrote.
+
+Invariants:
+
+- a command is applied once at each node, in the order of the log, and the state at an offset is the same on
+  all;
+- a proposal ends with the outcome of its command, with :class:`StoreUnavailable` if it is
+  certain that it is not and will not be in the log, else with :class:`OutcomeUnknown`;
+- the disk's failure ends the node: it answers no other node any more, and its owner learns of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome, decode, encode
+from nilometer.coordination.quorum.sessions import SessionKeeper
+from nilometer.coordination.store import OutcomeUnknown, SessionName, StoreDamaged, StoreUnavailable
+from nilometer.identifiers import NO_LEADER, LeaderEpoch, Offset
+from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
+from nilometer.raft.exchange import (
+    BeginEpochRequest,
+    EndEpochRequest,
+    QuorumFetch,
+    QuorumFetchResponse,
+    Send,
+    SnapshotFetch,
+    SnapshotFetchResponse,
+    VoteRequest,
+)
+from nilometer.raft.leading import Leading
+from nilometer.raft.replica import Unattached
+from nilometer.raft.snapshot_files import snapshot_values
+from nilometer.raft.voters import VoterKey
+from nilometer.replication.epochs import NO_DIVERGENCE
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import NONE, CorruptBatch, KafkaError
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import decode_records
+
+logger = logging.getLogger(__name__)
+
+FETCH_BYTES_MAX = 8 << 20
+"""Of one fetch of the log or of a snapshot; at least one batch."""
+APPLY_BYTES_MAX = 1 << 20
+FETCH_WAIT_MS = 500
+"""How long a leader holds a fetch that has nothing to bring."""
+NOTE_MS = 1_000
+RETRY_MS = 100
+"""The wait after a fetch has failed."""
+SNAPSHOT_BYTES = 16 << 20
+"""A snapshot is made after so many bytes of the log."""
+OUTCOMES_MAX = 10_000
+VALUE_BYTES = 1 << 20
+"""The state in a snapshot is divided into values of this size."""
+
+T = TypeVar("T")
+
+
+class PeerUnavailable(Exception):
+    """No response came from another node. Whether it acted is not known."""
+
+
+class Proposal(NamedTuple):
+    """A command that the leader is to append, encoded."""
+
+    command: bytes
+
+
+class Proposed(NamedTuple):
+    """``offset``: where the leader has appended it, in ``epoch``; None: that node does not lead, and has
+    not."""
+
+    offset: Offset | None
+    epoch: LeaderEpoch = LeaderEpoch(-1)
+
+
+class Renewal(NamedTuple):
+    """The leader is asked to renew a session; the response is whether it has: :meth:`QuorumNode.renew`."""
+
+    session: SessionName
+
+
+class ReadIndex(NamedTuple):
+    """The leader is asked how far the log is committed; the response is an offset, None if it does not
+    lead."""
+
+
+class Fetched(NamedTuple):
+    response: QuorumFetchResponse
+    records: bytes
+
+
+class SnapshotPartFetched(NamedTuple):
+    response: SnapshotFetchResponse
+    part: bytes
+
+
+Request = (
+    VoteRequest
+    | BeginEpochRequest
+    | EndEpochRequest
+    | QuorumFetch
+    | SnapshotFetch
+    | Proposal
+    | Renewal
+    | ReadIndex
+)
+
+
+class Peers(Protocol):
+    """The other nodes."""
+
+    async def ask(self, to: VoterEntry, request: Request) -> Any:
+        """Return the response of :meth:`QuorumNode.serve` there. Raises PeerUnavailable."""
+        ...
+
+
+class Applied(NamedTuple):
+    """What became of a proposal."""
+
+    offset: Offset
+    outcome: Outcome
+
+
+OnApplied = Callable[[Offset, Command, Outcome], None]
+
+
+def _ignore_applied(_offset: Offset, _command: Command, _outcome: Outcome) -> None: ...
+
+
+def _ignore_changed() -> None: ...
+
+
+class _Waiting(NamedTuple):
+    epoch: LeaderEpoch
+    future: asyncio.Future[Outcome]
+
+
+class QuorumNode:
+    """Use :meth:`start` and :meth:`close`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        replica: DurableReplica,
+        peers: Peers,
+        *,
+        session_timeout_ms: int = 6000,
+    ) -> None:
+        self._runtime = runtime
+        self._disk = runtime.disk
+        self._replica = replica
+        self._peers = peers
+        self._on_applied: OnApplied = _ignore_applied
+        self._on_changed: Callable[[], None] = _ignore_changed
+        self._events = asyncio.Lock()
+        """One event after another."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Offset, _Waiting] = {}
+        """By the offset of a command that is to be applied here."""
+        self._change = asyncio.Event()
+        """Set and replaced after each event: those who wait look again."""
+        self._outcomes: dict[Offset, tuple[LeaderEpoch, Outcome]] = {}
+        """Of the last commands, by offset: :meth:`_keep`."""
+        self._told: dict[VoterKey, tuple[Offset, int]] = {}
+        """The high watermark and the round of reads that each replica was told last."""
+        self._note_at_ms = 0
+        """When it is written down next how far the log is committed."""
+        self._applied_bytes = 0
+        """Since the last snapshot."""
+        self._is_making_snapshot = False
+        self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
+        self.state = AppliedState()
+        self.applied: Offset = 0
+        """All commands below are in :attr:`state`."""
+        self.failure: Exception | None = None
+        """Why the node has stopped."""
+
+    def listen(self, on_applied: OnApplied, on_changed: Callable[[], None]) -> None:
+        """``on_applied`` is called for each command, after it; ``on_changed`` when anything may have changed:
+        the leader, the epoch, this node's role, the state, and when the node has stopped."""
+        self._on_applied = on_applied
+        self._on_changed = on_changed
+
+    # ── what it is ──────────────────────────────────────────────────────────────────────────────
+    @property
+    def replica(self) -> DurableReplica:
+        """To be asked, not to be told."""
+        return self._replica
+
+    @property
+    def leads(self) -> bool:
+        return isinstance(self._replica.core.role, Leading)
+
+    @property
+    def epoch(self) -> LeaderEpoch:
+        return self._replica.core.epoch
+
+    def leader(self) -> VoterEntry | None:
+        """Return the leader that this node knows of, itself perhaps; None if it knows none."""
+        core = self._replica.core
+        if core.leader == NO_LEADER or (core.leader == core.key.node_id and not self.leads):
+            return None
+        key = core.voters.latest.key_of(core.leader)
+        return None if key is None else self._replica.entry_of(key)
+
+    # ── from start to end ────────────────────────────────────────────────────────────────────────────────
+    async def start(self) -> None:
+        """Load the newest snapshot, and take part. Raises StoreDamaged, OSError."""
+        await self._load_snapshot()
+        for work in (self._keep_time, self._flush, self._fetch, self._apply, self._keep_sessions):
+            self._spawn(self._repeated(work))
+
+    async def close(self) -> None:
+        """Leave the quorum: a leader resigns, so that another one is elected at once. Proposals whose outcome
+        is open raise OutcomeUnknown."""
+        if self.failure is None:
+            with suppress(QuorumStopped, PeerUnavailable):
+                turn = await self._locked(self._replica.resign)
+                await asyncio.gather(*map(self._deliver, turn.messages), return_exceptions=True)
+        self._stop(StoreUnavailable("the node was closed"))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._replica.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _repeated(self, work: Callable[[], Awaitable[None]]) -> None:
+        while self.failure is None:
+            await self._stopping(work)
+
+    async def _stopping(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work; an error of it that no retry mends stops the node."""
+        try:
+            await work()
+        except QuorumStopped as stopped:
+            logger.error("%s", stopped)
+            self._stop(stopped)
+            for message in stopped.messages:
+                self._spawn(self._deliver(message))
+        except (StoreDamaged, OSError) as error:
+            logger.error("The node of the metadata quorum stops: %s", error)
+            self._stop(error)
+
+    def _stop(self, why: Exception) -> None:
+        if self.failure is None:
+            self.failure = why
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.future.done():
+                one.future.set_exception(OutcomeUnknown(f"this node has stopped: {self.failure}"))
+        self._tell()
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
+    async def _event(self, event: Callable[[], Turn[T]]) -> T:
+        """Have the replica take an event, and see to what is left of it; return the response."""
+        turn = await self._locked(event)
+        for message in turn.messages:
+            self._spawn(self._deliver(message))
+        if turn.removable:
+            self._spawn(self._remove(turn.removable))
+        self._tell()
+        return turn.response
+
+    async def _locked(self, event: Callable[[], Turn[T]]) -> Turn[T]:
+        async with self._events:
+            turn = event()
+            if turn.work is not None:
+                # To its end, also if this task is cancelled: no event is taken before.
+                work = asyncio.ensure_future(self._offloaded(turn.work))
+                try:
+                    await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    await asyncio.wait((work,))
+                    raise
+        return turn
+
+    async def _offloaded(self, work: Callable[[], T]) -> T:
+        """Raises QuorumStopped if the disk fails."""
+        try:
+            return await self._disk.offload(work)
+        except OSError as error:
+            raise self._replica.fail(error) from error
+
+    async def _remove(self, paths: tuple[str, ...]) -> None:
+        def remove() -> None:
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._disk.remove(path)
+
+        with suppress(OSError):  # it is removed at the next start
+            await self._disk.offload(remove)
+
+    def _tell(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+        self._on_changed()
+
+    async def wait_change(self, timeout_ms: int | None = None) -> None:
+        """Wait until something may have changed, or for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._change.wait()
+
+    # ── the loops ───────────────────────────────────────────────────────────────────────────────
+    async def _keep_time(self) -> None:
+        deadline_ms, change = self._replica.deadline_ms(), self._change
+        if deadline_ms is not None and deadline_ms <= self._runtime.clock.monotonic_ms():
+            await self._event(self._replica.on_time)
+            return
+        wait_ms = None if deadline_ms is None else deadline_ms - self._runtime.clock.monotonic_ms()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if wait_ms is None else max(wait_ms, 1) / 1000):
+                await change.wait()
+
+    async def _flush(self) -> None:
+        change = self._change
+        if not self._replica.needs_flush:
+            await change.wait()
+            return
+        plan = self._replica.flush_plan()
+        await self._offloaded(plan.run)
+        await self._event(partial(self._replica.on_flushed, plan))
+
+    async def _fetch(self) -> None:
+        change = self._change
+        if (reading := self._replica.reading) is not None:
+            await self._offloaded(reading.run)
+            await self._event(partial(self._replica.on_snapshot_read, reading))
+            return
+        async with self._events:
+            request = self._replica.next_fetch()
+        leader = self.leader()
+        if isinstance(self._replica.core.role, Unattached) and not self._replica.core.is_voter:
+            await self._look_for_leader()
+            return
+        if request is None or leader is None or self.leads:
+            await change.wait()
+            return
+        try:
+            await self._fetch_from(leader, request)
+        except (PeerUnavailable, CorruptBatch) as error:
+            logger.info("No records came from the leader of the metadata quorum, %s: %s", leader.key, error)
+            await self.wait_change(RETRY_MS)
+
+    async def _look_for_leader(self) -> None:
+        """Ask any voter: an observer is not told of elections."""
+        core = self._replica.core
+        voter = self._runtime.entropy.choice(core.voters.latest.voters)
+        request = QuorumFetch(core.key, core.epoch, core.leader, Offset(0), LeaderEpoch(0))
+        try:
+            found = await self._peers.ask(self._replica.entry_of(voter), request)
+        except PeerUnavailable:
+            await self.wait_change(RETRY_MS)
+            return
+        await self._event(partial(self._replica.on_fetch_response, request, found.response))
+        await self.wait_change(RETRY_MS)
+
+    async def _fetch_from(self, leader: VoterEntry, request: QuorumFetch | SnapshotFetch) -> None:
+        found = await self._peers.ask(leader, request)
+        if isinstance(request, QuorumFetch):
+            event = partial(self._replica.on_fetch_response, request, found.response, found.records)
+        else:
+            event = partial(self._replica.on_snapshot_response, request, found.response, found.part)
+        await self._event(event)
+        if found.response.error is not NONE:
+            await self.wait_change(RETRY_MS)
+
+    async def _deliver(self, message: Send) -> None:
+        replica, voter, request = self._replica, message.to, message.request
+        try:
+            response = await self._peers.ask(replica.entry_of(voter), request)
+        except PeerUnavailable:
+            return  # as good as lost
+        with suppress(QuorumStopped):
+            if isinstance(request, VoteRequest):
+                await self._event(partial(replica.on_vote_response, voter, request, response))
+            else:
+                await self._event(partial(replica.on_epoch_response, response))
+
+    async def _keep_sessions(self) -> None:
+        change = self._change
+        for name in self._keeper.look():
+            logger.warning("Session %s is ended: no renewal came for longer than the session timeout", name)
+            self._spawn(self._end(name))
+        wait_ms = None
+        if (next_ms := self._keeper.next_look_ms) is not None:
+            wait_ms = max(next_ms - self._runtime.clock.monotonic_ms(), 1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                await change.wait()
+
+    async def _end(self, name: SessionName) -> None:
+        with suppress(StoreUnavailable, OutcomeUnknown):  # another leader ends it
+            await self.propose(End(name))
+
+    # ── applying ────────────────────────────────────────────────────────────────────────────────
+    async def _apply(self) -> None:
+        change = self._change
+        core = self._replica.core
+        snapshot = core.snapshot
+        if snapshot is not None and snapshot.id.end_offset > self.applied:
+            await self._load_snapshot()
+        elif self.applied < core.high_watermark:
+            await self._apply_committed()
+        else:
+            now_ms = self._runtime.clock.monotonic_ms()
+            if now_ms >= self._note_at_ms and (plan := self._replica.committed_plan()) is not None:
+                self._note_at_ms = now_ms + NOTE_MS
+                await self._offloaded(plan)
+            await change.wait()
+
+    async def _apply_committed(self) -> None:
+        at = self.applied
+        try:
+            found = await self._disk.offload(partial(self._replica.read_committed, at, APPLY_BYTES_MAX))
+        except KafkaError as error:
+            if self._replica.core.snapshot is not None and self._replica.core.snapshot.id.end_offset > at:
+                return  # the log was replaced meanwhile
+            raise StoreDamaged(f"the metadata log cannot be read at offset {at}: {error}") from error
+        for position, header in batches(found.records):
+            if not header.is_control:
+                epoch = LeaderEpoch(header.partition_leader_epoch)
+                for record in decode_records(found.records, position, header):
+                    self._apply_one(Offset(record.offset), epoch, record.value or b"")
+            self.applied = Offset(header.next_offset)
+        self._give_up_below(  # a control record is there
+            self.applied,
+            StoreUnavailable("another leader was elected before the change was committed; try again"),
+        )
+        self._applied_bytes += len(found.records)
+        self._tell()
+        if self._applied_bytes >= SNAPSHOT_BYTES and not self._is_making_snapshot:
+            self._is_making_snapshot = True
+            self._spawn(self._stopping(self._make_snapshot))
+
+    def _apply_one(self, offset: Offset, epoch: LeaderEpoch, value: bytes) -> None:
+        command = decode(value)
+        outcome = self.state.apply(offset, command)
+        waiting = self._waiting.pop(offset, None)
+        if waiting is not None and not waiting.future.done():
+            if waiting.epoch == epoch:
+                waiting.future.set_result(outcome)
+            else:
+                waiting.future.set_exception(
+                    StoreUnavailable("another leader was elected before the change was committed; try again")
+                )
+        else:
+            self._keep(offset, epoch, outcome)
+        self._keeper.on_applied(offset, command, outcome)
+        self._on_applied(offset, command, outcome)
+
+    def _keep(self, offset: Offset, epoch: LeaderEpoch, outcome: Outcome) -> None:
+        """Keep the outcome of a command for a while: the leader's answer may come after it was applied
+        here."""
+        self._outcomes[offset] = (epoch, outcome)
+        if len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    async def _load_snapshot(self) -> None:
+        snapshot = self._replica.core.snapshot
+        if snapshot is None or not snapshot.id.end_offset:
+            return
+
+        def read() -> bytes:
+            return b"".join(snapshot_values(self._disk, self._replica.folder, snapshot.id))
+
+        try:
+            self.state = AppliedState.from_bytes(await self._disk.offload(read))
+        except FileNotFoundError:
+            if self._replica.core.snapshot is snapshot:
+                raise
+            return  # a newer one has taken its place meanwhile
+        except (CorruptBatch, msgspec.DecodeError) as error:
+            raise StoreDamaged(
+                f"the snapshot {snapshot.id} in {self._replica.folder} cannot be read: {error}"
+            ) from error
+        self.applied = snapshot.id.end_offset
+        self._applied_bytes = 0
+        self._give_up_below(self.applied, OutcomeUnknown("it is in a snapshot, or was replaced by it"))
+        self._tell()
+
+    def _give_up_below(self, offset: Offset, error: Exception) -> None:
+        for at in [one for one in self._waiting if one < offset]:
+            future = self._waiting.pop(at).future
+            if not future.done():
+                future.set_exception(error)
+
+    async def _make_snapshot(self) -> None:
+        """Make a snapshot of the state of this moment, so that the log can begin later."""
+        data = self.state.to_bytes()
+        values = [data[begin : begin + VALUE_BYTES] for begin in range(0, len(data), VALUE_BYTES)]
+        making = self._replica.begin_snapshot(self.applied, values)
+        self._applied_bytes = 0
+        if making is not None:
+            await self._offloaded(making.run)
+            await self._event(partial(self._replica.on_snapshot_made, making))
+        self._is_making_snapshot = False
+
+    # ── proposing ───────────────────────────────────────────────────────────────────────────────
+    async def propose(self, command: Command) -> Applied:
+        """Have the leader append a command; return its outcome once it is applied here.
+
+        Raises StoreUnavailable if it is not in the log and will not be, OutcomeUnknown if it may be or
+        become; also if this is cancelled, as by a time-out, it may.
+        """
+        data = encode(command)
+        proposed = await self._proposed(data)
+        if proposed.offset is None:
+            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+        return Applied(proposed.offset, await self._outcome(proposed.offset, proposed.epoch))
+
+    async def _proposed(self, data: bytes) -> Proposed:
+        if self.leads:
+            return await self._append(data)
+        leader = self.leader()
+        if leader is None or self.failure is not None:
+            return Proposed(None)
+        try:
+            return await self._peers.ask(leader, Proposal(data))
+        except PeerUnavailable as error:
+            raise OutcomeUnknown(f"the leader of the metadata quorum did not answer: {error}") from error
+
+    async def _append(self, data: bytes) -> Proposed:
+        async with self._events:
+            try:
+                end_offset = self._replica.append([data])
+            except QuorumStopped as stopped:
+                raise OutcomeUnknown(str(stopped)) from stopped
+            epoch = self.epoch
+        if end_offset is None:
+            return Proposed(None)
+        self._tell()
+        return Proposed(Offset(end_offset - 1), epoch)
+
+    async def _outcome(self, offset: Offset, epoch: LeaderEpoch) -> Outcome:
+        known = self._outcomes.get(offset)
+        if known is not None:
+            if known[0] != epoch:
+                raise StoreUnavailable(
+                    "another leader was elected before the change was committed; try again"
+                )
+            return known[1]
+        if offset < self.applied or self.failure is not None:
+            raise OutcomeUnknown("the change may have been made before this node learned of it")
+        waiting = self._waiting[offset] = _Waiting(epoch, asyncio.get_running_loop().create_future())
+        try:
+            return await waiting.future
+        finally:
+            if self._waiting.get(offset) is waiting:
+                del self._waiting[offset]
+
+    # ── reads ───────────────────────────────────────────────────────────────────────────────────
+    async def confirm_leadership(self) -> bool:
+        """Return whether this node was the leader when this was called: a majority of the voters has said so
+        since. What was committed then is below the high watermark that it had then."""
+        number, epoch = self._replica.begin_read() if self.failure is None else None, self.epoch
+        if number is None:
+            return False
+        self._tell()  # fetches that wait are answered, so that they bring the next ones
+        while self.epoch == epoch and self.failure is None:
+            change = self._change
+            confirmed = self._replica.core.confirmed_round()
+            if confirmed is None:
+                return False
+            if confirmed >= number:
+                return True
+            await change.wait()
+        return False
+
+    async def catch_up(self) -> None:
+        """Wait until all is applied here that was committed when this was called. Raises StoreUnavailable."""
+        leader = self.leader()
+        offset: Offset | None = None
+        if self.leads:
+            offset = await self._read_index()
+        elif leader is not None:
+            try:
+                offset = await self._peers.ask(leader, ReadIndex())
+            except PeerUnavailable as error:
+                raise StoreUnavailable(f"the leader of the quorum did not answer: {error}") from error
+        if offset is None:
+            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+        while self.applied < offset:
+            change = self._change
+            if self.failure is not None:
+                raise StoreUnavailable(f"this node has stopped: {self.failure}")
+            await change.wait()
+
+    async def _read_index(self) -> Offset | None:
+        committed = self._replica.high_watermark
+        return committed if await self.confirm_leadership() else None
+
+    async def renew(self, name: SessionName) -> bool:
+        """Have the leader renew a session; return whether it has, counted from when this was called."""
+        leader = self.leader()
+        if self.leads:
+            return await self._keeper.renew(name)
+        if leader is None:
+            return False
+        try:
+            return await self._peers.ask(leader, Renewal(name))
+        except PeerUnavailable:
+            return False
+
+    # ── what others ask ─────────────────────────────────────────────────────────────────────────
+    async def serve(self, request: Request) -> Any:
+        """Return the response to another node. Raises PeerUnavailable: there is none."""
+        if self.failure is not None:
+            raise PeerUnavailable(str(self.failure))
+        try:
+            return await self._serve(request)
+        except (QuorumStopped, KafkaError, OSError) as error:
+            raise PeerUnavailable(str(error)) from error
+
+    async def _serve(self, request: Request) -> Any:
+        replica = self._replica
+        if isinstance(request, QuorumFetch):
+            return await self._serve_fetch(request)
+        if isinstance(request, SnapshotFetch):
+            response = await self._event(partial(replica.on_snapshot_fetch, request))
+            return SnapshotPartFetched(
+                *await self._disk.offload(partial(replica.part_for, response, FETCH_BYTES_MAX))
+            )
+        if isinstance(request, VoteRequest):
+            return await self._event(partial(replica.on_vote_request, request))
+        if isinstance(request, BeginEpochRequest):
+            return await self._event(partial(replica.on_begin_epoch, request))
+        if isinstance(request, EndEpochRequest):
+            return await self._event(partial(replica.on_end_epoch, request))
+        if isinstance(request, ReadIndex):
+            return await self._read_index() if self.leads else None
+        if isinstance(request, Renewal):
+            return await self._keeper.renew(request.session)
+        return await self._append(request.command)
+
+    async def _serve_fetch(self, request: QuorumFetch) -> Fetched:
+        replica = self._replica
+        response = await self._event(partial(replica.on_fetch, request))
+        until_ms = self._runtime.clock.monotonic_ms() + FETCH_WAIT_MS
+        while not self._has_more(request, response):
+            left_ms = until_ms - self._runtime.clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            await self.wait_change(left_ms)
+            if self._may_differ(request, response):
+                response = await self._event(partial(replica.on_fetch, request))
+        self._told[request.replica] = (response.high_watermark, response.round)
+        read = partial(replica.records_for, request, response, FETCH_BYTES_MAX)
+        response, records = await self._disk.offload(read)
+        return Fetched(response, bytes(records))
+
+    def _has_more(self, request: QuorumFetch, response: QuorumFetchResponse) -> bool:
+        return (
+            response.error is not NONE
+            or response.diverging is not NO_DIVERGENCE
+            or response.snapshot is not None
+            or response.end_offset > request.fetch_offset
+            or (response.high_watermark, response.round) != self._told.get(request.replica)
+        )
+
+    def _may_differ(self, request: QuorumFetch, response: QuorumFetchResponse) -> bool:
+        """Whether another look is worth it: each counts as a fetch of the follower."""
+        core = self._replica.core
+        round_now = core.role.round if isinstance(core.role, Leading) else -1
+        return (
+            self._replica.log_end_offset != response.end_offset
+            or core.epoch != response.epoch
+            or (core.high_watermark, round_now) != (response.high_watermark, response.round)
+        )
