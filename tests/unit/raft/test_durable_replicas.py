@@ -97,6 +97,7 @@ class Node:
             self.applied = snapshot.id.end_offset
         while self.applied < replica.high_watermark:
             part = replica.read_committed(self.applied, 10_000)
+            assert part.next_offset > self.applied, "what is committed is in the log"
             for position, header in batches(part.records):
                 if not header.is_control:
                     for record in decode_records(part.records, position, header):
