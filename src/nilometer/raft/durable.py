@@ -30,7 +30,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar, assert_never
 
 from nilometer.identifiers import Offset
@@ -451,7 +451,7 @@ class DurableReplica:
         return QuorumStopped(self.folder, self.failure, messages)
 
     @contextlib.contextmanager
-    def _event(self) -> Iterator[Moment]:
+    def _event(self) -> Generator[Moment]:
         """An event; a failure of the disk or a broken invariant ends the replica."""
         self._check_running()
         check(self._unstored is None, "an election is durable before the next event", self._unstored)
