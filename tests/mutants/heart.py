@@ -841,6 +841,114 @@ OFFSETS = (
     ),
 )
 
+RAFT = (
+    "unit/raft/test_raft_replica.py",
+    "unit/raft/test_quorum_histories.py",
+    "unit/raft/test_model_check_of_quorums.py",
+)
+QUORUM_FOLDER = ("unit/raft/test_durable_replicas.py",)
+QUORUM = (
+    Mutant(
+        "quorum-commits-an-earlier-epoch",
+        "a leader of the quorum commits a record of an earlier epoch by counting",
+        "return found if found > self.epoch_start else 0",
+        "return found",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-half-is-a-majority",
+        "half of an even number of voters is a majority",
+        "return len(self.voters) // 2 + 1",
+        "return (len(self.voters) + 1) // 2",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-votes-for-a-shorter-log",
+        "a voter elects a leader that lacks committed records",
+        "return is_complete and self.election.leader == NO_LEADER",
+        "return self.election.leader == NO_LEADER",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-acknowledges-the-unflushed",
+        "a fetch acknowledges records that a crash may lose",
+        "if not isinstance(role, Following) or self.flushed_end < self._log.log_end_offset:",
+        "if not isinstance(role, Following):",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-snapshot-of-the-uncommitted",
+        "a snapshot has records that are replaced later",
+        "is_committed = snapshot.end_offset <= self.high_watermark and self._log.has(*snapshot)",
+        "is_committed = self._log.has(*snapshot)",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-log-start-without-epoch",
+        "a log that differs before the leader's begins is continued",
+        "return end_offset < begin or last_epoch < epoch or (end_offset == begin and last_epoch != epoch)",
+        "return end_offset < begin",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-snapshot-without-epoch",
+        "a replica that has only a snapshot votes for an older log",
+        "return self.origin.epoch if self._is_empty else self._log.latest_epoch",
+        "return self._log.latest_epoch",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-reads-before-it-knows",
+        "a new leader answers a read before it knows all that was committed",
+        "if not isinstance(role, Leading) or self.high_watermark <= role.epoch_start:\n"
+        "            return None\n        role",
+        "if not isinstance(role, Leading):\n            return None\n        role",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-loses-its-leader-for-good",
+        "a replica that has lost its leader for a moment never follows it again",
+        "if self.leader not in (NO_LEADER, self.key.node_id):",
+        "if self.leader == self.key.node_id + 1_000_000:",
+        RAFT,
+    ),
+    Mutant(
+        "quorum-vote-is-not-stored",
+        "a voter that restarts votes again",
+        "None if self._unstored is None else self._store,",
+        "None,",
+        QUORUM_FOLDER,
+    ),
+    Mutant(
+        "quorum-keeps-a-contradicted-log",
+        "a log that the snapshot beside it contradicts is kept",
+        "if snapshot is not None and not _continues(log, snapshot.id):",
+        "if snapshot is not None and snapshot.id.end_offset > log.log_end_offset:",
+        QUORUM_FOLDER,
+    ),
+    Mutant(
+        "quorum-opens-a-log-with-a-loss",
+        "a voter whose log has lost committed records votes",
+        "    if log.log_end_offset < committed:\n        raise QuorumDamaged",
+        "    if log.log_end_offset < 0:\n        raise QuorumDamaged",
+        QUORUM_FOLDER,
+    ),
+    Mutant(
+        "quorum-takes-any-epoch",
+        "records of an epoch that the leader has not reached are appended",
+        "if header.base_offset != offset or not epoch <= header.partition_leader_epoch <= response.epoch:",
+        "if header.base_offset != offset:",
+        QUORUM_FOLDER,
+    ),
+    Mutant(
+        "quorum-takes-half-a-snapshot",
+        "a snapshot that was not written completely replaces the log",
+        "if end != size or not controls or controls[-1] != SnapshotFooter() or not last_is_control:",
+        "if not controls:",
+        ("unit/raft/test_quorum_files.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *HIGH_WATERMARK,
     *MEMBERSHIP,
@@ -854,4 +962,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *COMPACTION,
     *CONTROLLERS,
     *OFFSETS,
+    *QUORUM,
 )

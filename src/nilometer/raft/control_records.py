@@ -172,6 +172,13 @@ def directory_text(directory: uuid.UUID | None) -> str:
     return "" if directory is None else uuid_to_text(directory)
 
 
+def _kraft_voters(message: Any) -> KRaftVoters:
+    entries = tuple(map(_entry, message.voters))
+    if not len({entry.key.node_id for entry in entries}) == len(entries) > 0:
+        raise ValueError("voters without ids of their own")
+    return KRaftVoters(entries)
+
+
 def _leader_change(message: Any) -> LeaderChange:
     return LeaderChange(
         message.leader_id,
@@ -184,7 +191,7 @@ _Form: TypeAlias = tuple[Any, Callable[[Any], ControlRecord]]
 _READERS: Final[dict[ControlType, _Form]] = {
     ControlType.LEADER_CHANGE: (LeaderChangeMessage, _leader_change),
     ControlType.KRAFT_VERSION: (KRaftVersionRecord, lambda one: KRaftVersion(one.k_raft_version)),
-    ControlType.KRAFT_VOTERS: (VotersRecord, lambda one: KRaftVoters(tuple(map(_entry, one.voters)))),
+    ControlType.KRAFT_VOTERS: (VotersRecord, _kraft_voters),
     ControlType.SNAPSHOT_HEADER: (
         SnapshotHeaderRecord,
         lambda one: SnapshotHeader(one.last_contained_log_timestamp),

@@ -21,6 +21,7 @@ Invariants:
 - *nothing leaves before the election that it depends on is durable*: no event is taken before the work of the
   one before is done;
 - *a fetch acknowledges only what is flushed*, and a leader counts itself to its flushed end;
+- *what would truncate committed records ends the replica*, as each broken invariant does;
 - *a failed write or sync ends the replica* (:class:`QuorumStopped`): what the disk has then is not known, and
   a sync that is tried again may succeed without having written anything. A restart recovers it;
 - *what was committed and durable here is here after a restart*, or the replica does not start.
@@ -28,11 +29,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar, assert_never
 
 from nilometer.identifiers import Offset
-from nilometer.invariants import check
+from nilometer.invariants import InvariantBroken, check
 from nilometer.raft.control_records import (
     ControlRecord,
     KRaftVersion,
@@ -95,7 +97,8 @@ T = TypeVar("T")
 
 
 class QuorumStopped(Exception):
-    """The disk has failed: this replica neither votes nor leads any more. ``reason`` is the first failure."""
+    """The disk has failed, or the log is not what the quorum has committed: this replica neither votes nor
+    leads any more. ``reason`` is the first failure."""
 
     def __init__(self, folder: str, reason: Exception, messages: tuple[Send, ...] = ()) -> None:
         super().__init__(f"the metadata quorum's replica in {folder} has stopped: {reason}")
@@ -201,32 +204,32 @@ class DurableReplica:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
     def on_time(self) -> Turn[None]:
-        self._begin()
-        return self._turn(None, self.core.on_time(self._now()))
+        with self._event() as now:
+            return self._turn(None, self.core.on_time(now))
 
     def on_vote_request(self, request: VoteRequest) -> Turn[VoteResponse]:
-        self._begin()
-        return self._turn(*self.core.on_vote_request(request, self._now()))
+        with self._event() as now:
+            return self._turn(*self.core.on_vote_request(request, now))
 
     def on_vote_response(self, voter: VoterKey, request: VoteRequest, response: VoteResponse) -> Turn[None]:
-        self._begin()
-        return self._turn(None, self.core.on_vote_response(voter, request, response, self._now()))
+        with self._event() as now:
+            return self._turn(None, self.core.on_vote_response(voter, request, response, now))
 
     def on_begin_epoch(self, request: BeginEpochRequest) -> Turn[EpochResponse]:
-        self._begin()
-        return self._turn(*self.core.on_begin_epoch(request, self._now()))
+        with self._event() as now:
+            return self._turn(*self.core.on_begin_epoch(request, now))
 
     def on_end_epoch(self, request: EndEpochRequest) -> Turn[EpochResponse]:
-        self._begin()
-        return self._turn(*self.core.on_end_epoch(request, self._now()))
+        with self._event() as now:
+            return self._turn(*self.core.on_end_epoch(request, now))
 
     def on_epoch_response(self, response: EpochResponse) -> Turn[None]:
-        self._begin()
-        return self._turn(None, self.core.on_epoch_response(response, self._now()))
+        with self._event() as now:
+            return self._turn(None, self.core.on_epoch_response(response, now))
 
     def resign(self) -> Turn[None]:
-        self._begin()
-        return self._turn(None, self.core.resign(self._now()))
+        with self._event() as now:
+            return self._turn(None, self.core.resign(now))
 
     # ── the leader ──────────────────────────────────────────────────────────────────────────────
     def append(self, values: Sequence[bytes]) -> Offset | None:
@@ -235,25 +238,25 @@ class DurableReplica:
         They are committed once the high watermark reaches it. Raises ValueError above BATCH_BYTES_MAX, or
         without records; QuorumStopped.
         """
-        self._begin()
-        if not isinstance(self.core.role, Leading):
-            return None
-        builder, wall_ms = BatchBuilder(size_max=BATCH_BYTES_MAX), self._runtime.clock.wall_ms()
-        if not all(builder.append(wall_ms, None, value) for value in values):
-            raise ValueError(f"records of more than {BATCH_BYTES_MAX} bytes in one batch")
-        batch = builder.build(self.log_end_offset, partition_leader_epoch=self.core.epoch)
-        self._guarded(lambda: self._append(batch))
-        return self.log_end_offset
+        with self._event():
+            if not isinstance(self.core.role, Leading):
+                return None
+            builder, wall_ms = BatchBuilder(size_max=BATCH_BYTES_MAX), self._runtime.clock.wall_ms()
+            if not all(builder.append(wall_ms, None, value) for value in values):
+                raise ValueError(f"records of more than {BATCH_BYTES_MAX} bytes in one batch")
+            batch = builder.build(self.log_end_offset, partition_leader_epoch=self.core.epoch)
+            self._append(batch)
+            return self.log_end_offset
 
     def begin_read(self) -> int | None:
         """Begin a read of what is committed: see :meth:`RaftReplica.begin_read`."""
-        self._begin()
-        return self.core.begin_read()
+        with self._event():
+            return self.core.begin_read()
 
     def on_fetch(self, request: QuorumFetch) -> Turn[QuorumFetchResponse]:
         """The records are to be read with :meth:`records_for`."""
-        self._begin()
-        return self._turn(*self.core.on_fetch(request, self._now()))
+        with self._event() as now:
+            return self._turn(*self.core.on_fetch(request, now))
 
     def records_for(
         self, request: QuorumFetch, response: QuorumFetchResponse, max_bytes: int
@@ -270,8 +273,8 @@ class DurableReplica:
 
     def on_snapshot_fetch(self, request: SnapshotFetch) -> Turn[SnapshotFetchResponse]:
         """The bytes are to be read with :meth:`part_for`."""
-        self._begin()
-        return self._turn(*self.core.on_snapshot_fetch(request, self._now()))
+        with self._event() as now:
+            return self._turn(*self.core.on_snapshot_fetch(request, now))
 
     def part_for(
         self, response: SnapshotFetchResponse, max_bytes: int
@@ -290,17 +293,17 @@ class DurableReplica:
         return response.cut_at(response.position + len(part)), part
 
     def add_voter(self, entry: VoterEntry) -> ChangeRefused | Turn[None]:
-        self._begin()
-        return self._changed(self.core.add_voter(entry.key, self._now()), entry)
+        with self._event() as now:
+            return self._changed(self.core.add_voter(entry.key, now), entry)
 
     def update_voter(self, entry: VoterEntry) -> ChangeRefused | Turn[None]:
         """Write down where a voter listens now, and which versions it knows."""
-        self._begin()
-        return self._changed(self.core.update_voter(entry.key, self._now()), entry)
+        with self._event() as now:
+            return self._changed(self.core.update_voter(entry.key, now), entry)
 
     def remove_voter(self, voter: VoterKey) -> ChangeRefused | Turn[None]:
-        self._begin()
-        return self._changed(self.core.remove_voter(voter, self._now()), None)
+        with self._event() as now:
+            return self._changed(self.core.remove_voter(voter, now), None)
 
     def _changed(
         self, found: ChangeRefused | Effects, entry: VoterEntry | None
@@ -314,8 +317,8 @@ class DurableReplica:
     # ── the follower ────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> QuorumFetch | SnapshotFetch | None:
         """Return the fetch to send now: see :meth:`RaftReplica.next_fetch`."""
-        self._begin()
-        return self.core.next_fetch()
+        with self._event():
+            return self.core.next_fetch()
 
     def on_fetch_response(
         self, request: QuorumFetch, response: QuorumFetchResponse, records: Bytes = b""
@@ -324,14 +327,14 @@ class DurableReplica:
 
         Raises CorruptBatch, with nothing changed, if they are damaged or do not continue the log.
         """
-        self._begin()
-        if response.error is NONE and records:
-            end_offset, voters = self._read_fetched(request, response, records)
-            response = response._replace(end_offset=end_offset, voters=voters)
-        elif response.error is NONE:
-            response = response._replace(end_offset=request.fetch_offset, voters=())
-        effects = self.core.on_fetch_response(request, response, self._now())
-        return self._turn(None, effects, records)
+        with self._event() as now:
+            if response.error is NONE and records:
+                end_offset, voters = self._read_fetched(request, response, records)
+                response = response._replace(end_offset=end_offset, voters=voters)
+            elif response.error is NONE:
+                response = response._replace(end_offset=request.fetch_offset, voters=())
+            effects = self.core.on_fetch_response(request, response, now)
+            return self._turn(None, effects, records)
 
     def _read_fetched(
         self, request: QuorumFetch, response: QuorumFetchResponse, records: Bytes
@@ -356,20 +359,20 @@ class DurableReplica:
     def on_snapshot_response(
         self, request: SnapshotFetch, response: SnapshotFetchResponse, part: Bytes = b""
     ) -> Turn[None]:
-        self._begin()
-        response = response._replace(end_position=response.position + len(part))
-        return self._turn(None, self.core.on_snapshot_response(request, response, self._now()), part)
+        with self._event() as now:
+            response = response._replace(end_position=response.position + len(part))
+            return self._turn(None, self.core.on_snapshot_response(request, response, now), part)
 
     def on_snapshot_read(self, reading: SnapshotReading) -> Turn[None]:
         """``reading`` has run: the fetched snapshot replaces the log if it is in order and still wanted."""
-        self._begin()
-        if reading is self.reading:
-            self.reading = None
-        content = reading.content
-        if content is not None:
-            self._entries.update((entry.key, entry) for entry in content.entries)
-        snapshot = None if content is None else content.snapshot
-        return self._turn(None, self.core.on_snapshot_fetched(snapshot, self._now()))
+        with self._event() as now:
+            if reading is self.reading:
+                self.reading = None
+            content = reading.content
+            if content is not None:
+                self._entries.update((entry.key, entry) for entry in content.entries)
+            snapshot = None if content is None else content.snapshot
+            return self._turn(None, self.core.on_snapshot_fetched(snapshot, now))
 
     # ── flushes and snapshots ───────────────────────────────────────────────────────────────────
     def flush_plan(self) -> FlushPlan:
@@ -379,9 +382,9 @@ class DurableReplica:
 
     def on_flushed(self, plan: FlushPlan) -> Turn[None]:
         """If ``plan.run`` has raised, call :meth:`fail` instead."""
-        self._begin()
-        self._log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
-        return self._turn(None, self.core.on_flushed(self._log.flushed_offset, self._now()))
+        with self._event() as now:
+            self._log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
+            return self._turn(None, self.core.on_flushed(self._log.flushed_offset, now))
 
     def committed_plan(self) -> Callable[[], None] | None:
         """Return what writes down how far the log is committed and durable here, so that a loss is noticed;
@@ -429,16 +432,16 @@ class DurableReplica:
     def on_snapshot_made(self, made: SnapshotMaking) -> Turn[None]:
         """``made`` has run. The log begins at the snapshot before it from now on, so that who lags behind a
         little still gets records."""
-        self._begin()
-        self.core.on_snapshot(made.snapshot)
-        if made.id <= self._origins[-1]:  # a newer one has come from the leader meanwhile
-            return self._turn(None, [])
-        self._origins.append(made.id)
-        return self._turn(None, self.core.trim_to(self._origins[-2]))
+        with self._event():
+            self.core.on_snapshot(made.snapshot)
+            if made.id <= self._origins[-1]:  # a newer one has come from the leader meanwhile
+                return self._turn(None, [])
+            self._origins.append(made.id)
+            return self._turn(None, self.core.trim_to(self._origins[-2]))
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def fail(self, error: Exception) -> QuorumStopped:
-        """End the replica: the disk has failed, also in work that was offloaded. Every event raises what this
+        """End the replica: the disk has failed, in work that was offloaded. Every event raises what this
         returns from now on; its messages are to be sent once."""
         messages: tuple[Send, ...] = ()
         if self.failure is None:
@@ -447,10 +450,15 @@ class DurableReplica:
             messages = tuple(effect for effect in effects if isinstance(effect, Send))
         return QuorumStopped(self.folder, self.failure, messages)
 
-    def _begin(self) -> None:
-        """Begin an event."""
+    @contextlib.contextmanager
+    def _event(self) -> Generator[Moment]:
+        """An event; a failure of the disk or a broken invariant ends the replica."""
         self._check_running()
         check(self._unstored is None, "an election is durable before the next event", self._unstored)
+        try:
+            yield self._now()
+        except (OSError, LogFenced, InvariantBroken) as error:
+            raise self.fail(error) from error
 
     def _check_running(self) -> None:
         if self.failure is not None:
@@ -459,7 +467,8 @@ class DurableReplica:
     def _turn(self, response: T, effects: Effects, content: Bytes = b"") -> Turn[T]:
         messages: list[Send] = []
         files: list[str] = []
-        self._guarded(lambda: [self._execute(effect, content, messages, files) for effect in effects])
+        for effect in effects:
+            self._execute(effect, content, messages, files)
         return Turn(
             response,
             tuple(messages),
@@ -468,12 +477,6 @@ class DurableReplica:
             any(isinstance(effect, PublishHighWatermark) for effect in effects),
             tuple(files),
         )
-
-    def _guarded(self, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except (OSError, LogFenced) as error:
-            raise self.fail(error) from error
 
     def _store(self) -> None:
         election = self._unstored

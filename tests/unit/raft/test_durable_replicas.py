@@ -23,6 +23,7 @@ from nilometer.raft.exchange import (
     EndEpochRequest,
     EpochResponse,
     QuorumFetch,
+    QuorumFetchResponse,
     SnapshotFetch,
     VoteRequest,
 )
@@ -32,6 +33,7 @@ from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder, 
 from nilometer.raft.snapshot_files import SnapshotMaking
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey
+from nilometer.replication.epochs import EpochEnd
 from nilometer.runtime.runtime import Runtime, SeededEntropy
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.flushing import FlushPlan
@@ -97,6 +99,7 @@ class Node:
             self.applied = snapshot.id.end_offset
         while self.applied < replica.high_watermark:
             part = replica.read_committed(self.applied, 10_000)
+            assert part.next_offset > self.applied, "what is committed is in the log"
             for position, header in batches(part.records):
                 if not header.is_control:
                     for record in decode_records(part.records, position, header):
@@ -386,7 +389,7 @@ def test_what_is_planted_is_found(
     owner: type, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, fault)
-    with pytest.raises((AssertionError, QuorumDamaged, KafkaError, CorruptCheckpoint)):
+    with pytest.raises((AssertionError, QuorumDamaged, QuorumStopped, KafkaError, CorruptCheckpoint)):
         for seed in range(40):
             play(seed, 700)
 
@@ -579,6 +582,20 @@ def test_records_that_do_not_continue_the_log_are_refused() -> None:
     assert follower.replica.log_end_offset == 3
     assert follower.replica.core.voters.latest.voters == (key_of(1),), "the log has named them"
     assert follower.replica.entry_of(key_of(1)) == entry_of(1)
+
+
+def test_a_leader_that_would_truncate_what_is_committed_ends_the_replica() -> None:
+    _, _, replica = alone()
+    turn = replica.on_begin_epoch(BeginEpochRequest(2, 9))
+    assert turn.work is not None
+    turn.work()
+    fetch = replica.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    diverging = QuorumFetchResponse(NONE, 2, 9, diverging=EpochEnd(0, 0))
+    with pytest.raises(QuorumStopped, match="never truncated"):
+        replica.on_fetch_response(fetch, diverging)
+    with pytest.raises(QuorumStopped):
+        replica.on_vote_request(VoteRequest(3, key_of(2), key_of(1), 9, 99, pre_vote=False))
 
 
 def test_a_voter_is_added_with_where_it_listens_and_removed() -> None:

@@ -72,6 +72,14 @@ def test_a_control_record_that_cannot_be_read_is_a_corrupt_batch() -> None:
         read_control_batch(bytes(damaged), position, header)
 
 
+@pytest.mark.parametrize("entries", [(), (ENTRY, ENTRY)])
+def test_voters_without_ids_of_their_own_are_a_corrupt_batch(entries: tuple[VoterEntry, ...]) -> None:
+    batch = control_batch([KRaftVoters(entries)], 0, 1, 1_000)
+    [(position, header)] = batches(batch)
+    with pytest.raises(CorruptBatch, match="ids of their own"):
+        read_control_batch(batch, position, header)
+
+
 # ── quorum-state and meta.properties ────────────────────────────────────────────────────────────
 def test_an_election_is_stored_as_kafkas_quorum_state() -> None:
     disk = MemoryDisk(1)
