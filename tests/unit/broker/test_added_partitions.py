@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: thousands of partitions of one transaction are checked and answered in several turns."""
+"""AddPartitionsToTxn: thousands of partitions of one transaction are added in several turns."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ async def test_a_transaction_without_partitions_is_complete_at_once() -> None:
 @pytest.mark.parametrize("leader", [ME, OTHER])
 @on_a_loop
 async def test_the_markers_of_thousands_of_partitions_are_written_in_several_turns(leader: int) -> None:
-    """No turn walks all of them: neither to distribute them, nor to append them, nor when it hears of them."""
+    """No turn walks all of them: neither to distribute them, nor to append them, nor after the responses."""
     count = 3 * ELEMENTS_MAX
     cluster = Cluster(**{f"p{number}": leader for number in range(count)})
     on_answer, walked, heard = cluster.sender._on_answer, [0], [0]

@@ -147,7 +147,7 @@ class _Checked(NamedTuple):
     transactional_id: str
     partitions: Sequence[TopicPartition]
     refused: Errors | None
-    """The errors of all partitions if some of them are wrong: none is added, and the coordinator not asked."""
+    """The errors of all partitions if some are wrong: none is added, and the coordinator is not asked."""
     asked: AddPartitions | VerifyPartitions
 
 
