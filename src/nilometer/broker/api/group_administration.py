@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.group_access import ask_groups
+from nilometer.broker.api.group_access import ask_groups, ask_groups_in_turns
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.replies import Reply
@@ -155,14 +155,15 @@ DESCRIBE = ApiSpec(
 
 
 def handle_delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return spawn(services, _delete(services, request), "DeleteGroups")
+
+
+async def _delete(services: Services, request: Request) -> Reply:
+    """Delete each group slice by slice: all its offsets are removed at once."""
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
-    return ask_groups(
-        services,
-        request,
-        Operation.DELETE,
-        [(group, DeleteGroups((group,))) for group in groups],
-        lambda replies: _respond_delete(services, request, replies),
-    )
+    asked = [(group, DeleteGroups((group,))) for group in groups]
+    replies = await ask_groups_in_turns(services, request, Operation.DELETE, asked)
+    return _respond_delete(services, request, replies)
 
 
 def _respond_delete(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
