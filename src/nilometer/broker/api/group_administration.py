@@ -14,7 +14,7 @@ from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.group_access import ask_groups, ask_groups_in_turns
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
-from nilometer.broker.replies import Reply
+from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
@@ -193,16 +193,27 @@ DELETE = ApiSpec(
 # cause.
 
 
+REBALANCES_MAX = 10_000
+"""Groups that a request may name, as elements of a request of Kafka's that is not divided."""
+
+
 def handle_describe_rebalances(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if not access_of(services, request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         groups = request.body.groups
         refused = (wire.RebalanceState(group_id=group, error_code=denied) for group in groups)
         return request.respond(groups=tuple(refused))
-    return services.groups.ask(
-        [(group, DescribeGroups((group,))) for group in request.body.groups],
-        lambda replies: _respond_describe_rebalances(request, replies),
-    )
+    if len(request.body.groups) > REBALANCES_MAX:
+        raise CloseConnection(f"more than {REBALANCES_MAX} groups in one request")
+    return spawn(services, _describe_rebalances(services, request), "DescribeRebalances")
+
+
+async def _describe_rebalances(services: Services, request: Request) -> Reply:
+    work = LongWork(services.turns)
+    asked = [(group, DescribeGroups((group,))) for group in request.body.groups]
+    replies = await services.groups.ask_in_turns(asked, work)
+    await work.step(1)
+    return _respond_describe_rebalances(request, replies)
 
 
 def _respond_describe_rebalances(request: Request, replies: Sequence[GroupReply]) -> Reply:
