@@ -146,7 +146,14 @@ DESCRIBE = ApiSpec(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     handle=handle_describe,
-    divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
+    divisions=(
+        Division(
+            ("groups",),
+            ("groups",),
+            repeated=Repeated.AT_MOST_TWICE,
+            elements_max=1,  # a group may have thousands of members
+        ),
+    ),
     rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
 )
 
