@@ -11,10 +11,10 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.console.reading.record_reader import (
     MATCHED_BYTES_MAX,
     MATCHING_MAX,
+    OutOfTime,
     RecordQuery,
     RecordSlots,
     Selection,
-    _OutOfTime,
 )
 from nilometer.console.views.json_filter import json_filter
 from nilometer.console.views.records import HEADERS_KEPT, WHOLE_BYTES, kept, record_views
@@ -54,7 +54,7 @@ async def test_no_value_is_looked_at_after_the_time_of_the_search() -> None:
             return super().selects(record)
 
     selection = Selection(Slow("t", None, value=QUERY.value), clock, RecordSlots(), DEADLINE_MS)
-    with pytest.raises(_OutOfTime):
+    with pytest.raises(OutOfTime):
         await selection.select([record(b"{}")] * 1_000)
     assert clock.us == 12_000_000
 

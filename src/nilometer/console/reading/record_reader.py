@@ -143,7 +143,7 @@ class RecordSlots:
             self._tails -= 1
 
 
-class _OutOfTime(Exception):
+class OutOfTime(Exception):
     """The time of a search is over, and records that were read have not been looked at."""
 
 
@@ -156,7 +156,7 @@ class Selection:
         self._is_over = False
 
     async def select(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Return what is kept of the records that are searched for. Raises _OutOfTime."""
+        """Return what is kept of the records that are searched for. Raises OutOfTime."""
         if self._query.value is None:
             return [kept(record) for record in records if self._query.selects(record)]
         async with self._slots.matching:
@@ -166,7 +166,7 @@ class Selection:
                 self._is_over = True
                 raise
         if found is None:
-            raise _OutOfTime
+            raise OutOfTime
         return found
 
     def _matching(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord] | None:
@@ -334,7 +334,7 @@ class RecordReader:
         found = _newest_found(Backwards([], 0, ends, is_done=True), logs, query)
         select = Selection(query, self._clock, self._slots, deadline_ms).select
         reading = read_backwards(consumer, logs, ends, query.count, select, searches=query.searches)
-        with suppress(_OutOfTime):
+        with suppress(OutOfTime):
             async with aclosing(reading) as rounds:
                 async for so_far in rounds:
                     found = _newest_found(so_far, logs, query)
@@ -369,7 +369,7 @@ class RecordReader:
             ]
             try:
                 matching += await selection.select(below_end)
-            except _OutOfTime:
+            except OutOfTime:
                 stopped_at = polled[0].offset
                 break
             await asyncio.sleep(0)  # a poll that has records does not wait, and decompresses a batch
