@@ -299,7 +299,7 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out)
     producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
-    markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections)
+    markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections, given.turns)
     transactions = TransactionCoordinator(
         config, runtime, tasks, metadata, replicas, topics, producer_ids, markers
     )

@@ -123,7 +123,8 @@ def _decoded(data: bytes | memoryview, decoder: msgspec.json.Decoder[T], what: s
 
 def record_bytes(records: Iterable[Record]) -> int:
     """Return how many bytes ``records`` take in an entry."""
-    return sum(len(_encoder.encode(record)) + 1 for record in records)
+    listed = tuple(records)
+    return len(_encoder.encode(listed)) - 1 if listed else 0  # each is followed by a comma or the bracket
 
 
 def fits_one_entry(unit: Sequence[Record]) -> bool:

@@ -349,10 +349,15 @@ class ClusterImage:
         topic = self._topic_of(record.topic_id, record)
         if record.partition != len(topic.partitions):
             raise InvariantBroken(f"{record} although the next partition is {len(topic.partitions)}")
-        state = partition_of(record)
+        key, state = TopicIdPartition(topic.id, record.partition), partition_of(record)
         topic.partitions.append(state)
-        self._undo.append(topic.partitions.pop)
-        self._note_partition(TopicIdPartition(topic.id, record.partition), None, state, delta)
+        self._index.add(key, state)
+        self._undo.append(lambda: self._take_partition(topic, key, state))
+        delta.note_partition(key, None, state)
+
+    def _take_partition(self, topic: Topic, key: TopicIdPartition, state: PartitionState) -> None:
+        topic.partitions.pop()
+        self._index.update(key, state, None)
 
     def _change_partition(self, record: PartitionChanged, delta: ImageDelta) -> None:
         topic = self._topic_of(record.topic_id, record)

@@ -321,6 +321,16 @@ class ReplicaIndex:
     def reassigning(self) -> list[TopicIdPartition]:
         return list(self._reassigning)
 
+    def add(self, key: TopicIdPartition, state: PartitionState) -> None:
+        """As :meth:`update` of a partition that was not there: thousands are created at once."""
+        self.partitions_count += 1
+        for broker in state.replicas:
+            self._hosted.setdefault(broker, {})[key] = None
+        if not state.has_leader:
+            self._leaderless[key] = None
+        if state.is_reassigning:
+            self._reassigning[key] = None
+
     def update(
         self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState | None
     ) -> None:

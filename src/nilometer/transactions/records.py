@@ -5,8 +5,6 @@ Their binary format is Kafka's: TransactionLogKey 0, TransactionLogValue 0 and 1
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import msgspec
 
 from nilometer.storage.names import TopicPartition
@@ -62,8 +60,8 @@ def encode_value(transaction: Transaction, version: int = VALUE_VERSION) -> byte
 
 
 def _by_topic(transaction: Transaction) -> list[tuple[str, list[int]]]:
-    topics = groupby(transaction.ordered_partitions, lambda each: each.topic)
-    return [(topic, [each.partition for each in group]) for topic, group in topics]
+    topics = transaction.by_topic.items()
+    return [(topic, [each.partition for each in partitions]) for topic, partitions in topics]
 
 
 def _tags(transaction: Transaction) -> list[tuple[int, bytes]]:

@@ -4,7 +4,10 @@ follow each other.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import IntEnum
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -69,6 +72,7 @@ _AFTER: dict[TransactionState, frozenset[TransactionState]] = {
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 INT16_MAX = 2**15 - 1
+_NUMBER = attrgetter("partition")
 EPOCH_MAX = INT16_MAX - 1
 """The highest epoch that a producer gets; the one above is left to fence it."""
 
@@ -110,8 +114,18 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.version >= EPOCH_BUMP_VERSION
 
     @property
+    def by_topic(self) -> dict[str, list[TopicPartition]]:
+        """The partitions of each topic, both in order; to sort each topic's by number takes far less time."""
+        found = defaultdict[str, list[TopicPartition]](list)
+        for each in self.partitions:
+            found[each.topic].append(each)
+        for partitions in found.values():
+            partitions.sort(key=_NUMBER)
+        return {topic: found[topic] for topic in sorted(found)}
+
+    @property
     def ordered_partitions(self) -> tuple[TopicPartition, ...]:
-        return tuple(sorted(self.partitions, key=lambda each: (each.topic, each.partition)))
+        return tuple(chain.from_iterable(self.by_topic.values()))
 
     def is_timed_out(self, wall_ms: int, known_open_ms: int) -> bool:
         """Whether the transaction is older than its time-out, by the wall clock or by ``known_open_ms``.

@@ -42,8 +42,9 @@ Pieces = list[Any]
 Write = Callable[[Pieces, Any], None]
 """``write(pieces, value)`` appends the encoding of ``value`` to ``pieces``."""
 
-PIECES_MAX = 2048
-"""About how many pieces one slice of a message has: those of some hundred elements, in a millisecond."""
+PIECES_MAX = 1024
+"""About how many pieces one slice of a message has: those of some hundred elements, or of a thousand small
+ones that are made meanwhile, in a millisecond or two."""
 SLICE_BYTES = 256 * 1024
 FEW = 16
 """Arrays of so many elements are not divided."""

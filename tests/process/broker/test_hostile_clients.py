@@ -19,10 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.api.dispatcher import WHOLE_BYTES_MAX
+from nilometer.broker.api.group_administration import REBALANCES_MAX
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.coordinators.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.log_output import LINES_PER_SECOND
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
 from nilometer.wire.records import BatchBuilder
@@ -151,6 +153,28 @@ def test_a_frame_above_the_limit_is_refused_unread(broker: NilometerBroker, size
         peer.socket.sendall(struct.pack(">i", size))
         assert peer.is_ended()
     eventually(lambda: "socket.request.max.bytes is 104857600" in broker.output, "the reason is logged")
+
+
+@pytest.mark.parametrize("key", list(NilometerApiKey), ids=lambda key: key.name.lower())
+def test_a_large_request_of_an_own_api_is_refused_undecoded(
+    broker: NilometerBroker, key: NilometerApiKey
+) -> None:
+    """They are decoded at once, and before anyone looks who sends them: three million names took 0.2 s."""
+    frame = struct.pack(">hhih", key, 0, 1, -1) + bytes(WHOLE_BYTES_MAX)
+    with WirePeer(broker.bootstrap) as peer:
+        peer.tell_bytes(frame)
+        assert peer.is_ended()
+    eventually(lambda: f"{key.name} of {len(frame)} bytes" in broker.output, "the reason is logged")
+
+
+def test_a_request_names_a_bounded_number_of_groups(broker: NilometerBroker) -> None:
+    groups = tuple(f"g{number}" for number in range(REBALANCES_MAX))
+    key = NilometerApiKey.DESCRIBE_REBALANCES
+    with WirePeer(broker.bootstrap) as peer:
+        described = peer.ask(key, 0, groups=groups).groups
+        assert [one.group_id for one in described] == list(groups)
+        peer.tell(key, 0, groups=(*groups, "another"))
+        assert peer.is_ended()
 
 
 def test_what_came_before_a_frame_above_the_limit_is_answered(broker: NilometerBroker) -> None:

@@ -29,6 +29,8 @@ WRITTEN = "written"
 """A topic that transactions write to, and groups commit offsets of."""
 WRITTEN_PARTITIONS = 1_500
 TRANSACTIONS = 60
+DELETED_GROUPS = 40
+"""In one turn they would take 0.4 s."""
 MEMBERS = 600
 SEGMENTS = 8_000
 IN_FLIGHT = 50
@@ -168,6 +170,50 @@ def test_transactions_of_many_partitions_time_out_in_short_turns(
         return len(answer.transaction_states)
 
     eventually(lambda: aborted() == TRANSACTIONS, "all are aborted", TIMEOUT_S)
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def commit(peer: WirePeer, group: str, topic: str) -> None:
+    """Commit an offset of each partition."""
+    key = ApiKey.OFFSET_COMMIT
+    partitions = tuple(
+        make(
+            key,
+            7,
+            "OffsetCommitRequestPartition",
+            partition_index=index,
+            committed_offset=1,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        for index in range(WRITTEN_PARTITIONS)
+    )
+    asked = make(key, 7, "OffsetCommitRequestTopic", name=topic, partitions=partitions)
+    no_member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    answer = peer.ask(key, 7, group_id=group, **no_member, topics=(asked,))
+    assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.none}
+
+
+def test_groups_with_many_offsets_are_deleted_in_short_turns(
+    broker: NilometerBroker, peer: WirePeer, written: str
+) -> None:
+    """A request of 300 bytes removes all offsets of each group at once."""
+    groups = tuple(f"deleted-{number}" for number in range(DELETED_GROUPS))
+    for group in groups:
+        commit(peer, group, written)
+    asked = tuple(
+        make(ApiKey.OFFSET_FETCH, 8, "OffsetFetchRequestGroup", group_id=group, topics=None)
+        for group in groups
+    )
+    fetched = peer.ask(ApiKey.OFFSET_FETCH, 8, groups=asked, require_stable=False).groups
+    assert [one.group_id for one in fetched] == list(groups)
+    assert {len(one.topics[0].partitions) for one in fetched} == {WRITTEN_PARTITIONS}
+    deleted = peer.ask(ApiKey.DELETE_GROUPS, 2, groups_names=(*groups, "absent")).results
+    assert [one.group_id for one in deleted] == [*groups, "absent"]
+    errors = [one.error_code for one in deleted]
+    assert errors == [*[ErrorCode.none] * DELETED_GROUPS, ErrorCode.group_id_not_found]
+    fetched = peer.ask(ApiKey.OFFSET_FETCH, 8, groups=asked, require_stable=False).groups
+    assert {len(one.topics) for one in fetched} == {0}
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
 
 

@@ -15,6 +15,7 @@ from nilometer.broker.coordinators.markers import Marker, MarkerSender, write_ma
 from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.replicas.delayed_requests import ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
@@ -28,6 +29,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import ApiKey, api
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
+from support.step_clock import StepClock
 
 ME, OTHER, NO_LEADER = 1, 2, -1
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -79,6 +81,7 @@ class Cluster:
         self.requests: list[Any] = []
         self.markers: list[Marker] = []
         image = SimpleNamespace(topic=lambda _name: SimpleNamespace(partition=self._partition))
+        self.turns = Turns(StepClock())
         self.sender = MarkerSender(
             ME,
             cast(Any, SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 7))),
@@ -86,6 +89,7 @@ class Cluster:
             cast(Any, SimpleNamespace(image=image)),
             cast(Any, SimpleNamespace(begin=self._begin)),
             cast(Any, SimpleNamespace(to=self._connect)),
+            self.turns,
         )
         self.shell = Shell()
 
@@ -242,6 +246,34 @@ async def test_a_transaction_without_partitions_is_complete_at_once() -> None:
     cluster = Cluster()
     cluster.send()
     assert cluster.is_completed
+
+
+@pytest.mark.parametrize("leader", [ME, OTHER])
+@on_a_loop
+async def test_the_markers_of_thousands_of_partitions_are_written_in_several_turns(leader: int) -> None:
+    """No turn walks all of them: neither to distribute them, nor to append them, nor after the responses."""
+    count = 3 * ELEMENTS_MAX
+    cluster = Cluster(**{f"p{number}": leader for number in range(count)})
+    on_answer, walked, heard = cluster.sender._on_answer, [0], [0]
+
+    def hear(*answer: Any) -> None:
+        heard[0] += 1
+        on_answer(*answer)
+
+    async def note_turns() -> None:
+        while not cluster.is_completed:
+            before = cluster.looked_up + len(cluster.markers) + heard[0]
+            await asyncio.sleep(0)
+            walked.append(cluster.looked_up + len(cluster.markers) + heard[0] - before)
+
+    cluster.sender._on_answer = hear  # type: ignore[method-assign]
+
+    noting = asyncio.ensure_future(note_turns())
+    cluster.send(*(TopicPartition("t", number) for number in range(count)))
+    await until(lambda: cluster.is_completed)
+    await noting
+    assert len(cluster.asked) == count
+    assert max(walked) <= 2 * ELEMENTS_MAX, "two tasks have one slice each"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from nilometer.client.consumer import tail
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
-from nilometer.client.consumer.tail import Backwards, LogRange, newest, read_backwards
+from nilometer.client.consumer.tail import Backwards, LogRange, Select, newest, read_backwards
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 TOPIC = "t"
@@ -37,7 +38,7 @@ class MemoryConsumer:
     async def position(self, partition: TopicPartition) -> int:
         return self.positions[partition]
 
-    async def poll(self, timeout_ms: int) -> list[ConsumerRecord]:
+    async def poll(self, timeout_ms: int, max_bytes: int) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
         for one, records in self.logs.items():
             if one not in self.paused:
@@ -62,6 +63,13 @@ def logs_of(chance: random.Random, partitions: int) -> dict[TopicPartition, list
     return logs
 
 
+def of_each(modulus: int) -> Select:
+    async def select(records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        return [each for each in records if each.timestamp % modulus == 0]
+
+    return select
+
+
 async def pages(
     consumer: MemoryConsumer, count: int, modulus: int, rounds_max: int = 10**6
 ) -> list[list[ConsumerRecord]]:
@@ -71,9 +79,7 @@ async def pages(
     found: list[list[ConsumerRecord]] = []
     while any(ends.values()):
         page = Backwards([], 0, {}, is_done=True)
-        reading = read_backwards(
-            cast(Consumer, consumer), logs, ends, count, lambda each: each.timestamp % modulus == 0
-        )
+        reading = read_backwards(cast(Consumer, consumer), logs, ends, count, of_each(modulus))
         rounds = 0
         async for page in reading:  # noqa: B007  the last one is used
             rounds += 1
@@ -119,9 +125,7 @@ async def test_the_first_page_has_the_newest_and_reads_no_more_than_that_takes()
     ranges = {one: LogRange(0, len(records), len(records)) for one, records in logs.items()}
     ends = {one: log.end for one, log in ranges.items()}
     found = Backwards([], 0, {}, is_done=False)
-    async for found in read_backwards(
-        cast(Consumer, consumer), ranges, ends, 5, lambda r: r.timestamp % 100 == 0
-    ):
+    async for found in read_backwards(cast(Consumer, consumer), ranges, ends, 5, of_each(100)):
         assert found.read <= consumer.read
     assert [each.timestamp for each in found.records] == [29_500, 29_600, 29_700, 29_800, 29_900]
     assert consumer.read < 3_000

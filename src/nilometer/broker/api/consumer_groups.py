@@ -184,7 +184,7 @@ def _member(request: Request, member: DescribedConsumerGroupMember) -> Message:
 
 
 def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) -> Message:
-    parts = tuple(request.make("TopicPartitions", **asdict(topic)) for topic in topics)
+    parts = LazySequence(lambda topic: request.make("TopicPartitions", **asdict(topic)), topics)
     return request.make("Assignment", topic_partitions=parts)
 
 
@@ -192,7 +192,7 @@ DESCRIBE = ApiSpec(
     key=ApiKey.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
     handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

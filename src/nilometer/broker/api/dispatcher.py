@@ -29,6 +29,9 @@ from nilometer.wire.errors import MalformedMessage
 logger = logging.getLogger("nilometer.broker.api")
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+WHOLE_BYTES_MAX = 1024 * 1024
+"""Of a client's request that is decoded at once, as those of Nilometer's own APIs are; of a smaller one that
+takes some milliseconds."""
 
 
 class RequestDispatcher:
@@ -104,6 +107,10 @@ class RequestDispatcher:
                     reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us, slices)
                     return self._watched(spec, header, reply, connection.context, began_us)
             else:
+                if len(frame) > WHOLE_BYTES_MAX and not connection.context.is_broker:  # type: ignore[arg-type]
+                    raise CloseConnection(
+                        f"{spec.key.name} of {len(frame)} bytes (at most {WHOLE_BYTES_MAX})"  # type: ignore[arg-type]
+                    )
                 header, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None

@@ -12,6 +12,7 @@ from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -72,6 +73,19 @@ def ask_groups(
 
     allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
     return services.groups.ask(allowed, respond_to_all) if allowed else respond_to_all(())
+
+
+async def ask_groups_in_turns(
+    services: Services, request: Request, operation: Operation, asked: Sequence[tuple[str, GroupRequest]]
+) -> list[GroupReply]:
+    """Return the replies as :func:`ask_groups` passes them on, where each group may take long."""
+    access = access_of(services, request)
+    may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+    allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
+    of_allowed = iter(await services.groups.ask_in_turns(allowed, LongWork(services.turns)))
+    return [
+        next(of_allowed) if may_this else _refusal(one) for may_this, (_, one) in zip(may, asked, strict=True)
+    ]
 
 
 def _refusal(asked: GroupRequest) -> GroupReply:

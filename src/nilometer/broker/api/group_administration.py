@@ -11,10 +11,10 @@ from functools import partial
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.group_access import ask_groups
+from nilometer.broker.api.group_access import ask_groups, ask_groups_in_turns
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
-from nilometer.broker.replies import Reply
+from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
@@ -146,7 +146,14 @@ DESCRIBE = ApiSpec(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     handle=handle_describe,
-    divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    divisions=(
+        Division(
+            ("groups",),
+            ("groups",),
+            repeated=Repeated.AT_MOST_TWICE,
+            elements_max=1,  # a group may have thousands of members
+        ),
+    ),
     rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
 )
 
@@ -155,14 +162,15 @@ DESCRIBE = ApiSpec(
 
 
 def handle_delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return spawn(services, _delete(services, request), "DeleteGroups")
+
+
+async def _delete(services: Services, request: Request) -> Reply:
+    """Delete each group slice by slice: all its offsets are removed at once."""
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
-    return ask_groups(
-        services,
-        request,
-        Operation.DELETE,
-        [(group, DeleteGroups((group,))) for group in groups],
-        lambda replies: _respond_delete(services, request, replies),
-    )
+    asked = [(group, DeleteGroups((group,))) for group in groups]
+    replies = await ask_groups_in_turns(services, request, Operation.DELETE, asked)
+    return _respond_delete(services, request, replies)
 
 
 def _respond_delete(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
@@ -192,16 +200,27 @@ DELETE = ApiSpec(
 # cause.
 
 
+REBALANCES_MAX = 10_000
+"""Groups that a request may name, as elements of a request of Kafka's that is not divided."""
+
+
 def handle_describe_rebalances(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if not access_of(services, request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         groups = request.body.groups
         refused = (wire.RebalanceState(group_id=group, error_code=denied) for group in groups)
         return request.respond(groups=tuple(refused))
-    return services.groups.ask(
-        [(group, DescribeGroups((group,))) for group in request.body.groups],
-        lambda replies: _respond_describe_rebalances(request, replies),
-    )
+    if len(request.body.groups) > REBALANCES_MAX:
+        raise CloseConnection(f"more than {REBALANCES_MAX} groups in one request")
+    return spawn(services, _describe_rebalances(services, request), "DescribeRebalances")
+
+
+async def _describe_rebalances(services: Services, request: Request) -> Reply:
+    work = LongWork(services.turns)
+    asked = [(group, DescribeGroups((group,))) for group in request.body.groups]
+    replies = await services.groups.ask_in_turns(asked, work)
+    await work.step(1)
+    return _respond_describe_rebalances(request, replies)
 
 
 def _respond_describe_rebalances(request: Request, replies: Sequence[GroupReply]) -> Reply:

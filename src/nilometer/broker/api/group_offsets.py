@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.group_access import ask_group, ask_groups
+from nilometer.broker.api.group_access import ask_group, ask_groups, ask_groups_in_turns
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.coordinators.shells import coordinator_error
@@ -387,6 +387,8 @@ def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio
     body = request.body
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
     asked = [_asked(services, request, group) for group in groups]
+    if len(asked) > 1 and any(one.fetch.topics is None for one in asked):
+        return spawn(services, _all_offsets(services, request, asked), "OffsetFetch")
     return ask_groups(
         services,
         request,
@@ -394,6 +396,14 @@ def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio
         [(one.fetch.group_id, one.fetch) for one in asked],
         lambda replies: _respond_offset_fetch(services, request, asked, replies),
     )
+
+
+async def _all_offsets(services: Services, request: Request, asked: Sequence[_Asked]) -> Reply:
+    """Respond with all offsets of several groups, slice by slice."""
+    of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
+    replies = await ask_groups_in_turns(services, request, Operation.DESCRIBE, of_groups)
+    await services.turns.wait_next()
+    return _respond_offset_fetch(services, request, asked, replies)
 
 
 def _asked(services: Services, request: Request, group: Message) -> _Asked:

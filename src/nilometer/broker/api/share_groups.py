@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import access_of
@@ -65,9 +66,12 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
 def _respond_heartbeat(request: Request, reply: ShareGroupHeartbeatReply) -> Reply:
     assignment = None
     if reply.assignment is not None:
-        parts = tuple(request.make("TopicPartitions", **asdict(each)) for each in reply.assignment)
-        assignment = request.make("Assignment", topic_partitions=parts)
+        assignment = request.make("Assignment", topic_partitions=_topics(request, reply.assignment))
     return request.respond(**(asdict(reply) | {"assignment": assignment}))
+
+
+def _topics(request: Request, topics: Sequence[msgspec.Struct]) -> Sequence[Message]:
+    return LazySequence(lambda each: request.make("TopicPartitions", **asdict(each)), topics)
 
 
 HEARTBEAT = ApiSpec(
@@ -131,8 +135,7 @@ def _group(services: Services, request: Request, group: DescribedShareGroup) -> 
 
 
 def _member(request: Request, member: DescribedShareGroupMember) -> Message:
-    parts = tuple(request.make("TopicPartitions", **asdict(topic)) for topic in member.assignment)
-    assignment = request.make("Assignment", topic_partitions=parts)
+    assignment = request.make("Assignment", topic_partitions=_topics(request, member.assignment))
     return request.make("Member", **(asdict(member) | {"assignment": assignment}))
 
 
@@ -140,7 +143,7 @@ DESCRIBE = ApiSpec(
     key=ApiKey.SHARE_GROUP_DESCRIBE,
     versions=(1, 1),
     handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -337,7 +337,7 @@ DESCRIBE = ApiSpec(
     key=ApiKey.STREAMS_GROUP_DESCRIBE,
     versions=(0, 1),
     handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -37,6 +38,7 @@ from nilometer.identifiers import topic_id_of, uuid_from_text
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
@@ -88,7 +90,8 @@ def _new_topic_create(topic: Message) -> NewTopic:
 
 def _respond_create(services: Services, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
     by_name = {topic.name: topic for topic in created}  # a topic named twice is rejected, with one result
-    return request.respond(topics=tuple(_result(services, request, topic) for topic in by_name.values()))
+    results = LazySequence(partial(_result, services, request), list(by_name.values()))
+    return request.respond(topics=results)
 
 
 def _refuse_create(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

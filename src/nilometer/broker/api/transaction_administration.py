@@ -169,7 +169,14 @@ DESCRIBE = ApiSpec(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     handle=handle_describe,
-    divisions=(Division(("transactional_ids",), ("transaction_states",), repeated=Repeated.AT_MOST_TWICE),),
+    divisions=(
+        Division(
+            ("transactional_ids",),
+            ("transaction_states",),
+            repeated=Repeated.AT_MOST_TWICE,
+            elements_max=1,  # a transaction may have thousands of partitions
+        ),
+    ),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import asdict
 
@@ -12,10 +15,12 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
 from nilometer.storage.names import TopicPartition
+from nilometer.storage.record_validation import run_at_once
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -25,12 +30,12 @@ from nilometer.transactions.requests import (
     InitProducerId,
     InitProducerIdReply,
     TransactionReply,
-    TransactionRequest,
     VerifyPartitions,
     VerifyPartitionsReply,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 
@@ -123,90 +128,146 @@ INIT_PRODUCER_ID = ApiSpec(
 FIRST_OF_BROKERS = 4
 _WRITE = Operation.WRITE
 ADD_PARTITIONS_FIRST_WITH_PRODUCER_FENCED = 2
+FEW_PARTITIONS = 256
+"""A request with more is handled in several turns: in one, each takes some 4 us."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
 
 
+class _Named(NamedTuple):
+    """What a request says about one transaction."""
+
+    transactional_id: str
+    topics: Sequence[Message]
+    ask: Callable[[Sequence[TopicPartition]], AddPartitions | VerifyPartitions]
+    """Makes the request to the coordinator."""
+
+
+class _Checked(NamedTuple):
+    transactional_id: str
+    partitions: Sequence[TopicPartition]
+    refused: Errors | None
+    """The errors of all partitions if some are wrong: none is added, and the coordinator is not asked."""
+    asked: AddPartitions | VerifyPartitions
+
+
 def handle_add_partitions(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if request.version >= FIRST_OF_BROKERS:
-        return _handle_many(services, request)
-    body = request.body
-    partitions = _partitions(body.v3_and_below_topics)
-    access = access_of(services, request)
-    if not access.allows(_WRITE, ResourceType.TRANSACTIONAL_ID, body.v3_and_below_transactional_id):
-        denied = ErrorCode.transactional_id_authorization_failed
-        return _respond_one(request, dict.fromkeys(partitions, denied))
-    wrong = {**_unknown(services, partitions), **_denied(access, partitions)}
-    if wrong:
-        return _respond_one(request, _not_attempted(partitions, wrong))
-    asked = AddPartitions(
-        transactional_id=body.v3_and_below_transactional_id,
-        producer_id=body.v3_and_below_producer_id,
-        producer_epoch=body.v3_and_below_producer_epoch,
-        partitions=frozenset(partitions),
-    )
+    access, denied = access_of(services, request), ErrorCode.none
+    if request.version < FIRST_OF_BROKERS:
+        named = [_named_by_client(request.body)]
+        if not access.allows(_WRITE, ResourceType.TRANSACTIONAL_ID, named[0].transactional_id):
+            denied = ErrorCode.transactional_id_authorization_failed
+    elif not access.on_cluster(Operation.CLUSTER_ACTION):
+        return request.respond(error_code=ErrorCode.cluster_authorization_failed, results_by_transaction=())
+    else:
+        named = [_named_by_broker(each) for each in request.body.transactions]
+    checks = [_check(services, request, each, access, denied) for each in named]
+    if sum(len(topic.partitions) for each in named for topic in each.topics) > FEW_PARTITIONS:
+        return spawn(services, _add_many(services, request, checks), "AddPartitionsToTxn")
+    checked = [run_at_once(each) for each in checks]
     return services.transactions.ask(
-        [(asked.transactional_id, asked)],
-        lambda replies: _respond_one(request, _errors(request, partitions, replies[0])),
+        [(each.transactional_id, each.asked) for each in checked if each.refused is None],
+        lambda replies: _respond_added(request, checked, replies),
     )
 
 
-def _handle_many(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not access_of(services, request).on_cluster(Operation.CLUSTER_ACTION):
-        return _respond_many(request, (), (), ErrorCode.cluster_authorization_failed)
-    transactions: Sequence[Message] = request.body.transactions
-    partitions = [_partitions(transaction.topics) for transaction in transactions]
-    refused = [
-        _not_attempted(each, unknown) if (unknown := _unknown(services, each)) else None
-        for each in partitions
-    ]
-    asked = [
-        (transaction.transactional_id, _asked(transaction, each))
-        for transaction, each, error in zip(transactions, partitions, refused, strict=True)
-        if error is None
-    ]
-
-    def respond(replies: Sequence[TransactionReply]) -> Reply:
-        answered = iter(replies)
-        errors = [
-            error if error is not None else _errors(request, each, next(answered))
-            for each, error in zip(partitions, refused, strict=True)
-        ]
-        return _respond_many(request, transactions, errors)
-
-    return services.transactions.ask(asked, respond)
+async def _add_many(
+    services: Services, request: Request, checks: Sequence[Generator[int, None, _Checked]]
+) -> Reply:
+    work = LongWork(services.turns)
+    checked = [await work.go_through(each) for each in checks]
+    replies: list[TransactionReply] = []
+    for each in checked:
+        if each.refused is None:
+            replies.append(await services.transactions.answer(each.transactional_id, each.asked))
+            await services.turns.wait_next()  # the coordinator has walked over the whole transaction
+    return _respond_added(request, checked, replies)
 
 
-def _asked(transaction: Message, partitions: Sequence[TopicPartition]) -> TransactionRequest:
-    if transaction.verify_only:
-        return of_message(VerifyPartitions, transaction, partitions=tuple(partitions))
-    added = frozenset(partitions)
-    return of_message(AddPartitions, transaction, partitions=added, version=EPOCH_BUMP_VERSION)
+def _named_by_client(body: Message) -> _Named:
+    def ask(partitions: Sequence[TopicPartition]) -> AddPartitions:
+        return AddPartitions(
+            transactional_id=body.v3_and_below_transactional_id,
+            producer_id=body.v3_and_below_producer_id,
+            producer_epoch=body.v3_and_below_producer_epoch,
+            partitions=frozenset(partitions),
+        )
+
+    return _Named(body.v3_and_below_transactional_id, body.v3_and_below_topics, ask)
 
 
-def _partitions(topics: Sequence[Message]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+def _named_by_broker(transaction: Message) -> _Named:
+    def ask(partitions: Sequence[TopicPartition]) -> AddPartitions | VerifyPartitions:
+        if transaction.verify_only:
+            return of_message(VerifyPartitions, transaction, partitions=tuple(partitions))
+        added = frozenset(partitions)
+        return of_message(AddPartitions, transaction, partitions=added, version=EPOCH_BUMP_VERSION)
+
+    return _Named(transaction.transactional_id, transaction.topics, ask)
 
 
-def _unknown(services: Services, partitions: Sequence[TopicPartition]) -> Errors:
-    image = services.image
-    missing = [each for each in partitions if image.partition(each.topic, each.partition) is None]
-    return dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
+def _check(
+    services: Services, request: Request, named: _Named, access: Access, denied: ErrorCode
+) -> Generator[int, None, _Checked]:
+    """Check the partitions of one transaction; each step yields how many. ``denied``: the error of all.
+
+    A client needs the right to write to each topic, and no right is enough for an internal one; a broker has
+    checked the rights of the client that it asks for.
+    """
+    partitions = list[TopicPartition]()
+    wrong = dict[TopicPartition, ErrorCode]()
+    for topic in named.topics:
+        may_write = request.version >= FIRST_OF_BROKERS or (
+            denied is ErrorCode.none and _may_write(access, topic.name)
+        )
+        for start in range(0, len(topic.partitions), FEW_PARTITIONS):
+            indexes = topic.partitions[start : start + FEW_PARTITIONS]
+            found = [TopicPartition(topic.name, index) for index in indexes]
+            partitions += found
+            if not may_write:
+                wrong.update(dict.fromkeys(found, ErrorCode.topic_authorization_failed))
+            else:
+                known = services.image.topic(topic.name)
+                missing = [each for each in found if known is None or known.partition(each.partition) is None]
+                wrong.update(dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition))
+            yield len(found)
+    asked = named.ask(partitions)
+    refused: Errors | None = None
+    if denied is not ErrorCode.none:
+        refused = dict.fromkeys(partitions, denied)
+    elif wrong:
+        refused = {each: wrong.get(each, ErrorCode.operation_not_attempted) for each in partitions}
+    return _Checked(named.transactional_id, partitions, refused, asked)
 
 
-def _denied(access: Access, partitions: Sequence[TopicPartition]) -> Errors:
-    """Return the errors of the topics that the client may not write to. Internal ones are never allowed."""
+def _may_write(access: Access, topic: str) -> bool:
     if access.is_full:
-        return {}
-    topics = (each.topic for each in partitions if each.topic not in INTERNAL_TOPICS)
-    allowed = access.allowed(_WRITE, ResourceType.TOPIC, topics)
-    denied = [each for each in partitions if each.topic not in allowed]
-    return dict.fromkeys(denied, ErrorCode.topic_authorization_failed)
+        return True
+    return topic not in INTERNAL_TOPICS and access.allows(_WRITE, ResourceType.TOPIC, topic)
 
 
-def _not_attempted(partitions: Sequence[TopicPartition], wrong: Errors) -> Errors:
-    """Return the errors of a request of which some partitions are ``wrong``: none of them is added."""
-    return {each: wrong.get(each, ErrorCode.operation_not_attempted) for each in partitions}
+def _respond_added(
+    request: Request, checked: Sequence[_Checked], replies: Sequence[TransactionReply]
+) -> Reply:
+    """``replies``: the coordinator's, for those transactions that are not refused."""
+    answered = iter(replies)
+    errors = [
+        _errors(request, each.partitions, next(answered)) if each.refused is None else each.refused
+        for each in checked
+    ]
+    if request.version < FIRST_OF_BROKERS:
+        return request.respond(results_by_topic_v3_and_below=_topics(request, errors[0]))
+    return request.respond(
+        error_code=ErrorCode.none,
+        results_by_transaction=tuple(
+            request.make(
+                "AddPartitionsToTxnResult",
+                transactional_id=each.transactional_id,
+                topic_results=_topics(request, of_each),
+            )
+            for each, of_each in zip(checked, errors, strict=True)
+        ),
+    )
 
 
 def _errors(request: Request, partitions: Sequence[TopicPartition], reply: TransactionReply) -> Errors:
@@ -217,42 +278,23 @@ def _errors(request: Request, partitions: Sequence[TopicPartition], reply: Trans
     return dict.fromkeys(partitions, error)
 
 
-def _respond_one(request: Request, errors: Errors) -> Reply:
-    return request.respond(results_by_topic_v3_and_below=_topics(request, errors))
-
-
-def _respond_many(
-    request: Request,
-    transactions: Sequence[Message],
-    errors: Sequence[Errors],
-    error: ErrorCode = ErrorCode.none,
-) -> Reply:
-    return request.respond(
-        error_code=error,
-        results_by_transaction=tuple(
-            request.make(
-                "AddPartitionsToTxnResult",
-                transactional_id=transaction.transactional_id,
-                topic_results=_topics(request, each),
-            )
-            for transaction, each in zip(transactions, errors, strict=True)
-        ),
-    )
-
-
-def _topics(request: Request, errors: Errors) -> tuple[Message, ...]:
-    topics: dict[str, list[Message]] = {}
+def _topics(request: Request, errors: Errors) -> Sequence[Message]:
+    topics = defaultdict[str, list[tuple[int, ErrorCode]]](list)
     for partition, error in errors.items():
-        topics.setdefault(partition.topic, []).append(
-            request.make(
-                "AddPartitionsToTxnPartitionResult",
-                partition_index=partition.partition,
-                partition_error_code=error,
-            )
-        )
-    return tuple(
-        request.make("AddPartitionsToTxnTopicResult", name=name, results_by_partition=tuple(results))
-        for name, results in topics.items()
+        topics[partition.topic].append((partition.partition, error))
+    return LazySequence(partial(_topic, request), list(topics.items()))
+
+
+def _topic(request: Request, added: tuple[str, Sequence[tuple[int, ErrorCode]]]) -> Message:
+    name, partitions = added
+    results = LazySequence(partial(_partition, request), partitions)
+    return request.make("AddPartitionsToTxnTopicResult", name=name, results_by_partition=results)
+
+
+def _partition(request: Request, added: tuple[int, ErrorCode]) -> Message:
+    index, error = added
+    return request.make(
+        "AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=error
     )
 
 

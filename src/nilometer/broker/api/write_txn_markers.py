@@ -105,7 +105,13 @@ API = ApiSpec(
     versions=(1, 2),
     handle=handle,
     exempt_from_quotas=True,
-    divisions=(Division(("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions")),),
+    divisions=(
+        Division(
+            ("markers", "topics", "partition_indexes"),
+            ("markers", "topics", "partitions"),
+            elements_max=16,  # the first append to a partition opens its files
+        ),
+    ),
     rights=(
         Right(Operation.ALTER, ResourceType.CLUSTER),
         Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),

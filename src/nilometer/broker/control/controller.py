@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nilometer.broker.control.decision_log import Cause, DecisionLog
-from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.metadata_log import MetadataLog, let_others_run
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
@@ -28,7 +28,7 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
-from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
+from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -168,10 +168,12 @@ class Controller:
         that a bug of this version fails one request, not the cluster.
         """
         data = encode_entry(entry)
+        await let_others_run(data)
         controllership = self.controllership
         for _ in range(APPEND_ATTEMPTS_MAX):
             number = self._metadata.image.number + 1
-            self._check(number, entry)
+            self._check(number, entry, data)
+            await let_others_run(data)
             self._decision_log.expect(data, entry, cause)
             try:
                 await self._store.append(number, data)
@@ -210,9 +212,9 @@ class Controller:
                 return True
         return False
 
-    def _check(self, number: int, entry: Entry) -> None:
+    def _check(self, number: int, entry: Entry, data: bytes) -> None:
         try:
-            self._metadata.image.check_entry(EntryNumber(number), entry)
+            self._metadata.check(number, entry, data)
         except InvariantBroken as error:
             logger.critical("A decision is dropped: it would violate a metadata invariant: %s", error)
             raise KafkaError(

@@ -18,6 +18,7 @@ from nilometer.broker.replicas.delayed_requests import DelayedProduce, ProduceOu
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.coordinators.turn import TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
@@ -121,7 +122,7 @@ logger = logging.getLogger("nilometer.broker.transactions")
 
 RETRY_S = 0.1
 MARKERS_AT_ONCE = 64
-"""So many markers are appended here before clients are served."""
+"""The markers of a transaction with more partitions are distributed to the leaders in several turns."""
 MARKERS_PER_REQUEST_MAX = 1_000
 LOCAL_TIMEOUT_MS = 30_000
 
@@ -161,8 +162,10 @@ class MarkerSender:
         metadata: MetadataLog,
         writer: MarkerWriter,
         connections: PeerConnections,
+        turns: Turns,
     ) -> None:
         self._broker_id = broker_id
+        self._turns = turns
         self._runtime = runtime
         self._tasks = tasks
         self._metadata = metadata
@@ -180,10 +183,22 @@ class MarkerSender:
         end = _End(shell, action)
         if not action.partitions:
             self._complete(end)
-        for partition in action.partitions:
-            self._route(_Entry(end, partition))
+        self._route_all([_Entry(end, partition) for partition in action.partitions])
 
     # ── who leads ───────────────────────────────────────────────────────────────────────────────
+    def _route_all(self, entries: Sequence[_Entry]) -> None:
+        if len(entries) > MARKERS_AT_ONCE:
+            self._tasks.spawn(self._route_slices(entries), name="markers of transactions")
+            return
+        for entry in entries:
+            self._route(entry)
+
+    async def _route_slices(self, entries: Sequence[_Entry]) -> None:
+        work = LongWork(self._turns)
+        for entry in entries:
+            await work.step(1)
+            self._route(entry)
+
     def _route(self, entry: _Entry) -> None:
         """Queue a marker for the leader of its partition; without a leader, try again later."""
         if not entry.end.is_current:
@@ -211,8 +226,7 @@ class MarkerSender:
 
     def _route_again(self) -> None:
         entries, self._to_retry = self._to_retry, []
-        for entry in entries:
-            self._route(entry)
+        self._route_all(entries)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
     async def _send_all(self, leader: int) -> None:
@@ -220,6 +234,7 @@ class MarkerSender:
 
         Markers that fail, or get no response, are sent again later.
         """
+        work = LongWork(self._turns)
         try:
             while queue := self._queues.pop(leader, None):
                 rest = queue[MARKERS_PER_REQUEST_MAX:]
@@ -229,6 +244,7 @@ class MarkerSender:
                 if batch:
                     for entry, error in zip(batch, await self._write(leader, batch), strict=True):
                         self._on_answer(entry, error)
+                        await work.step(1)
         finally:
             del self._sending[leader]
 
@@ -253,11 +269,11 @@ class MarkerSender:
         done = asyncio.Event()
         delayed = DelayedProduce(done.set)
         timestamp_ms = self._runtime.clock.wall_ms()
-        for number, (entry, outcome) in enumerate(zip(batch, outcomes, strict=True), 1):
-            if number % MARKERS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        work = LongWork(self._turns)
+        for entry, outcome in zip(batch, outcomes, strict=True):
             marker = _marker(entry.end, timestamp_ms)
             self._writer.begin(entry.partition.topic, marker, outcome, delayed)
+            await work.step(1)
         if delayed.is_waiting:
             delayed.start_timer(LOCAL_TIMEOUT_MS)
             await done.wait()

@@ -24,6 +24,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.turn import Token, TransactionEnd
@@ -178,6 +179,22 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             except KafkaError as refused:
                 pending.set_reply(index, self._kind.refuse(request, refused.code))
         return pending.frame()
+
+    async def ask_in_turns(self, asked: Sequence[tuple[str, RequestT]], work: LongWork) -> list[ReplyT]:
+        """Submit each request of ``asked`` as :meth:`ask` does, slice by slice, and return all replies: for
+        requests of which each may take long. None waits for the reply to another."""
+        replies: list[asyncio.Future[ReplyT]] = []
+        for key, request in asked:
+            replies.append(self._answer_checked(key, request))
+            await work.step(1)
+        return [await each for each in replies]
+
+    def _answer_checked(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
+        if (error := self._check(key, request)) is ErrorCode.none:
+            return self.answer(key, request)
+        refused: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        refused.set_result(self._kind.refuse(request, error))
+        return refused
 
     def ask_one(
         self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]

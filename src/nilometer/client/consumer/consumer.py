@@ -237,9 +237,13 @@ class Consumer:
 
     # --- reading
 
-    async def poll(self, max_records: int | None = None, timeout_ms: int = 0) -> list[ConsumerRecord]:
+    async def poll(
+        self, max_records: int | None = None, timeout_ms: int = 0, *, max_bytes: int | None = None
+    ) -> list[ConsumerRecord]:
         """Return buffered records, at most ``max_records``; wait up to ``timeout_ms`` for the first one.
 
+        ``max_bytes``: records of further batches are left for the next poll once those that are returned have
+        so many bytes, decompressed.
         Records of one partition are in the order of offsets. An error of a partition is raised as KafkaError
         after the records before it were returned, and again at the next poll unless the position was changed.
         """
@@ -247,21 +251,23 @@ class Consumer:
         count = self.config.max_poll_records if max_records is None else max_records
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         if group is None:
-            return await self._take(fetcher, count, deadline_ms)
+            return await self._take(fetcher, count, deadline_ms, max_bytes)
         group.on_poll_begun()
         try:
-            return await self._take(fetcher, count, deadline_ms)
+            return await self._take(fetcher, count, deadline_ms, max_bytes)
         finally:
             group.on_poll_ended()
 
-    async def _take(self, fetcher: Fetcher, count: int, deadline_ms: int) -> list[ConsumerRecord]:
+    async def _take(
+        self, fetcher: Fetcher, count: int, deadline_ms: int, max_bytes: int | None
+    ) -> list[ConsumerRecord]:
         group = self._group
         fetcher.wake()
         while True:
             if group is not None:
                 await group.poll(deadline_ms)
             self._check_positions()
-            records = [] if self._closed else fetcher.take(count)
+            records = [] if self._closed else fetcher.take(count, max_bytes)
             if records:
                 if fetcher.has_work:
                     await self._fetch_ahead(records)
@@ -271,7 +277,7 @@ class Consumer:
                 return []
             if now_ms >= deadline_ms:
                 await asyncio.sleep(0)  # a loop of polls must let the event loop do I/O
-                return fetcher.take(count)
+                return fetcher.take(count, max_bytes)
             until_ms = deadline_ms
             if group is not None and (wake_ms := group.next_wake_ms()) is not None:
                 until_ms = max(min(until_ms, wake_ms), now_ms + 1)

@@ -131,6 +131,12 @@ class ConsumerRecord(NamedTuple, Generic[K, V]):
         return [value for header, value in self.headers if header == name]
 
 
+def record_bytes(record: ConsumerRecord) -> int:
+    """Return how many bytes the record's key, value and headers have."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
 class FetchedRecords:
     def __init__(
         self,
@@ -169,9 +175,13 @@ class FetchedRecords:
     def is_exhausted(self) -> bool:
         return self._record_index >= len(self._records) and self._batch_index >= len(self._batches)
 
-    def take(self, count: int) -> list[ConsumerRecord]:
-        """Return up to ``count`` records, none at the end. Each call at a corrupt batch raises KafkaError."""
+    def take(self, count: int, bytes_max: int | None = None) -> list[ConsumerRecord]:
+        """Return up to ``count`` records, none at the end. Each call at a corrupt batch raises KafkaError.
+
+        ``bytes_max``: no further batch is decompressed once the records have so many bytes.
+        """
         taken: list[ConsumerRecord] = []
+        taken_bytes = 0
         topic, index = self.partition
         while len(taken) < count:
             if self._record_index >= len(self._records) and not self._next_batch(bool(taken)):
@@ -190,6 +200,10 @@ class FetchedRecords:
                 self.next_offset = self._header.next_offset
             else:
                 self.next_offset = part[-1].offset + 1
+            if bytes_max is not None:
+                taken_bytes += sum(map(record_bytes, taken[len(taken) - len(part) :]))
+                if taken_bytes >= bytes_max:
+                    break
         return taken
 
     def _next_batch(self, some_taken: bool) -> bool:

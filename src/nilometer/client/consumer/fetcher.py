@@ -31,6 +31,7 @@ from nilometer.client.consumer.fetch_exchange import (
     damaged,
     fetch_request,
     read_fetch_response,
+    record_bytes,
 )
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.client import STALE_METADATA, Client, Jobs
@@ -201,12 +202,16 @@ class Fetcher:
 
     # --- the user's side
 
-    def take(self, count: int) -> list[ConsumerRecord]:
-        """Return up to ``count`` buffered records. Raises KafkaError if there is an error and no record."""
+    def take(self, count: int, bytes_max: int | None = None) -> list[ConsumerRecord]:
+        """Return up to ``count`` buffered records. Raises KafkaError if there is an error and no record.
+
+        ``bytes_max``: once they have so many bytes, no further batch is decompressed.
+        """
         taken: list[ConsumerRecord] = []
+        taken_bytes = 0
         returned: list[FetchedRecords] = []
         try:
-            while self._fetched and len(taken) < count:
+            while self._fetched and len(taken) < count and (bytes_max is None or taken_bytes < bytes_max):
                 fetched = self._fetched.popleft()
                 position = self._positions.get(fetched.partition)
                 if position is None or position.generation != fetched.generation:
@@ -215,7 +220,12 @@ class Fetcher:
                     returned.append(fetched)
                     continue
                 try:
-                    taken += fetched.take(count - len(taken))
+                    if bytes_max is None:
+                        taken += fetched.take(count - len(taken))
+                    else:
+                        part = fetched.take(count - len(taken), bytes_max - taken_bytes)
+                        taken += part
+                        taken_bytes += sum(map(record_bytes, part))
                 except KafkaError:
                     returned.append(fetched)
                     if not taken:

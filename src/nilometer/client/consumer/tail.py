@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from nilometer.client.consumer.consumer import Consumer
@@ -40,9 +42,14 @@ ROUND_RECORDS_MAX = 20_000
 """How many records a round of a search reads at most, of all partitions together."""
 FIRST_RANGE = 500
 """How many records of each partition the first round of a search reads."""
+POLL_BYTES_MAX = 16 * 1024 * 1024
+"""Of the records that are looked at together, and those of one batch more: small batches may be large when
+decompressed."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: from the first up to, but not including, the second."""
+Select = Callable[[Sequence[ConsumerRecord]], Awaitable[Sequence[ConsumerRecord]]]
+"""Returns those records that are searched for, in the same order."""
 
 
 class Backwards(NamedTuple):
@@ -81,16 +88,20 @@ async def read_backwards(
     logs: Mapping[TopicPartition, LogRange],
     ends: Mapping[TopicPartition, int],
     count: int,
-    selects: Callable[[ConsumerRecord], bool] | None = None,
+    select: Select | None = None,
+    *,
+    searches: bool | None = None,
 ) -> AsyncGenerator[Backwards]:
     """Read partitions from ``ends`` backwards; yield what was found after each round, until that is all.
 
-    ``selects``: which records are searched for; a partition is then read on only while its records are not
-    older than all ``count`` that were found. Raises KafkaError.
+    ``select`` says which records are searched for; a partition is then read on only while its records are not
+    older than all ``count`` that were found. ``searches`` is false if it selects all, and only says what is
+    kept of them. Of a round no more is kept than can be shown. Raises KafkaError.
     """
+    searches = select is not None if searches is None else searches
     found: dict[TopicPartition, list[ConsumerRecord]] = {one: [] for one in logs}
     before, read = dict(ends), 0
-    sizes = dict.fromkeys(logs, count if selects is None else max(count, FIRST_RANGE))
+    sizes = dict.fromkeys(logs, max(count, FIRST_RANGE) if searches else count)
     unread: list[TopicPartition] = [one for one, log in logs.items() if log.start < before[one]]
     while unread:
         most = max(1, ROUND_RECORDS_MAX // len(unread))
@@ -98,15 +109,14 @@ async def read_backwards(
             one: (max(logs[one].start, before[one] - min(sizes[one], most)), before[one]) for one in unread
         }
         earliest: dict[TopicPartition, int] = {}
-        for one, part in (await _read(consumer, list(logs), ranges)).items():
-            read += len(part)
-            if part:
-                earliest[one] = part[0].timestamp
-            selected = part if selects is None else [each for each in part if selects(each)]
-            found[one] = [*selected, *found[one]]
+        for one, part in (await _read(consumer, list(logs), ranges, count, select)).items():
+            read += part.read
+            if part.earliest is not None:
+                earliest[one] = part.earliest
+            found[one] = [*part.kept, *found[one]]
             before[one], sizes[one] = ranges[one][0], GROWTH * sizes[one]
         records = newest(found, count)
-        oldest = records[0].timestamp if selects is not None and len(records) == count else None
+        oldest = records[0].timestamp if searches and len(records) == count else None
         unread = [
             one
             for one in unread
@@ -146,20 +156,48 @@ def newest(found: Mapping[TopicPartition, Sequence[ConsumerRecord]], count: int)
     return [record for *_, record in sorted(timed)[-count:]]
 
 
+class _Part:
+    """What a round has read of one partition."""
+
+    __slots__ = ("earliest", "kept", "read")
+
+    def __init__(self, kept_max: int) -> None:
+        self.kept = deque[ConsumerRecord](maxlen=kept_max)
+        self.read = 0
+        self.earliest: int | None = None
+        """The timestamp of the first one."""
+
+
 async def _read(
-    consumer: Consumer, partitions: Sequence[TopicPartition], ranges: Ranges
-) -> dict[TopicPartition, list[ConsumerRecord]]:
-    found: dict[TopicPartition, list[ConsumerRecord]] = {one: [] for one in ranges}
+    consumer: Consumer,
+    partitions: Sequence[TopicPartition],
+    ranges: Ranges,
+    count: int,
+    select: Select | None,
+) -> dict[TopicPartition, _Part]:
+    # One more than can be shown: it says where older ones go on.
+    found = {one: _Part(count + 1) for one in ranges}
     consumer.pause(*(one for one in partitions if one not in ranges))
     for one, (begin, _) in ranges.items():
         consumer.seek(one, begin)
         consumer.resume(one)
     unread = list(ranges)
     while unread:
-        for record in await consumer.poll(timeout_ms=POLL_MS):
+        polled = await consumer.poll(timeout_ms=POLL_MS, max_bytes=POLL_BYTES_MAX)
+        wanted: list[ConsumerRecord] = []
+        for record in polled:
             one = TopicPartition(record.topic, record.partition)
             if one in ranges and record.offset < ranges[one][1]:
-                found[one].append(record)
+                part = found[one]
+                part.read += 1
+                if part.earliest is None:
+                    part.earliest = record.timestamp
+                wanted.append(record)
+        del polled
+        for record in wanted if select is None else await select(wanted):
+            found[TopicPartition(record.topic, record.partition)].kept.append(record)
+        del wanted
+        await asyncio.sleep(0)  # a poll that has records does not wait, and decompresses a batch
         unread = [one for one in unread if await consumer.position(one) < ranges[one][1]]
         consumer.pause(*(one for one in ranges if one not in unread))
     return found

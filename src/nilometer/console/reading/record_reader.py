@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
-from nilometer.client.consumer.tail import Backwards, LogRange, log_ranges, newest, read_backwards
+from nilometer.client.consumer.tail import (
+    POLL_BYTES_MAX,
+    Backwards,
+    LogRange,
+    log_ranges,
+    newest,
+    read_backwards,
+)
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.sender import MAYBE_WRITTEN
 from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection
 from nilometer.console.views.json_filter import JsonFilter
+from nilometer.console.views.records import kept
+from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 COUNT_MAX = 200
@@ -29,6 +38,10 @@ SEARCHED_MAX = 200_000
 SEARCH_TIMEOUT_MS = 10_000
 PROGRESS_INTERVAL_S = 0.3
 """How long a search goes on before it shows again what it has found so far."""
+MATCHING_MAX = 2
+"""How many searches look at JSON values at once, each in a thread."""
+MATCHED_BYTES_MAX = 2 * 1024 * 1024
+"""No condition is met by a longer JSON value: to parse it would hold the event loop."""
 READERS_MAX = 8
 """How many readings and writes there are at once."""
 TAILS_MAX = 16
@@ -72,7 +85,9 @@ class RecordQuery:
     def selects(self, record: ConsumerRecord) -> bool:
         if self.key is not None and record.key != self.key:
             return False
-        return self.value is None or self.value.matches(record.value)
+        if self.value is None:
+            return True
+        return len(record.value or b"") <= MATCHED_BYTES_MAX and self.value.matches(record.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,7 @@ class RecordSlots:
 
     def __init__(self) -> None:
         self.readings = asyncio.Semaphore(READERS_MAX)
+        self.matching = asyncio.Semaphore(MATCHING_MAX)
         self._tails = 0
 
     @contextmanager
@@ -125,6 +141,42 @@ class RecordSlots:
             yield
         finally:
             self._tails -= 1
+
+
+class OutOfTime(Exception):
+    """The time of a search is over, and records that were read have not been looked at."""
+
+
+class Selection:
+    """Looks at the records that a search reads. JSON values are parsed in another thread, since one of a
+    megabyte with a condition on each of its elements takes half a second."""
+
+    def __init__(self, query: RecordQuery, clock: Clock, slots: RecordSlots, deadline_ms: int) -> None:
+        self._query, self._clock, self._slots, self._deadline_ms = query, clock, slots, deadline_ms
+        self._is_over = False
+
+    async def select(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Return what is kept of the records that are searched for. Raises OutOfTime."""
+        if self._query.value is None:
+            return [kept(record) for record in records if self._query.selects(record)]
+        async with self._slots.matching:
+            try:
+                found = await asyncio.to_thread(self._matching, records)
+            except asyncio.CancelledError:
+                self._is_over = True
+                raise
+        if found is None:
+            raise OutOfTime
+        return found
+
+    def _matching(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord] | None:
+        found: list[ConsumerRecord] = []
+        for record in records:
+            if self._is_over or self._clock.monotonic_ms() >= self._deadline_ms:
+                return None
+            if self._query.selects(record):
+                found.append(kept(record))
+        return found
 
 
 class RecordReader:
@@ -203,12 +255,13 @@ class RecordReader:
             skipped += missed
         yield TailPart((), skipped, await _positions(consumer, partitions))
         while True:
-            records = await consumer.poll(BEHIND_MAX, timeout_ms=TAIL_WAIT_MS)
+            records = await consumer.poll(BEHIND_MAX, timeout_ms=TAIL_WAIT_MS, max_bytes=POLL_BYTES_MAX)
             if consumer.closed:
                 return
-            kept = records[-TAIL_RECORDS:]
-            skipped = len(records) - len(kept) + await self._skip(consumer, partitions)
-            yield TailPart(tuple(kept), skipped, await _positions(consumer, partitions))
+            shown = tuple(kept(record) for record in records[-TAIL_RECORDS:])
+            skipped = len(records) - len(shown) + await self._skip(consumer, partitions)
+            del records
+            yield TailPart(shown, skipped, await _positions(consumer, partitions))
             await asyncio.sleep(TAIL_INTERVAL_S)
 
     async def produce(
@@ -279,13 +332,15 @@ class RecordReader:
         ends = {one: min(log.end, query.before.get(one.partition, log.end)) for one, log in logs.items()}
         deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
         found = _newest_found(Backwards([], 0, ends, is_done=True), logs, query)
-        selects = query.selects if query.searches else None
-        async with aclosing(read_backwards(consumer, logs, ends, query.count, selects)) as rounds:
-            async for so_far in rounds:
-                found = _newest_found(so_far, logs, query)
-                if so_far.read >= SEARCHED_MAX or self._clock.monotonic_ms() >= deadline_ms:
-                    break
-                progress(found)
+        select = Selection(query, self._clock, self._slots, deadline_ms).select
+        reading = read_backwards(consumer, logs, ends, query.count, select, searches=query.searches)
+        with suppress(OutOfTime):
+            async with aclosing(reading) as rounds:
+                async for so_far in rounds:
+                    found = _newest_found(so_far, logs, query)
+                    if so_far.read >= SEARCHED_MAX or self._clock.monotonic_ms() >= deadline_ms:
+                        break
+                    progress(found)
         return found
 
     async def _search(
@@ -300,24 +355,35 @@ class RecordReader:
         matching: list[ConsumerRecord] = []
         deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
         searched = 0
+        selection = Selection(query, self._clock, self._slots, deadline_ms)
+        stopped_at: int | None = None
         unread = await _unread(consumer, partitions, logs)
         while unread and searched < SEARCHED_MAX:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0 or len(matching) == query.count:
                 break
             room = BEHIND_MAX if query.searches else query.count - len(matching)
-            for record in await consumer.poll(room, timeout_ms=min(left_ms, 1_000)):
-                one = TopicPartition(record.topic, record.partition)
-                searched += 1
-                if record.offset < logs[one].end and len(matching) < query.count and query.selects(record):
-                    matching.append(record)
+            polled = await consumer.poll(room, timeout_ms=min(left_ms, 1_000), max_bytes=POLL_BYTES_MAX)
+            below_end = [
+                one for one in polled if one.offset < logs[TopicPartition(one.topic, one.partition)].end
+            ]
+            try:
+                matching += await selection.select(below_end)
+            except OutOfTime:
+                stopped_at = polled[0].offset
+                break
+            await asyncio.sleep(0)  # a poll that has records does not wait, and decompresses a batch
+            del matching[query.count :]
+            searched += len(polled)
             unread = await _unread(consumer, partitions, logs)
             progress(Found(_merged(matching), searched, bool(unread), None, tuple(logs.items())))
         is_full = len(matching) == query.count
         after = None
-        if unread and len(partitions) == 1:
-            after = matching[-1].offset + 1 if is_full else await consumer.position(partitions[0])
-        is_cut = bool(unread) and not is_full
+        if (unread or stopped_at is not None) and len(partitions) == 1:
+            after = matching[-1].offset + 1 if is_full else stopped_at
+            if after is None:
+                after = await consumer.position(partitions[0])
+        is_cut = (bool(unread) or stopped_at is not None) and not is_full
         return Found(_merged(matching), searched, is_cut, after, tuple(logs.items()))
 
     async def _seek(

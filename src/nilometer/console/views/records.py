@@ -30,6 +30,8 @@ WHOLE_BYTES = 262_144
 """How much of it the page of one record shows."""
 PAGE_BYTES = 2_097_152
 """How much of all keys, values and headers one page shows."""
+HEADERS_KEPT = 1_000
+"""A record that is shown has so many headers at most."""
 HEADER_COST = 64
 """What a header counts for besides its name and value."""
 JSON_GROWTH = 8
@@ -39,6 +41,35 @@ HEX_COLUMNS = 16
 BySchema = tuple[Decoded | NotDecoded | None, Decoded | NotDecoded | None]
 """A record's key and value by the schemas of a registry."""
 NO_SCHEMAS: BySchema = (None, None)
+
+
+class CutBytes(bytes):
+    """The beginning of a key, value or header: more of it is shown on no page."""
+
+    whole_size: int
+
+
+def cut_bytes(data: bytes | None) -> bytes | None:
+    """Return what is kept of a key, value or header until it is shown."""
+    if data is None or len(data) <= WHOLE_BYTES:
+        return data
+    cut = CutBytes(data[: WHOLE_BYTES + 1])
+    cut.whole_size = len(data)
+    return cut
+
+
+def kept(record: ConsumerRecord) -> ConsumerRecord:
+    """Return what is kept of a record until it is shown: a batch of some kilobytes may hold 128 MiB."""
+    headers = record.headers[:HEADERS_KEPT]
+    return record._replace(
+        key=cut_bytes(record.key),
+        value=cut_bytes(record.value),
+        headers=tuple((name, cut_bytes(value)) for name, value in headers),
+    )
+
+
+def size_of(data: bytes) -> int:
+    return data.whole_size if isinstance(data, CutBytes) else len(data)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -80,7 +111,7 @@ class _Room:
 
     def show(self, data: bytes | None, form: str, by_schema: Decoded | NotDecoded | None = None) -> Shown:
         limit = max(0, min(self.each, self.left))
-        size = len(data or b"")
+        size = size_of(data or b"")
         if form not in (AUTO, JSON) or by_schema is None:
             self.left -= min(size, limit)
             return shown(data, form, limit)
@@ -157,13 +188,13 @@ def _record_view(record: ConsumerRecord, form: str, room: _Room, by_schema: BySc
 def shown(data: bytes | None, form: str, limit: int) -> Shown:
     if data is None:
         return Shown(NULL, "null", 0, False)
-    part = data[:limit]
-    is_cut = len(part) < len(data)
+    part, size = data[:limit], size_of(data)
+    is_cut = len(part) < size
     if form in (AUTO, JSON) and not is_cut and (text := _json(data, loose=form == JSON)) is not None:
-        return Shown(JSON, text, len(data), False)
+        return Shown(JSON, text, size, False)
     if form == HEX or (form == AUTO and not _is_text(part, is_cut)):
-        return Shown(HEX, _hex(part), len(data), is_cut)
-    return Shown(TEXT, part.decode("utf-8", "replace"), len(data), is_cut)
+        return Shown(HEX, _hex(part), size, is_cut)
+    return Shown(TEXT, part.decode("utf-8", "replace"), size, is_cut)
 
 
 def _json(data: bytes, *, loose: bool) -> str | None:

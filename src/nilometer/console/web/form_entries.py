@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 
 TIMEOUT_S = 30.0
+ENTRIES_MAX = 1_000
+"""A million entries of two bytes would hold the event loop for a second."""
 
 
 class BadForm(Exception):
@@ -32,7 +34,13 @@ async def form_entries(request: Request, bytes_max: int) -> dict[str, str]:
         raise BadForm(408, f"The form did not arrive within {TIMEOUT_S:.0f} s.") from None
     except ClientDisconnect:
         raise BadForm(400, "The form did not arrive.") from None
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    try:
+        entries = parse_qsl(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=ENTRIES_MAX
+        )
+    except ValueError:
+        raise BadForm(413, f"A form may have at most {ENTRIES_MAX} entries.") from None
+    return dict(entries)
 
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
