@@ -16,11 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql.readwriter import DataFrameWriter
 
@@ -67,6 +70,10 @@ Part = Mapping[str, Sequence[Drawn]]
 """The records that are sent before a run, by input."""
 EFFECTS_MAX = 14
 """A batch has fewer effects."""
+KILLS_MAX = 3
+ENDED_AS_PLANNED = (0, 3)
+"""The exit codes of a run that was not killed; 3: many records were rejected."""
+QUICK_JAVA = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _EFFECTS: tuple[tuple[Any, str], ...] = (
     (DataFrameWriter, "parquet"),
     (DataFrameWriter, "save"),
@@ -127,6 +134,14 @@ class History:
     """Whether the last batch is run again, as after a kill before its commit."""
 
 
+@dataclass(frozen=True)
+class Kill:
+    """When a process is killed: ``delay_s`` after something new is there that ``moment`` matches."""
+
+    moment: str
+    delay_s: float
+
+
 @dataclass
 class Ran:
     """Runs of a pipeline from topics of its own into one folder."""
@@ -179,30 +194,33 @@ class Ran:
         )
         runner.run(self.spark, module, job)
 
-    def run_until_killed(self, batch: int, moment: str) -> None:
-        """Run it as a process that is killed when something new is there that ``moment`` matches.
-
-        A run that reads everything before ends by itself.
-        """
+    def run_until_killed(self, batch: int, kill: Kill) -> None:
+        """Run it as a process that is killed with its children, unless it has read everything before."""
         command = [sys.executable, "-m", "nilometer.cli", "pipeline", "run", self.case.pipeline]
         command += ["--home", str(self.folder), "--available-now", "--dead-letters", self.dead]
         command += ["--bootstrap-server", self.topics.bootstrap, "--option", f"maxOffsetsPerTrigger={batch}"]
+        command += ["--conf", QUICK_JAVA]
         for name, topic in self.names.items():
             command += ["--topic", f"{name}={topic}" if name else topic]
         for name, value in self.given.items():
             command += ["--set", f"{name}={value}"]
         command += ["--to", self.to_topic] if self.shipped.writes else []
         command += ["--table", self.table] if self.table else []
-        known = set(self.output.glob(moment))
-        with (self.folder / "printed").open("wb") as printed:
+        known = set(self.output.glob(kill.moment))
+        path = self.folder / "printed"
+        with path.open("wb") as printed:
             process = subprocess.Popen(command, stdout=printed, stderr=printed, start_new_session=True)
             try:
-                while process.poll() is None and set(self.output.glob(moment)) <= known:
+                while process.poll() is None and set(self.output.glob(kill.moment)) <= known:
                     time.sleep(0.005)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(kill.delay_s)
+                has_ended = process.poll() is not None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        assert not has_ended or process.returncode in ENDED_AS_PLANNED, path.read_text()
 
     def check(self) -> None:
         if not any(self.sent.values()):
@@ -318,14 +336,36 @@ def check_history(case: Case, spark: SparkSession, topics: Topics, history: Hist
         ran.check()
 
 
-def check_kills(
-    case: Case, spark: SparkSession, topics: Topics, part: Part, moments: Sequence[str], batch: int = 5
-) -> None:
+def drawn_parts(case: Case, number: int, most: int) -> list[Part]:
+    """Return what is drawn for ``number``, the same in each run, and not the simplest example."""
+    found: list[list[Part]] = []
+
+    @seed(number)
+    @settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(case.parts(most, records_min=10))
+    def keep(one: list[Part]) -> None:
+        found.append(one)
+
+    keep()
+    return found[-1]
+
+
+def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
+    """Check a history with so many kills that follows from ``number``: records, batches and moments."""
+    chance = Random(number)
+    parts = drawn_parts(case, number, kills)
+    batch = chance.randint(5, 12)
+    moments = [
+        Kill(chance.choice(case.moments), chance.choice((0.0, chance.uniform(0, 0.2), chance.uniform(0, 3))))
+        for _ in range(kills)
+    ]
     with TemporaryDirectory() as folder:
         ran = Ran(case, spark, topics, Path(folder))
-        ran.send(part)
-        for moment in moments:
-            ran.run_until_killed(batch, moment)
+        for part, kill in zip_longest(parts, moments):
+            if part is not None:
+                ran.send(part)
+            if kill is not None:
+                ran.run_until_killed(batch, kill)
         ran.run(batch)
         ran.check()
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # Invariant: the same sources on the same machine give the same archive, byte by byte.
 
 ARCHIVE_NAME = "nilometer.tar.gz"
+DAEMON_SETTINGS = {"spark.python.daemon.module": "nilometer.pipeline.spark.worker_daemon"}
 _UNPACKED = "nilometer-package"
 _TIME = 1_600_000_000
 EXECUTOR_PACKAGES = (
