@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,7 @@ from nilometer.pipeline.csv_table import check_table, read_table
 from nilometer.pipeline.errors import PipelineError, readable
 from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.run import runner
-from nilometer.pipeline.shipped import activity, metrics, notifications
+from nilometer.pipeline.shipped import activity, join, metrics, notifications
 from support.pipeline.runs import AFTER_SAMPLES_MS, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
@@ -198,6 +199,33 @@ def test_two_lines_are_no_request_and_a_path_may_have_spaces(spark, topics, tmp_
     views = spark.read.parquet(f"{tmp_path}/page_views").collect()
     assert sorted(row.path for row in views) == ["/a b c", "/d e", "/h"]
     assert letters(spark, topics, dead) == {two: "of no format"}
+
+
+def test_spans_with_a_fraction_of_a_second_count_as_they_are(spark, topics, tmp_path):
+    span = timedelta(seconds=1.5)
+    values = [measurement(f"2024-05-01T12:00:{at:06.3f}Z") for at in (0, 1.4, 1.5, 2.9, 3)]
+    topic = send_values(topics, [*values, minute(5)], timestamp=AFTER_SAMPLES_MS)
+    settings = metrics.Settings(window=span)
+    run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=topics.create(1), settings=settings)
+    rows = spark.read.parquet(f"{tmp_path}/rollups").collect()
+    starts = {row.minute.second + row.minute.microsecond / 1e6: row["count"] for row in rows}
+    assert starts == {0: 2, 1.5: 2, 3: 1}
+
+    start = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    schema = "host string, agent string, time timestamp, path string, status int"
+    visits = [("h", "a", start + timedelta(seconds=at), "/", 200) for at in (0, 1.4, 3)]
+    sessions = activity.sessions_of(
+        spark.createDataFrame(visits, schema), activity.Settings(pause=span)
+    ).collect()
+    assert sorted(len(row.requests) for row in sessions) == [1, 2]
+
+    orders = spark.createDataFrame(
+        [("o1", start, True)], "`order` string, ordered_at timestamp, is_new boolean"
+    )
+    columns = "payment string, paid_order string, paid double, paid_at timestamp, is_new boolean"
+    paid = [(f"p{at}", "o1", 1.0, start + timedelta(seconds=at), True) for at in (0, 1.4, 1.8)]
+    met = join.pairs_of(orders, spark.createDataFrame(paid, columns), join.Settings(within=span)).collect()
+    assert sorted(row.payment for row in met) == ["p0", "p1.4"]
 
 
 def test_settings_that_cannot_be_followed_are_found_before_spark_starts(tmp_path):

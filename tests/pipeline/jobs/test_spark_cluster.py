@@ -24,7 +24,7 @@ from support.eventually import eventually
 from support.pipeline.filled_topics import Sent, Topics
 from support.pipeline.log_lines import assert_same, counted, expected, generated, send_lines
 from support.pipeline.other_machine import CHECKOUT, OtherMachine, can_have_another_machine
-from support.pipeline.spark_cluster import SparkCluster
+from support.pipeline.spark_cluster import SparkCluster, event_log, task_seconds
 from support.unpacking import unpack
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
@@ -41,6 +41,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2]}
 records = spark.read.format("nilometer").options(**options).load()
+records.count()
 found = sorted(bytes(row.value).decode() for row in records.collect())
 where = spark.range(1).mapInArrow(__import__("whereabouts").of_package, "file string").collect()[0].file
 print("found", len(found), found[-1], where)
@@ -178,8 +179,9 @@ def test_a_job_is_submitted_as_the_how_to_says(remote, broker, machine, tmp_path
     topics.send(topic, [Sent(n % 2, None, b"%03d" % n) for n in range(250)])
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "whereabouts.py").write_text(WHEREABOUTS)
-    given = ["spark", "submit", "--master", remote.master, *confs(remote), "--py-files", "whereabouts.py"]
-    given += ["--conf", f"spark.pyspark.python={machine.python}"]
+    more = {"spark.pyspark.python": str(machine.python), **event_log(tmp_path / "events")}
+    given = ["spark", "submit", "--master", remote.master, *confs(remote, **more)]
+    given += ["--py-files", "whereabouts.py"]
     printed = nilometer(tmp_path, *given[:2], "--print", *given[2:], "job.py", broker.bootstrap, topic)
     done = subprocess.run(
         shlex.split(printed), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
@@ -188,6 +190,8 @@ def test_a_job_is_submitted_as_the_how_to_says(remote, broker, machine, tmp_path
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("found")]
     assert line.startswith("found 250 249 ")
     assert "nilometer-package" in line
+    for executor, (first_s, *others_s) in task_seconds(tmp_path / "events").items():
+        print(f"executor {executor}: the first task took {first_s} s, the others {others_s} s")
 
 
 @pytest.mark.soak

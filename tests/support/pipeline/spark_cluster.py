@@ -28,6 +28,29 @@ JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EXECUTOR_MEMORY = "600m"
 
 
+def event_log(folder: Path) -> dict[str, str]:
+    """Return the settings of a session that writes what `task_seconds` reads to a new folder."""
+    folder.mkdir()
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+
+
+def task_seconds(folder: Path) -> dict[str, list[float]]:
+    """Return how long the tasks of each executor took, in the order in which they began."""
+    (path,) = folder.iterdir()
+    events = map(json.loads, path.read_text().splitlines())
+    tasks = [one["Task Info"] for one in events if one["Event"] == "SparkListenerTaskEnd"]
+    found: dict[str, list[float]] = {}
+    for one in sorted(tasks, key=lambda one: one["Launch Time"]):
+        took_s = (one["Finish Time"] - one["Launch Time"]) / 1000
+        found.setdefault(one["Executor ID"], []).append(took_s)
+    return found
+
+
 class SparkCluster:
     """`with SparkCluster(folder) as cluster: … cluster.master`; `kill_worker(0)` as wanted."""
 

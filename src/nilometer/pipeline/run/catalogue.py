@@ -281,9 +281,9 @@ def duration(text: str) -> timedelta:
     if found is None or found.group(2) not in _UNITS:
         raise ValueError(f"{text!r} is no duration; examples are 30 minutes, 45m, 2h, 90s")
     seconds = float(found.group(1)) * _UNITS[found.group(2)]
-    if not 0 < seconds <= SECONDS_MAX:
-        raise ValueError(f"{text!r} is not more than 0 and at most ten years")
-    return timedelta(seconds=seconds)
+    if seconds > SECONDS_MAX or not (span := timedelta(seconds=seconds)):
+        raise ValueError(f"{text!r} is not a microsecond at least and at most ten years")
+    return span
 
 
 def given_settings(name: str, files: Sequence[tuple[str, str]], pairs: Mapping[str, str]) -> dict[str, Any]:

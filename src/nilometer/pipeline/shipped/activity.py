@@ -134,9 +134,9 @@ def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFr
     """Return one row per session, with its requests in order; of a stream, when it has certainly ended."""
     settings = settings or Settings()
     request = F.struct("time", "path", "status")
-    pause = f"{settings.pause.total_seconds():.0f} seconds"
+    pause = f"{microseconds(settings.pause)} microseconds"
     return (
-        requests.withWatermark("time", f"{settings.lateness.total_seconds():.0f} seconds")
+        requests.withWatermark("time", f"{microseconds(settings.lateness)} microseconds")
         .groupBy(F.session_window("time", pause).alias("session"), "host", "agent")
         .agg(F.sort_array(F.collect_list(request)).alias("requests"))
     )

@@ -58,7 +58,7 @@ COLUMNS = "customer,name,country"
 
 def pairs_of(orders: DataFrame, payments: DataFrame, settings: Settings) -> DataFrame:
     """Return orders with their payments within the hour, of which one at least has the column ``is_new``."""
-    within = F.expr(f"INTERVAL {settings.within.total_seconds():.0f} seconds")
+    within = F.expr(f"INTERVAL {microseconds(settings.within)} microseconds")
     in_time = (F.col("paid_at") >= F.col("ordered_at")) & (F.col("paid_at") <= F.col("ordered_at") + within)
     paid = payments.select(
         "payment", "paid_order", "paid", "paid_at", F.col("is_new").alias("is_new_payment")

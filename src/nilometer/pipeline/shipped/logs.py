@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.batches import Batch, start_batches
+from nilometer.pipeline.batches import Batch, microseconds, start_batches
 from nilometer.pipeline.events import ahead_reason
 from nilometer.pipeline.recognition import HEADERS, Formats, recognise, tally_in
 
@@ -148,7 +148,8 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 def late(counts: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return the number of lines in minutes that were complete before the lines' batch, per minute."""
-    behind = F.expr(f"INTERVAL {(settings or Settings()).lateness.total_seconds() + 60:.0f} seconds")
+    behind_us = microseconds((settings or Settings()).lateness + timedelta(minutes=1))
+    behind = F.expr(f"INTERVAL {behind_us} microseconds")
     minutes = counts.where("by = 'minute' AND minute IS NOT NULL")
     before = Window.orderBy("batch").rowsBetween(Window.unboundedPreceding, -1)
     batches = minutes.groupBy("batch").agg(F.max("minute").alias("newest"))

@@ -78,9 +78,9 @@ def rollups_of(
     if known is not None:
         parts = parts.unionByName(known.drop("mean").withColumnRenamed("minute", "at"))
     return (
-        parts.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
+        parts.withWatermark("at", f"{microseconds(settings.lateness)} microseconds")
         .groupBy(
-            F.window("at", f"{settings.window.total_seconds():.0f} seconds").alias("window"),
+            F.window("at", f"{microseconds(settings.window)} microseconds").alias("window"),
             "service",
             "metric",
         )
