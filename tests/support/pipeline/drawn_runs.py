@@ -336,13 +336,13 @@ def check_history(case: Case, spark: SparkSession, topics: Topics, history: Hist
         ran.check()
 
 
-def drawn_parts(case: Case, number: int) -> list[Part]:
+def drawn_parts(case: Case, number: int, most: int) -> list[Part]:
     """Return what is drawn for ``number``, the same in each run, and not the simplest example."""
     found: list[list[Part]] = []
 
     @seed(number)
     @settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(case.parts(records_min=10))
+    @given(case.parts(most, records_min=10))
     def keep(one: list[Part]) -> None:
         found.append(one)
 
@@ -353,8 +353,8 @@ def drawn_parts(case: Case, number: int) -> list[Part]:
 def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
     """Check a history with so many kills that follows from ``number``: records, batches and moments."""
     chance = Random(number)
-    parts = drawn_parts(case, number)
-    batch = chance.randint(3, 12)
+    parts = drawn_parts(case, number, kills)
+    batch = chance.randint(5, 12)
     moments = [
         Kill(chance.choice(case.moments), chance.choice((0.0, chance.uniform(0, 0.2), chance.uniform(0, 3))))
         for _ in range(kills)

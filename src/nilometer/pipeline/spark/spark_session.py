@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nilometer.pipeline.spark.executors import (
+    DAEMON,
+    DAEMON_SETTING,
     DRIVER_PYTHON_SETTING,
     PYTHON_SETTING,
     driver_environment,
@@ -50,7 +52,7 @@ SOCKET_FOLDER_MAX = 60
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK_SETTINGS = {
-    "spark.python.daemon.module": "nilometer.pipeline.spark.worker_daemon",
+    DAEMON_SETTING: DAEMON,
 }
 
 _QUICK_PYTHON = """#!/bin/sh
