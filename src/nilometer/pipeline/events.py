@@ -37,6 +37,8 @@ RECORD_TYPE: Final = (
 )
 BLANK_REASON: Final = "no value, or an empty one"
 NO_FORMAT: Final = "of no format"
+NUMBER_MAX: Final = 1e290
+"""Events whose numbers are larger are rejected: the sum of many such may be infinite."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -123,6 +125,7 @@ def typing_task(
     """Return what the tasks of ``typed`` do. Raises FormatError."""
     types = _types_of(schema)
     required = tuple(needed if needed is not None else types)
+    numbers = tuple(name for name, kind in types.items() if kind == "double")
     no_stamp, too_far = _ahead_texts(time, settings.ahead)
     ahead_us = settings.ahead // _MICROSECOND
     own = _only_own(formats) if formats is not None and formats.own else None
@@ -147,6 +150,9 @@ def typing_task(
                     raise RejectedValue(no_stamp)
                 if (row[time] - _EPOCH) // _MICROSECOND - recorded > ahead_us:
                     raise RejectedValue(too_far, row[time].isoformat())
+                for name in numbers:
+                    if not -NUMBER_MAX <= (row[name] or 0.0) <= NUMBER_MAX:
+                        raise RejectedValue(f"its {name} is too large to be summed", repr(row[name]))
                 if (why := check(row)) is not None:
                     raise RejectedValue(why)
             except RejectedValue as error:

@@ -46,6 +46,7 @@ def test_bad_times_and_numbers_are_rejected_and_move_no_watermark(spark, topics,
         measurement(1_714_557_613_000): "`$.at` is an integer, and its column takes a time",
         measurement("2099-01-01T00:00:00Z"): "its at is more than 1:00:00 ahead of the record's time stamp",
         measurement("2024-05-01T12:00:30Z", float("inf")): "no JSON",
+        measurement("2024-05-01T12:00:30Z", -1.7e308): "its value is too large to be summed",
         measurement("2024-05-01T12:00:30Z", "900"): "`$.value` is a text, and its column takes a number",
     }
     topic = send_values(topics, [minute(0), *bad], timestamp=AFTER_SAMPLES_MS)
@@ -57,7 +58,7 @@ def test_bad_times_and_numbers_are_rejected_and_move_no_watermark(spark, topics,
     assert last is not None
     assert last.totals is not None
     account = last.totals[""]
-    assert (account["read"], account["results"], account["rejected"], account["open"]) == (13, 6, 4, 3)
+    assert (account["read"], account["results"], account["rejected"], account["open"]) == (14, 6, 5, 3)
     assert str(last.event_time_watermark) == "2024-05-01 12:06:00+00:00"
     rows = spark.read.parquet(f"{tmp_path}/rollups").orderBy("minute").collect()
     assert [(row.minute.minute, row["count"], row.mean) for row in rows] == [(n, 1, 5.0) for n in range(6)]
