@@ -874,6 +874,27 @@ PIPELINES = tuple(
             '        "name": F.coalesce("name", "user"),\n        "count": F.col("count").cast("string"),\n',
             ("pipeline/jobs/test_data_as_it_is.py",),
         ),
+        (
+            "names-with-dots",
+            "one record with a name like the path of another column ends each run of a table",
+            'without_collisions(infer_part(one.column("value").to_pylist()))',
+            'infer_part(one.column("value").to_pylist())',
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+        (
+            "whole-seconds",
+            "windows are of whole seconds, and what ends them is not",
+            'F.window("at", f"{microseconds(settings.window)} microseconds")',
+            'F.window("at", f"{settings.window.total_seconds():.0f} seconds")',
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+        (
+            "sums-without-end",
+            "two large measurements have an infinite mean, and cause alerts",
+            "NUMBER_MAX: Final = 1e290",
+            "NUMBER_MAX: Final = 1e309",
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
     )
 )
 

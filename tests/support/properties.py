@@ -20,9 +20,11 @@ DEFAULT = 100
 _times: int = 1
 
 
-def examples(count: int, **more: Any) -> settings:
-    """Return the settings of a property that is tested with ``count`` examples, or a multiple of them."""
-    return settings(max_examples=count * _times, **more)
+def examples(count: int, *, campaign: int = 0, **more: Any) -> settings:
+    """Return the settings of a property that is tested with ``count`` examples, or a multiple of them: then
+    with ``campaign`` at least.
+    """
+    return settings(max_examples=count if _times == 1 else max(count * _times, campaign), **more)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,8 @@ from nilometer.pipeline.csv_table import check_table, read_table
 from nilometer.pipeline.errors import PipelineError, readable
 from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.run import runner
-from nilometer.pipeline.shipped import activity, join, metrics, notifications
+from nilometer.pipeline.shipped import activity, join, metrics, notifications, table
+from nilometer.pipeline.tables.values import without_collisions
 from support.pipeline.runs import AFTER_SAMPLES_MS, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
@@ -227,6 +228,15 @@ def test_spans_with_a_fraction_of_a_second_count_as_they_are(spark, topics, tmp_
     paid = [(f"p{at}", "o1", 1.0, start + timedelta(seconds=at), True) for at in (0, 1.4, 1.8)]
     met = join.pairs_of(orders, spark.createDataFrame(paid, columns), join.Settings(within=span)).collect()
     assert sorted(row.payment for row in met) == ["p0", "p1.4"]
+
+
+def test_a_name_with_a_dot_beside_the_path_that_it_looks_like_ends_no_run(spark):
+    values = [b'{"id": 1}', b'{"a.b": 1, "a": {"b": 2}}', b'{"n": "x"}']
+    rows = [(value, 0, offset) for offset, value in enumerate(values)]
+    batch = spark.createDataFrame(rows, "value binary, partition int, offset bigint")
+    for tasks in (1, 3):
+        row = without_collisions(table.inferred(batch.repartition(tasks)))
+        assert sorted(field.name for field in row.fields) == ["a.b", "id", "n"]
 
 
 def test_settings_that_cannot_be_followed_are_found_before_spark_starts(tmp_path):

@@ -36,7 +36,7 @@ from support.pipeline.drawn_records import (
 )
 from support.pipeline.pipeline_models import Books, model_of_changelog, model_of_table
 from support.pipeline.table_batches import READERS, ROW_SCHEMA, Killed, Writing
-from support.properties import examples
+from support.properties import DEFAULT, examples
 
 SENT_US = int(SENT.timestamp()) * 1_000_000
 NOTIFICATIONS = {
@@ -66,6 +66,7 @@ MATCHER = Matcher(Formats().definitions())
 
 @pytest.mark.parametrize("name", TASKS)
 @given(st.data())
+@examples(DEFAULT, campaign=10_000)
 def test_events_have_their_values_and_other_records_are_rejected_as_they_were(name, data):
     drawn, task = TASKS[name]
     records: list[Drawn] = data.draw(st.lists(drawn, max_size=75))
@@ -88,6 +89,7 @@ def test_events_have_their_values_and_other_records_are_rejected_as_they_were(na
 
 
 @given(st.lists(log_lines(), max_size=75))
+@examples(DEFAULT, campaign=10_000)
 def test_lines_have_their_format_time_label_and_name(lines):
     for one in lines:
         line = MATCHER.match(one.value or b"", one.source, SENT_US)
@@ -137,6 +139,7 @@ class Rows:
 
 
 @given(st.lists(st.lists(changes(), max_size=25), max_size=6))
+@examples(DEFAULT, campaign=10_000)
 def test_changes_give_the_rows_and_the_account_of_the_model(batches):
     table = Rows()
     for one in batches:

@@ -20,6 +20,7 @@ from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.spark.executors import (
+    DAEMON_SETTINGS,
     DRIVER_PYTHON_SETTING,
     PYTHON_SETTING,
     driver_environment,
@@ -109,7 +110,7 @@ def submit_command(
         python, found = python_settings(given, os.environ)
         variables = driver_environment(python, SHIPPED_FROM / "bin", os.environ)
         shipped = shipping_settings(write_archive(SHIPPED_FROM), given.get("spark.archives"))
-        settings = {**settings, **found, **shipped}
+        settings = {**DAEMON_SETTINGS, **settings, **found, **shipped}
         settings.pop(PYTHON_SETTING, None)
         settings.pop(DRIVER_PYTHON_SETTING, None)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -61,7 +61,7 @@ from nilometer.pipeline.tables.table_writer import (
     TableOptions,
     TableWriter,
 )
-from nilometer.pipeline.tables.values import ValueType, struct
+from nilometer.pipeline.tables.values import ValueType, struct, without_collisions
 from nilometer.schema_registry.client import SchemaRegistry
 
 LATENESS = timedelta(0)
@@ -246,7 +246,8 @@ def inferred(batch: DataFrame) -> ValueType:
     def infer_task(batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
         for one in batches:
             if one.num_rows:
-                said = json.dumps(json_schema_of(infer_part(one.column("value").to_pylist())))
+                part = without_collisions(infer_part(one.column("value").to_pylist()))
+                said = json.dumps(json_schema_of(part))
                 yield {**one.select(["partition", "offset"]).slice(0, 1).to_pylist()[0], "schema": said}
 
     found = mapped(batch.select("value", "partition", "offset"), infer_task, INFERRED).collect()

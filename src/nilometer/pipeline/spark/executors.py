@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 # Invariant: the same sources on the same machine give the same archive, byte by byte.
 
 ARCHIVE_NAME = "nilometer.tar.gz"
-DAEMON_SETTING = "spark.python.daemon.module"
-DAEMON = "nilometer.pipeline.spark.worker_daemon"
+DAEMON_SETTINGS = {"spark.python.daemon.module": "nilometer.pipeline.spark.worker_daemon"}
 _UNPACKED = "nilometer-package"
 _TIME = 1_600_000_000
 EXECUTOR_PACKAGES = (
@@ -102,7 +101,6 @@ def shipping_settings(archive: Path, others: str | None = None) -> dict[str, str
     return {
         "spark.archives": f"{others},{archives}" if others else archives,
         "spark.executorEnv.PYTHONPATH": f"./{_UNPACKED}",
-        DAEMON_SETTING: DAEMON,
     }
 
 

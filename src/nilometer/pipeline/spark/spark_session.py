@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nilometer.pipeline.spark.executors import (
-    DAEMON,
-    DAEMON_SETTING,
+    DAEMON_SETTINGS,
     DRIVER_PYTHON_SETTING,
     PYTHON_SETTING,
     driver_environment,
@@ -51,10 +50,6 @@ SOCKET_FOLDER_MAX = 60
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_QUICK_SETTINGS = {
-    DAEMON_SETTING: DAEMON,
-}
-
 _QUICK_PYTHON = """#!/bin/sh
 set -f
 kept=
@@ -144,7 +139,7 @@ def build_session(
     builder = builder.config(
         map={
             **_SETTINGS,
-            **(_QUICK_SETTINGS if quick and master.startswith("local") else {}),
+            **(DAEMON_SETTINGS if quick or not master.startswith("local") else {}),
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
             **_socket_folder(master, work),
