@@ -64,6 +64,10 @@ def test_proposals_that_take_little_of_their_own_sample_are_not_written_without_
     assert f"Warning: together they take {share:.1%} of the lines of no format" in result.output
     (tmp_path / "b.log").write_text("\n".join(same))
     assert "Warning" not in run("test", tmp_path / "b.log", "--write", tmp_path / "new.toml").output
+    (tmp_path / "c.log").write_text("one\n")
+    none = run("test", tmp_path / "c.log", "--write", tmp_path / "none.toml").output
+    assert f"Nothing is written to {tmp_path / 'none.toml'}: no format is proposed" in none
+    assert not (tmp_path / "none.toml").exists()
 
 
 def test_each_line_is_shown_with_its_format(logs):

@@ -308,6 +308,8 @@ def test(
         click.echo(
             f"Written to {write}. Try it: nilometer pipeline formats test --formats {write} ...", err=True
         )
+    elif write is not None:
+        click.echo(f"Nothing is written to {write}: no format is proposed", err=True)
     if most is not None and result.tally.unrecognised_share * 100 > most:
         click.echo(_too_many(result.tally, most), err=True)
         raise SystemExit(UNRECOGNISED_EXIT_CODE)

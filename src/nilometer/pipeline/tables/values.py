@@ -236,7 +236,7 @@ def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict
 
 
 _ALL: Final[tuple[Others, ...]] = ("refused", "empty", "ignored")
-_EXPECTED: Final = re.compile(r"Expected `(.*)`, got `(.*)` - at `(.*)`$", re.DOTALL)
+_EXPECTED: Final = re.compile(r"Expected `(.*?)`, got `(.*?)`(?: - at `(.*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `")
 # Numbers of up to 15 digits, and times of up to microseconds, are always kept as they are.
 _SHAPE: Final = bytes.maketrans(b"123456789.E+", b"0000000000e-")
@@ -275,6 +275,8 @@ def _rejected(error: Exception, value: Any) -> RejectedValue:
             return RejectedValue(said)
         wanted, got, where = expected.groups()
         kinds = [_KINDS.get(one, one) for one in (wanted.removesuffix(" | null"), got)]
+        if where is None:
+            return RejectedValue(f"the value is {kinds[1]}, and no object", said)
         return RejectedValue(f"`{where}` is {kinds[1]}, and its column takes {kinds[0]}", said)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
         return RejectedValue(_no_json(value), said)

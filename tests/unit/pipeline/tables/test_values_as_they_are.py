@@ -90,6 +90,7 @@ def test_names_keep_their_case_and_what_is_left_out_is_said():
         ([b'{"on": true}', b'{"on": 2}'], "is an integer, and its column takes true or false"),
         ([b'{"id": 1}', b'{"id": 2, "_timestamp": 5}'], "_timestamp, which the table has for itself"),
         ([b'{"a.b": 1}', b'{"a": {"b": 2}}'], "a property without a column"),
+        ([b'{"id": 1}', b"[1]"], "the value is a list, and no object"),
         ([b'{"id": 1}', b'\xef\xbb\xbf{"id": 2'], "no JSON"),
         ([b'{"id": 1}', rb'{"id": 2, "say \"x\"": 5}'], "a property without a column"),
         ([b'{"id": 1}', rb'{"id": 2, "n": {"a\nb": 5}}'], "a property without a column"),
