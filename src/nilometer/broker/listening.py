@@ -103,5 +103,6 @@ class OpenListeners:
 def _cannot_listen(endpoint: Endpoint, error: OSError) -> CannotListen:
     return CannotListen(
         f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
-        "stop what uses the port, or choose another one with listeners="
+        "stop what uses the port, which may be another cluster of Nilometer, or choose another one with "
+        "listeners= (nilometer up: --port)"
     )

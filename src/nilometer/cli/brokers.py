@@ -25,6 +25,8 @@ from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     DEFAULT_DATA_DIR,
     connection_options,
+    data_dir_option,
+    in_full,
     json_option,
     parse_pairs,
     print_json,
@@ -522,6 +524,7 @@ def up(
     ready = _ready_text(cluster, as_json)
     if detach:
         click.echo(ready)
+        click.echo(f"To stop: nilometer down{data_dir_option(data_dir)}", err=True)
     else:
         _stay(cluster, started, ready, console_port)
 
@@ -613,7 +616,10 @@ def down(data_dir: Path, as_json: bool) -> None:
     """Stop the brokers of a data folder."""
     cluster = LocalCluster(data_dir)
     if not cluster.broker_ids():
-        raise click.ClickException(f"there is no cluster in {data_dir}, and nothing was stopped")
+        raise click.ClickException(
+            f"there is no cluster in {in_full(data_dir)}, and nothing was stopped: run this where the "
+            "cluster was started, or give its folder with --data-dir"
+        )
     running = [one for one in cluster.brokers() if one.state != "down"]
     _stop(cluster, running)
     if as_json:

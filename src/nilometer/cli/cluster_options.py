@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,6 +28,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATA_DIR = ".nilometer/data"
+
 DEFAULT_BOOTSTRAP_SERVER = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "NILOMETER_BOOTSTRAP_SERVER"
 COMMAND_CONFIG_VARIABLE = "NILOMETER_COMMAND_CONFIG"
@@ -43,6 +45,18 @@ def _servers(context: click.Context, parameter: click.Parameter, value: str) -> 
             click.echo(f"Connecting to the cluster in {DEFAULT_DATA_DIR}: {local}", err=True)
         value = local or value
     return _checked(value)
+
+
+def in_full(data_dir: Path) -> str:
+    """Name a cluster's folder; one that depends on where the command runs, with that."""
+    return os.fspath(data_dir) if data_dir.is_absolute() else f"{data_dir} of {Path.cwd()}"
+
+
+def data_dir_option(data_dir: Path) -> str:
+    """Return what to give to a command for this folder, with a space before it; empty for the default."""
+    return (
+        "" if os.fspath(data_dir) == DEFAULT_DATA_DIR else f" --data-dir {shlex.quote(os.fspath(data_dir))}"
+    )
 
 
 def _local_servers() -> str | None:

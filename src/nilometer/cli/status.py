@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,9 @@ from nilometer.cli.cluster_options import (
     DEFAULT_DATA_DIR,
     client_config,
     command_config_option,
+    data_dir_option,
     elsewhere_option,
+    in_full,
     json_option,
     print_json,
     run_async,
@@ -306,7 +307,8 @@ def _say_no_cluster(data_dir: Path, as_json: bool) -> NoReturn:
         print_json({"brokers": []})
     else:
         click.echo(
-            f"No cluster in {os.fspath(data_dir)}; start one with: nilometer up --data-dir {data_dir}",
+            f"No cluster in {in_full(data_dir)}; look where it was started, or start one with: "
+            f"nilometer up{data_dir_option(data_dir)}",
             err=True,
         )
     raise click.exceptions.Exit(NO_CLUSTER)

@@ -42,6 +42,7 @@ def test_one_broker_up_and_down(shell: Shell, tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("NILOMETER_COMMAND_CONFIG")
     again = shell.run("up", "--detach")
     assert (again.returncode, again.stdout) == (0, up.stdout), "it is up: nothing to start, same ports"
+    assert f"To stop: nilometer down --data-dir {shell.data_dir}\n" in again.stderr
     assert shell.pids() == [broker["pid"]]
     down = shell.run("down")
     assert (down.returncode, down.stdout) == (0, "Stopped 1 broker.\n")
@@ -215,7 +216,7 @@ def test_no_cluster_is_said(shell: Shell) -> None:
     assert (as_json.returncode, json.loads(as_json.stdout)) == (1, {"brokers": []})
     down = shell.run("down")
     assert (down.returncode, down.stdout) == (1, "")
-    assert f"there is no cluster in {shell.data_dir}, and nothing was stopped" in down.stderr
+    assert f"there is no cluster in {shell.data_dir}, and nothing was stopped: run this where" in down.stderr
     assert not shell.data_dir.exists(), "asking creates nothing"
 
 

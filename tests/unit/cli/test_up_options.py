@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 
 from nilometer.cli.brokers import (
@@ -13,6 +16,7 @@ from nilometer.cli.brokers import (
     settings_of_topics,
     why_refused,
 )
+from nilometer.cli.cluster_options import DEFAULT_DATA_DIR, data_dir_option, in_full
 from nilometer.local.broker_process import BrokerProcess
 
 LOCAL = "local:/data/coordination"
@@ -126,3 +130,13 @@ def test_a_rack_means_brokers_on_other_machines() -> None:
     assert settings_of_topics(alone, 2)["default.replication.factor"] == "2"
     assert settings_of_topics(among_others, 2)["default.replication.factor"] == "3"
     assert settings_of_start(1, brokers(1), among_others, "", 1) == {"broker.rack": "east"}
+
+
+def test_a_folder_is_named_with_the_place_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    default = Path(DEFAULT_DATA_DIR)
+    assert (in_full(default), data_dir_option(default)) == (f".nilometer/data of {tmp_path}", "")
+    other = tmp_path / "my data"
+    assert (in_full(other), data_dir_option(other)) == (str(other), f" --data-dir '{other}'")
