@@ -40,6 +40,8 @@ class Course:
         self.refused: set[bytes] = set()
         self.ended: set[SessionName] = set()
         self.problems: list[str] = []
+        self.writers: list[asyncio.Task[None]] = []
+        self.is_over = False
         self.voters: dict[int, Process] = {}
         self.lost = 0
 
@@ -64,10 +66,8 @@ class Course:
         self.voters = {voter: cluster.processes[voter] for voter in VOTERS}
         watching = asyncio.ensure_future(self.watch())
         members = [await cluster.start(broker_id) for broker_id in MEMBERS]
-        writers = [
-            asyncio.ensure_future(self._write(each, broker_id))
-            for each, broker_id in zip(cluster.stores, MEMBERS, strict=True)
-        ]
+        for member, opened, broker_id in zip(members, cluster.stores, MEMBERS, strict=True):
+            cluster.world.loop.in_process(0.0, member.process, self._begin_to_write, opened, broker_id)
         until = cluster.world.loop.time() + FAULTS_S
         while cluster.world.loop.time() < until:
             await asyncio.sleep(self.chance.uniform(0.05, 1.5))
@@ -79,14 +79,20 @@ class Course:
                 member.go_on()
         await self._heal()
         await asyncio.sleep(5)
-        for writer in (*writers, watching):
-            writer.cancel()
-        await asyncio.gather(*writers, return_exceptions=True)
+        self.is_over = True
+        await asyncio.gather(*self.writers)
         await self._check()
+        watching.cancel()
+        for member in members:
+            await member.call("close")
+
+    def _begin_to_write(self, opened: QuorumStore, broker_id: int) -> None:
+        """In the member's process, so that it is paused with it."""
+        self.writers.append(self.cluster.world.loop.create_task(self._write(opened, broker_id)))
 
     async def _write(self, opened: QuorumStore, broker_id: int) -> None:
         count = 0
-        while True:
+        while not self.is_over:
             await asyncio.sleep(self.chance.uniform(0, 0.05))
             session = opened._session
             if session is not None and session.lost:
