@@ -24,7 +24,7 @@ from nilometer.simulation.world import Process
 from support.coordination.quorum_cluster import VOTERS, QuorumCluster
 from support.eventually import becomes
 
-FAULTS_S = 12.0
+FAULTS_S = 10.0
 MEMBERS = (1, 2, 3)
 
 
@@ -93,7 +93,7 @@ class Course:
     async def _write(self, opened: QuorumStore, broker_id: int) -> None:
         count = 0
         while not self.is_over:
-            await asyncio.sleep(self.chance.uniform(0, 0.05))
+            await asyncio.sleep(self.chance.uniform(0.02, 0.12))
             session = opened._session
             if session is not None and session.lost:
                 self.lost += 1
@@ -183,6 +183,13 @@ def play(seed: int) -> Course:
     course = Course(seed)
     course.cluster.run(course.run)
     return course
+
+
+@pytest.fixture(autouse=True)
+def many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "SNAPSHOT_BYTES", 4_000)
+    monkeypatch.setattr(node, "VALUE_BYTES", 1_000)
+    monkeypatch.setattr(node, "FETCH_BYTES_MAX", 5_000)
 
 
 @pytest.mark.parametrize("seed", range(2), ids="seed-{}".format)

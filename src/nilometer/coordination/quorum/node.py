@@ -66,6 +66,7 @@ RETRY_MS = 100
 SNAPSHOT_BYTES = 16 << 20
 """A snapshot is made after so many bytes of the log."""
 OUTCOMES_MAX = 10_000
+TOLD_MAX = 1_000
 VALUE_BYTES = 1 << 20
 """The state in a snapshot is divided into values of this size."""
 
@@ -574,7 +575,9 @@ class QuorumNode:
     async def confirm_leadership(self) -> bool:
         """Return whether this node was the leader when this was called: a majority of the voters has said so
         since. What was committed then is below the high watermark that it had then."""
-        number, epoch = self._replica.begin_read() if self.failure is None else None, self.epoch
+        async with self._events:
+            number = self._replica.begin_read() if self.failure is None else None
+            epoch = self.epoch
         if number is None:
             return False
         self._tell()  # fetches that wait are answered, so that they bring the next ones
@@ -665,6 +668,8 @@ class QuorumNode:
             await self.wait_change(left_ms)
             if self._may_differ(request, response):
                 response = await self._event(partial(replica.on_fetch, request))
+        if len(self._told) > TOLD_MAX:
+            self._told.clear()  # each is answered once more without waiting
         self._told[request.replica] = (response.high_watermark, response.round)
         read = partial(replica.records_for, request, response, FETCH_BYTES_MAX)
         response, records = await self._disk.offload(read)
