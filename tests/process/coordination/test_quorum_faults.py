@@ -15,7 +15,8 @@ from itertools import combinations
 import pytest
 
 from nilometer.coordination.quorum import leases, node, sessions, store
-from nilometer.coordination.quorum.commands import Command, End, Outcome
+from nilometer.coordination.quorum.commands import Append, Command, End, Outcome, encode
+from nilometer.coordination.quorum.node import PeerUnavailable, Proposal
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationError, Entry, OutcomeUnknown, SessionName
 from nilometer.invariants import InvariantBroken
@@ -312,3 +313,24 @@ def test_renewals_without_a_majority_are_found(monkeypatch: pytest.MonkeyPatch) 
     course = Course(7)
     course.cluster.run(partial(_leader_is_cut_off, course))
     assert course.problems
+
+
+# --- what no node can apply
+
+
+async def _a_command_of_a_newer_version(cluster: QuorumCluster) -> None:
+    member = await cluster.start(1)
+    [leader] = [each for _, each in cluster.wire.nodes.values() if each.leads]
+    with pytest.raises(PeerUnavailable, match="of a newer version"):
+        await leader.serve(Proposal(b"\xc1"))
+    assert await member.call("append", 0, "x") is True
+    await leader._append(b"\xc1")  # as by a leader of that version
+    await becomes(lambda: leader.failure is not None, "the node stops")
+    assert f"at offset {leader.applied}" in str(leader.failure)
+    with pytest.raises(PeerUnavailable, match="of a newer version"):
+        await leader.serve(Proposal(encode(Append(None, 1, b"y"))))
+    assert not leader.leads
+
+
+def test_a_node_stops_at_a_command_that_it_cannot_read_and_appends_none() -> None:
+    QuorumCluster(7).run(_a_command_of_a_newer_version)

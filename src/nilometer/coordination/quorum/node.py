@@ -31,6 +31,7 @@ from nilometer.coordination.quorum.commands import AppliedState, Command, End, O
 from nilometer.coordination.quorum.sessions import SessionKeeper
 from nilometer.coordination.store import OutcomeUnknown, SessionName, StoreDamaged, StoreUnavailable
 from nilometer.identifiers import NO_LEADER, LeaderEpoch, Offset
+from nilometer.invariants import InvariantBroken
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
@@ -207,7 +208,7 @@ class QuorumNode:
 
     @property
     def leads(self) -> bool:
-        return isinstance(self._replica.core.role, Leading)
+        return self.failure is None and isinstance(self._replica.core.role, Leading)
 
     @property
     def epoch(self) -> LeaderEpoch:
@@ -255,13 +256,16 @@ class QuorumNode:
         try:
             await work()
         except QuorumStopped as stopped:
+            self._end_with(stopped)
+        except (StoreDamaged, OSError, InvariantBroken, CorruptBatch) as error:
+            self._end_with(self._replica.fail(error))
+
+    def _end_with(self, stopped: QuorumStopped) -> None:
+        if self.failure is None:
             logger.error("%s", stopped)
-            self._stop(stopped)
-            for message in stopped.messages:
-                self._spawn(self._deliver(message))
-        except (StoreDamaged, OSError) as error:
-            logger.error("The node of the metadata quorum stops: %s", error)
-            self._stop(error)
+        self._stop(stopped)
+        for message in stopped.messages:  # that it leads no more
+            self._spawn(self._deliver(message))
 
     def _stop(self, why: Exception) -> None:
         if self.failure is None:
@@ -456,7 +460,12 @@ class QuorumNode:
             self._spawn(self._stopping(self._make_snapshot))
 
     def _apply_one(self, offset: Offset, epoch: LeaderEpoch, value: bytes) -> None:
-        command = decode(value)
+        try:
+            command = decode(value)
+        except msgspec.DecodeError as error:
+            raise StoreDamaged(
+                f"the command at offset {offset} of the log is damaged or of a newer version: {error}"
+            ) from error
         outcome = self.state.apply(offset, command)
         waiting = self._waiting.pop(offset, None)
         if waiting is not None and not waiting.future.done():
@@ -525,6 +534,8 @@ class QuorumNode:
         Raises StoreUnavailable if it is not in the log and will not be, OutcomeUnknown if it may be or
         become; also if this is cancelled, as by a time-out, it may.
         """
+        if self.failure is not None:
+            raise StoreUnavailable(f"this node of the metadata quorum has stopped: {self.failure}")
         data = encode(command)
         proposed = await self._proposed(data)
         if proposed.offset is None:
@@ -535,7 +546,7 @@ class QuorumNode:
         if self.leads:
             return await self._append(data)
         leader = self.leader()
-        if leader is None or self.failure is not None:
+        if leader is None:
             return Proposed(None)
         try:
             return await self._peers.ask(leader, Proposal(data))
@@ -655,6 +666,10 @@ class QuorumNode:
             return await self._read_index() if self.leads else None
         if isinstance(request, Renewal):
             return await self._keeper.renew(request.session)
+        try:
+            decode(request.command)  # what this node could not apply is not appended
+        except msgspec.DecodeError as error:
+            raise PeerUnavailable(f"the command is damaged or of a newer version: {error}") from error
         return await self._append(request.command)
 
     async def _serve_fetch(self, request: QuorumFetch) -> Fetched:
