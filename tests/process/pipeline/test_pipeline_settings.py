@@ -86,7 +86,7 @@ pattern = "^/paid"
             "there is no setting pasue. There are lateness, ahead, late_topic, pause, funnel, assets",
         ),
         ({"pause": "soon"}, "setting pause: 'soon' is no duration"),
-        ({"pause": "0.0000001s"}, "is not a microsecond at least"),
+        ({"pause": "0.0000001s"}, "is no duration from a microsecond"),
         ({"funnel": []}, "setting funnel: it is a list of at least one row"),
         ({"funnel": [{"name": "x"}]}, "a row has the columns name, pattern"),
         ({"funnel": [["x"]]}, "setting funnel"),

@@ -282,7 +282,7 @@ def duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is no duration; examples are 30 minutes, 45m, 2h, 90s")
     seconds = float(found.group(1)) * _UNITS[found.group(2)]
     if seconds > SECONDS_MAX or not (span := timedelta(seconds=seconds)):
-        raise ValueError(f"{text!r} is not a microsecond at least and at most ten years")
+        raise ValueError(f"{text!r} is no duration from a microsecond to ten years")
     return span
 
 
