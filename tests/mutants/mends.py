@@ -687,8 +687,8 @@ COMMANDS = (
     Mutant(
         "down-of-no-cluster",
         "down in a folder without a cluster says that it stopped 0 brokers",
-        '    if not cluster.broker_ids():\n        raise click.ClickException(f"there is no cluster',
-        '    if False:\n        raise click.ClickException(f"there is no cluster',
+        '    if not cluster.broker_ids():\n        raise click.ClickException(\n            f"there',
+        '    if False:\n        raise click.ClickException(\n            f"there',
         (DESTRUCTIVE,),
     ),
     Mutant(
