@@ -207,10 +207,13 @@ class ClusterReader:
 
     async def topics(self, asked: Asked, *, internal: bool) -> TopicsView:
         """Return a page of the topics: its replicas are surveyed, or all if the order depends on them."""
-        listed = (await self._topics.get()).values()
-        shown = [topic for topic in listed if internal or not topic.is_internal]
+        measures = NOTHING_MEASURED
         if asked.column in MEASURED:
-            measures = await self._sizes.get()
+            listed, measures = await asyncio.gather(self._topics.get(), self._sizes.get())
+        else:
+            listed = await self._topics.get()
+        shown = [topic for topic in listed.values() if internal or not topic.is_internal]
+        if asked.column in MEASURED:
             page = topics_page(shown, asked, measures)
         else:
             page = topics_page(shown, asked)
