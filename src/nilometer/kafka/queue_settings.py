@@ -136,7 +136,8 @@ async def create(
     if not isinstance(known, KafkaError) and partitions is not None:
         differences["partitions"] = (str(len(known.partitions)), str(partitions))
     present = pauses_among(await admin.list_topics(), queue)
-    if not isinstance(known, KafkaError) or not set(present) <= set(pauses):  # else a creation was cut off
+    is_queue = not isinstance(known, KafkaError) and bool(given)
+    if is_queue or not set(present) <= set(pauses):  # else a creation was cut off
         differences["retry_after"] = (_in_words(present), _in_words(pauses))
     _refuse_others(queue, differences)
     buries = _brokers_bury(admin, group)

@@ -508,9 +508,11 @@ async def test_a_topic_that_is_no_queue_is_refused_and_becomes_one(servers: str,
         await queue.put("early")
         with pytest.raises(nilometer.InvalidSetting, match="is no queue yet"):
             await queue.run(print)
-        await kafka.admin.create_queue(name, replication_factor=1)
+        await kafka.admin.create_queue(name, replication_factor=1, retry_after=["1h"])
         async with queue.jobs() as jobs, await anext(jobs) as job:
             assert job.value == "early"
+        with pytest.raises(nilometer.InvalidSetting, match="retry_after is 3600 s, not none"):
+            await kafka.admin.create_queue(name, replication_factor=1)
 
 
 # --- brokers that die

@@ -49,3 +49,12 @@ def test_an_owner_counts_from_when_it_sent_and_stops_before_the_leader_ends_the_
     book = SessionBook(TIMEOUT_MS, [ONE], elected_ms=0)
     book.renew(ONE, 5_000)  # it arrives at once
     assert book.next_end_ms == 11_000
+
+
+def test_a_session_that_was_taken_over_is_neither_renewed_nor_ended_again():
+    book = SessionBook(TIMEOUT_MS, [ONE, TWO], elected_ms=0)
+    again = SessionName(1, 20)
+    book.on_registered(again, 1_000)
+    assert not book.renew(ONE, 2_000)
+    assert book.take_expired(6_500) == [TWO]
+    assert book.take_expired(7_000) == [again]

@@ -27,7 +27,9 @@ class SessionBook:
         self._ends_ms = dict.fromkeys(live, elected_ms + timeout_ms)
 
     def on_registered(self, name: SessionName, now_ms: int) -> None:
-        """Its registration was applied, and so was committed in this epoch."""
+        """Its registration was applied. A former session of the broker has ended with it."""
+        for former in [one for one in self._ends_ms if one.broker_id == name.broker_id]:
+            del self._ends_ms[former]
         self._ends_ms[name] = now_ms + self._timeout_ms
 
     def on_ended(self, name: SessionName) -> None:

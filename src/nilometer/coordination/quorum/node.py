@@ -70,6 +70,7 @@ OUTCOMES_MAX = 10_000
 TOLD_MAX = 1_000
 VALUE_BYTES = 1 << 20
 """The state in a snapshot is divided into values of this size."""
+REPLACED = "another leader was elected before the change was committed; try again"
 
 T = TypeVar("T")
 
@@ -449,10 +450,7 @@ class QuorumNode:
                 for record in decode_records(found.records, position, header):
                     self._apply_one(Offset(record.offset), epoch, record.value or b"")
             self.applied = Offset(header.next_offset)
-        self._give_up_below(  # a control record is there
-            self.applied,
-            StoreUnavailable("another leader was elected before the change was committed; try again"),
-        )
+        self._give_up_below(self.applied, StoreUnavailable(REPLACED))  # a control record is there
         self._applied_bytes += len(found.records)
         self._tell()
         if self._applied_bytes >= SNAPSHOT_BYTES and not self._is_making_snapshot:
@@ -472,9 +470,7 @@ class QuorumNode:
             if waiting.epoch == epoch:
                 waiting.future.set_result(outcome)
             else:
-                waiting.future.set_exception(
-                    StoreUnavailable("another leader was elected before the change was committed; try again")
-                )
+                waiting.future.set_exception(StoreUnavailable(REPLACED))
         else:
             self._keep(offset, epoch, outcome)
         self._keeper.on_applied(offset, command, outcome)
@@ -518,14 +514,18 @@ class QuorumNode:
 
     async def _make_snapshot(self) -> None:
         """Make a snapshot of the state of this moment, so that the log can begin later."""
-        data = self.state.to_bytes()
-        values = [data[begin : begin + VALUE_BYTES] for begin in range(0, len(data), VALUE_BYTES)]
-        making = self._replica.begin_snapshot(self.applied, values)
-        self._applied_bytes = 0
-        if making is not None:
-            await self._offloaded(making.run)
-            await self._event(partial(self._replica.on_snapshot_made, making))
-        self._is_making_snapshot = False
+        try:
+            data = self.state.to_bytes()
+            values = [data[begin : begin + VALUE_BYTES] for begin in range(0, len(data), VALUE_BYTES)]
+            self._applied_bytes = 0
+            making = self._replica.begin_snapshot(self.applied, values)
+            if making is not None:
+                await self._offloaded(making.run)
+                await self._event(partial(self._replica.on_snapshot_made, making))
+        except KafkaError as error:  # the log was replaced meanwhile: the next snapshot is of the new one
+            logger.warning("No snapshot of the metadata log was made at offset %d: %s", self.applied, error)
+        finally:
+            self._is_making_snapshot = False
 
     # ── proposing ───────────────────────────────────────────────────────────────────────────────
     async def propose(self, command: Command) -> Applied:
@@ -569,9 +569,7 @@ class QuorumNode:
         known = self._outcomes.get(offset)
         if known is not None:
             if known[0] != epoch:
-                raise StoreUnavailable(
-                    "another leader was elected before the change was committed; try again"
-                )
+                raise StoreUnavailable(REPLACED)
             return known[1]
         if offset < self.applied or self.failure is not None:
             raise OutcomeUnknown("the change may have been made before this node learned of it")

@@ -197,9 +197,8 @@ class QuorumStore:
         folder_id = self._node.replica.core.key.directory_id
         command = Register(broker_id, folder_id, payload, new_id(self._runtime.entropy))
         clock = self._runtime.clock
-        sent_ms = (
-            clock.monotonic_ms()
-        )  # of the first attempt: another one may be applied later, as a repetition
+        # Of the first attempt: another one may be applied later, as a repetition.
+        sent_ms = clock.monotonic_ms()
         holder: LiveSession | None = None
         until_ms = sent_ms + self._patience_ms
         while True:
