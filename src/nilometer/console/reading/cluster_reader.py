@@ -156,7 +156,7 @@ class ClusterReader:
         self._lists: list[Shared[Any]] = []
         self._overview = Shared(clock, self._read_overview, HEALTH_FRESH_MS)
         self._topics = self._list(self._read_topics)
-        self._sizes = self._list(self._measure_all)
+        self._sizes = self._list(self._survey_all)
         self._groups = self._list(self._read_groups)
         self._group_rows = self._list(self._read_all_groups)
         self._transactions = self._list(self._read_transactions)
@@ -207,17 +207,15 @@ class ClusterReader:
 
     async def topics(self, asked: Asked, *, internal: bool) -> TopicsView:
         """Return a page of the topics: its replicas are surveyed, or all if the order depends on them."""
-        measures = NOTHING_MEASURED
-        if asked.column in MEASURED:
-            listed, measures = await asyncio.gather(self._topics.get(), self._sizes.get())
-        else:
-            listed = await self._topics.get()
+        surveyed = await self._sizes.get() if asked.column in MEASURED else None
+        listed = await self._topics.get() if surveyed is None else surveyed.metadata.topics
         shown = [topic for topic in listed.values() if internal or not topic.is_internal]
         if asked.column in MEASURED:
+            measures = self._measures(surveyed)
             page = topics_page(shown, asked, measures)
         else:
             page = topics_page(shown, asked)
-            measures = await self._measure([row.name for row in page.items])
+            measures = self._measures(await self._surveyed([row.name for row in page.items]))
         return topics_view(
             page, measures, await self._policies([row.name for row in page.items]), internal=internal
         )
@@ -286,20 +284,22 @@ class ClusterReader:
         )
         return found
 
-    async def _measure_all(self) -> Measures:
-        return await self._measure(None)
+    async def _survey_all(self) -> Survey | None:
+        return await self._surveyed(None)
 
-    async def _measure(self, topics: Sequence[str] | None) -> Measures:
-        """Survey the replicas of ``topics``, by default of all; nothing is known of those that the user may
-        not describe."""
+    async def _surveyed(self, topics: Sequence[str] | None) -> Survey | None:
+        """Survey the replicas of ``topics``, or of all; return None if the user may not describe one."""
         try:
             async with self._connection.survey() as survey:
                 found = await survey.look(topics)
         except KafkaError as error:
             logger.info("The sizes of topics are not known: %s", error)
-            return NOTHING_MEASURED
+            return None
         self._rates.read(found, self._clock.monotonic_ms(), is_whole=topics is None)
-        return measures_of(found, self._rates.by_topic())
+        return found
+
+    def _measures(self, survey: Survey | None) -> Measures:
+        return NOTHING_MEASURED if survey is None else measures_of(survey, self._rates.by_topic())
 
     async def _policies(self, topics: Sequence[str]) -> Mapping[str, str | None]:
         admin = await self._connection.admin()

@@ -38,12 +38,7 @@ class AppendRates:
         ``at_ms``: of a monotonic clock. ``is_whole``: the survey is of all topics, so that partitions without
         a leader in it have no rate any more.
         """
-        if is_whole:
-            self.keep(
-                TopicPartition(row.topic, row.partition)
-                for row in (survey.rows if survey is not None else ())
-                if row.state is not None and row.state.role == LEADER
-            )
+        seen = {} if is_whole else self._seen
         for row in survey.rows if survey is not None else ():
             if row.state is None or row.state.role != LEADER:
                 continue
@@ -54,9 +49,12 @@ class AppendRates:
             )
             before = self._seen.get(partition)
             if before is None:
-                self._seen[partition] = _Seen(at_ms, end, size, None)
+                seen[partition] = _Seen(at_ms, end, size, None)
             elif at_ms - before.at_ms >= BETWEEN_MS:
-                self._seen[partition] = _Seen(at_ms, end, size, _rate(before, at_ms, end, size))
+                seen[partition] = _Seen(at_ms, end, size, _rate(before, at_ms, end, size))
+            else:
+                seen[partition] = before
+        self._seen = seen
 
     def keep(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all other partitions, which no longer exist."""
