@@ -7,7 +7,7 @@ has ``timeout_ms``: a check ends within about five time-outs, whatever the broke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
@@ -65,9 +65,10 @@ class HealthCheck:
     def close(self) -> None:
         self._survey.close()
 
-    async def check(self) -> Findings:
+    async def check(self, look: Callable[[], Awaitable[Survey]] | None = None) -> Findings:
+        """``look``: used in place of :meth:`look`."""
         try:
-            survey = await self._look()
+            survey = await (look or self.look)()
         except KafkaError as error:
             if is_refusal(error):
                 return Findings(survey=None, refused=error.message or error.name)
@@ -101,7 +102,8 @@ class HealthCheck:
             refused=refused,
         )
 
-    async def _look(self) -> Survey:
+    async def look(self) -> Survey:
+        """Survey all replicas. Raises KafkaError."""
         try:
             return await self._survey.look()
         except NotServed:  # as by a broker that is stopping: it cannot be connected to any more

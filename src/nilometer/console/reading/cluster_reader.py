@@ -154,9 +154,10 @@ class ClusterReader:
         self._rates = AppendRates()
         self._history = History(clock)
         self._lists: list[Shared[Any]] = []
+        self._whole = Shared(clock, self._survey_whole, HEALTH_FRESH_MS)
         self._overview = Shared(clock, self._read_overview, HEALTH_FRESH_MS)
         self._topics = self._list(self._read_topics)
-        self._sizes = self._list(self._survey_all)
+        self._sizes = self._list(self._survey_of_topics)
         self._groups = self._list(self._read_groups)
         self._group_rows = self._list(self._read_all_groups)
         self._transactions = self._list(self._read_transactions)
@@ -166,7 +167,7 @@ class ClusterReader:
 
     async def close(self) -> None:
         await self._history.close()
-        for shared in (self._overview, *self._lists):
+        for shared in (self._whole, self._overview, *self._lists):
             await shared.close()
         self._check.close()
         await self._connection.close()
@@ -193,15 +194,19 @@ class ClusterReader:
         )
 
     async def _read_overview(self) -> OverviewView:
-        findings = await self._check.check()
+        findings = await self._check.check(self._whole.get)
         health = cluster_health(findings)
-        self._rates.read(findings.survey, self._clock.monotonic_ms(), is_whole=True)
-        rate = self._rates.total()
+        rate = None if findings.survey is None else self._rates.total()
         if rate is not None:
             self._history.add(OVERVIEW, RECORDS, rate.records_per_s)
             self._history.add(OVERVIEW, BYTES, rate.bytes_per_s)
         charts = (self._history.chart(OVERVIEW, name, is_bytes=name == BYTES) for name in (RECORDS, BYTES))
         return overview_view(health, findings.survey, rate, [one for one in charts if one is not None])
+
+    async def _survey_whole(self) -> Survey:
+        survey = await self._check.look()
+        self._rates.read(survey, self._clock.monotonic_ms(), is_whole=True)
+        return survey
 
     # --- topics
 
@@ -284,19 +289,26 @@ class ClusterReader:
         )
         return found
 
-    async def _survey_all(self) -> Survey | None:
-        return await self._surveyed(None)
+    async def _survey_of_topics(self) -> Survey | None:
+        return await self._known(self._whole.get())
 
-    async def _surveyed(self, topics: Sequence[str] | None) -> Survey | None:
-        """Survey the replicas of ``topics``, or of all; return None if the user may not describe one."""
-        try:
+    async def _surveyed(self, topics: Sequence[str]) -> Survey | None:
+        """Survey the replicas of ``topics``; return None if the user may not describe one."""
+
+        async def look() -> Survey:
             async with self._connection.survey() as survey:
-                found = await survey.look(topics)
+                return await survey.look(topics)
+
+        if (found := await self._known(look())) is not None:
+            self._rates.read(found, self._clock.monotonic_ms(), is_whole=False)
+        return found
+
+    async def _known(self, survey: Awaitable[Survey]) -> Survey | None:
+        try:
+            return await survey
         except KafkaError as error:
             logger.info("The sizes of topics are not known: %s", error)
             return None
-        self._rates.read(found, self._clock.monotonic_ms(), is_whole=topics is None)
-        return found
 
     def _measures(self, survey: Survey | None) -> Measures:
         return NOTHING_MEASURED if survey is None else measures_of(survey, self._rates.by_topic())

@@ -32,14 +32,14 @@ class AppendRates:
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, _Seen] = {}
 
-    def read(self, survey: Survey | None, at_ms: int, *, is_whole: bool) -> None:
+    def read(self, survey: Survey, at_ms: int, *, is_whole: bool) -> None:
         """Take the leaders' states of a survey.
 
         ``at_ms``: of a monotonic clock. ``is_whole``: the survey is of all topics, so that partitions without
         a leader in it have no rate any more.
         """
         seen = {} if is_whole else self._seen
-        for row in survey.rows if survey is not None else ():
+        for row in survey.rows:
             if row.state is None or row.state.role != LEADER:
                 continue
             partition, end, size = (
