@@ -24,6 +24,7 @@ from nilometer.broker.control.membership import Membership, RegistrationRejected
 from nilometer.broker.control.metadata_log import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.listening import CannotListen, OpenListeners
+from nilometer.broker.quorum.member import QuorumMember
 from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, LogDirectories, find_logs
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
@@ -69,6 +70,7 @@ class Broker:
         self._monitoring: MonitoringEndpoint | None = None
         self._directories: LogDirectories | None = None
         self._store = store
+        self._quorum = None if config.quorum is None else QuorumMember(config.quorum, runtime, self._turns)
         self._parts: BrokerParts | None = None
         self._stopping = asyncio.Event()
         self._cancel_startup: Callable[[], object] = lambda: None
@@ -118,6 +120,9 @@ class Broker:
             await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
+            if self._quorum is not None:
+                await self._check_no_other_store()
+                await self._quorum.identify()
             store = await self._open_store_of_logs()
             directories = await self._open_directories()
             store = store or await self._open_store(directories.cluster_id)
@@ -175,6 +180,8 @@ class Broker:
             await self._directories.close(high_watermarks)
         if self._store is not None:
             await self._store.close()
+        if self._quorum is not None:
+            await self._quorum.close()
 
     def _end_connections(self) -> None:
         self._listeners.close()
@@ -278,6 +285,11 @@ class Broker:
 
     async def _open_store(self, cluster_id: str | None, *, create: bool = True) -> CoordinationStore:
         config = self._config
+        if self._quorum is not None:
+            self._store = store = await self._quorum.open(cluster_id, has_logs=not create)
+            await store.open()
+            self._quorum.note_cluster_id(store.cluster_id)
+            return store
         self._store = store = self._store or make_store(
             config.coordination,
             self._runtime,
@@ -289,6 +301,16 @@ class Broker:
         )
         await store.open()
         return store
+
+    async def _check_no_other_store(self) -> None:
+        """Raise StartFailed if the log directories have the metadata of a cluster without a quorum."""
+        folder, disk = self._default_store_folder, self._runtime.disk
+        if await disk.offload(lambda: disk.is_directory(folder)):
+            raise StartFailed(
+                f"{folder} has the metadata of this broker's cluster, and the settings choose a metadata "
+                "quorum, which does not know it. Nothing was changed. Set nilometer.coordination=local to go "
+                "on with it, or log.dirs to an empty folder"
+            )
 
     async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:
         secrets = SecretKeeper(store, self._runtime)

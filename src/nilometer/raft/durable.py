@@ -79,7 +79,7 @@ from nilometer.raft.recovery import LOG_CONFIG, Recovered, recover, write_commit
 from nilometer.raft.replica import RaftReplica
 from nilometer.raft.snapshot_files import SnapshotMaking, SnapshotReading, fetched_path, snapshot_path
 from nilometer.raft.snapshots import SnapshotId
-from nilometer.raft.voters import VoterKey, VoterRecord, VoterSet
+from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime.runtime import Runtime
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
@@ -181,6 +181,17 @@ class DurableReplica:
     @property
     def log_end_offset(self) -> Offset:
         return self._log.log_end_offset
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return self._log.log_start_offset
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it has no record and knows no voters, and has never voted."""
+        core = self.core
+        has_nothing = not self.log_end_offset and core.snapshot is None and core.voters.latest == NO_VOTERS
+        return has_nothing and not core.epoch and core.election.voted is None
 
     @property
     def high_watermark(self) -> Offset:
@@ -335,6 +346,10 @@ class DurableReplica:
                 response = response._replace(end_offset=request.fetch_offset, voters=())
             effects = self.core.on_fetch_response(request, response, now)
             return self._turn(None, effects, records)
+
+    def on_leader_refused(self, request: QuorumFetch | SnapshotFetch) -> Turn[None]:
+        with self._event() as now:
+            return self._turn(None, self.core.on_leader_refused(request, now))
 
     def _read_fetched(
         self, request: QuorumFetch, response: QuorumFetchResponse, records: Bytes

@@ -87,17 +87,30 @@ class Received(NamedTuple, Generic[T]):
     terms: FetchTerms = FetchTerms()
 
 
-def refusal(received: Received[Any], own: VoterKey, cluster_id: str) -> ErrorCode:
-    """Return why a replica must not answer: the request is for another cluster or folder; or ``none``."""
-    if received.cluster_id is not None and received.cluster_id != cluster_id:
+def refusal(received: Received[Any], own: VoterKey, cluster_id: str | None) -> ErrorCode:
+    """Return why a replica must not answer: the request is for another cluster or folder; or ``none``.
+    ``cluster_id``: None if it is not known yet."""
+    if None not in (received.cluster_id, cluster_id) and received.cluster_id != cluster_id:
         return ErrorCode.inconsistent_cluster_id
     if received.to is not None and received.to != own:
         return ErrorCode.invalid_voter_key
     return NONE
 
 
+def refused(key: ApiKey, error: ErrorCode) -> Message:
+    """Return the response to a request that is not answered because of :func:`refusal`."""
+    spoken = api(key, VERSIONS[key])
+    if key is ApiKey.FETCH:
+        return spoken.response(
+            throttle_time_ms=0, error_code=error, session_id=0, responses=(), node_endpoints=()
+        )
+    if key is ApiKey.FETCH_SNAPSHOT:
+        return spoken.response(throttle_time_ms=0, error_code=error, topics=(), node_endpoints=())
+    return spoken.response(error_code=error, topics=(), node_endpoints=())
+
+
 # ── Vote ────────────────────────────────────────────────────────────────────────────────────────
-def vote_request(request: VoteRequest, cluster_id: str) -> Message:
+def vote_request(request: VoteRequest, cluster_id: str | None) -> Message:
     partition = _VOTE.make_request(
         "PartitionData",
         partition_index=METADATA_LOG.partition,
@@ -150,7 +163,7 @@ def read_vote_response(message: Any) -> VoteResponse:
 
 # ── BeginQuorumEpoch and EndQuorumEpoch ─────────────────────────────────────────────────────────
 def begin_request(
-    request: BeginEpochRequest, to: VoterKey, cluster_id: str, endpoints: Sequence[Endpoint]
+    request: BeginEpochRequest, to: VoterKey, cluster_id: str | None, endpoints: Sequence[Endpoint]
 ) -> Message:
     partition = _BEGIN.make_request(
         "PartitionData",
@@ -175,7 +188,7 @@ def read_begin_request(message: Any) -> Received[BeginEpochRequest]:
     return Received(request, message.cluster_id, voter, _read_endpoints(message))
 
 
-def end_request(request: EndEpochRequest, cluster_id: str, endpoints: Sequence[Endpoint]) -> Message:
+def end_request(request: EndEpochRequest, cluster_id: str | None, endpoints: Sequence[Endpoint]) -> Message:
     candidates = tuple(
         _END.make_request(
             "ReplicaInfo",
@@ -234,7 +247,7 @@ def read_epoch_response(message: Any) -> EpochResponse:
 
 
 # ── Fetch ───────────────────────────────────────────────────────────────────────────────────────
-def fetch_request(request: QuorumFetch, cluster_id: str, terms: FetchTerms) -> Message:
+def fetch_request(request: QuorumFetch, cluster_id: str | None, terms: FetchTerms) -> Message:
     partition = _FETCH.make_request(
         "FetchPartition",
         partition=METADATA_LOG.partition,
@@ -335,7 +348,7 @@ def read_fetch_response(message: Any) -> tuple[QuorumFetchResponse, bytes]:
 
 
 # ── FetchSnapshot ───────────────────────────────────────────────────────────────────────────────
-def snapshot_request(request: SnapshotFetch, cluster_id: str, max_bytes: int) -> Message:
+def snapshot_request(request: SnapshotFetch, cluster_id: str | None, max_bytes: int) -> Message:
     end_offset, epoch = request.snapshot
     partition = _SNAPSHOT.make_request(
         "PartitionSnapshot",

@@ -1,8 +1,9 @@
 """What a replica of the quorum must never forget, in two small files: who it is, and how it voted.
 
 ``meta.properties`` of the log directory has its ``node.id`` and ``directory.id``: together they are its
-:class:`~nilometer.raft.voters.VoterKey`. A folder that is found empty gets another directory id, so it does
-not vote under the name of the one that was lost. ``quorum-state`` has the newest epoch, the vote in it, and
+:class:`~nilometer.raft.voters.VoterKey`. ``nilometer.properties`` in the folder of the metadata log repeats
+the directory id. A folder that is found without it gets another directory id, so it does not vote under the
+name of the one that was lost. ``quorum-state`` has the newest epoch, the vote in it, and
 its leader, as Kafka's version 1: one line of JSON. Damage in either is an error that names the file, never a
 replica that has not voted yet.
 """
@@ -21,6 +22,7 @@ from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import (
+    METADATA_TOPIC,
     MetaProperties,
     new_directory_id,
     read_meta_properties,
@@ -29,27 +31,60 @@ from nilometer.storage.directories.log_directory import (
 from nilometer.storage.errors import CorruptCheckpoint
 
 QUORUM_STATE: Final = "quorum-state"
+OWNER: Final = "nilometer.properties"
+FOLDER: Final = f"{METADATA_TOPIC}-0"
 VERSION: Final = 1
+"""Of ``quorum-state``, and of ``nilometer.properties``."""
 _NO_VOTE: Final = -1
 
 
 def identify(
     disk: Disk, directory: str, node_id: BrokerId, cluster_id: str | None, random: uuid.UUID
 ) -> VoterKey:
-    """Return the voter whose log directory it is, which gets an id made of ``random`` if it has none. Blocks.
+    """Return the voter whose log directory it is. It gets an id made of ``random`` if it has none, or if the
+    metadata log that had it was removed. Blocks.
 
-    Raises CorruptCheckpoint if the directory belongs to another node or cluster, OSError.
+    Raises CorruptCheckpoint if the directory belongs to another node or cluster, if the metadata log in it is
+    another's, as one of Apache Kafka, OSError.
     """
-    path = posixpath.join(directory, names.META_PROPERTIES)
+    path, folder = posixpath.join(directory, names.META_PROPERTIES), posixpath.join(directory, FOLDER)
     found = read_meta_properties(disk, path) or MetaProperties()
     found.check(path, node_id, cluster_id)
-    if found.directory_id is None:
+    owner = _owner(disk, folder)
+    if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
+        raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
+    if owner is None or found.directory_id is None:
         found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
         disk.make_directories(directory)
         write_meta_properties(disk, path, found)
+        disk.make_directories(folder)
+        for parent in (posixpath.dirname(directory) or ".", directory):
+            disk.sync_directory(parent)
+        content = f"directory.id={found.directory_id}\nversion={VERSION}\n"
+        disk.replace_file(posixpath.join(folder, OWNER), content.encode())
+    elif owner != found.directory_id:
+        raise CorruptCheckpoint(
+            folder, f"belongs to the directory {owner}, and {path} has directory.id {found.directory_id}"
+        )
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def _owner(disk: Disk, folder: str) -> str | None:
+    """Return the directory id of the voter whose metadata log it is; None if no file says so. Raises
+    CorruptCheckpoint."""
+    path = posixpath.join(folder, OWNER)
+    try:
+        lines = disk.read_file(path).decode().splitlines()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint(path, "is not text") from None
+    values = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    if values.get("version") != str(VERSION):
+        raise CorruptCheckpoint(path, f"has version {values.get('version')}, not {VERSION}")
+    return _directory_id(path, "directory.id", values.get("directory.id"))
 
 
 def read_election(disk: Disk, folder: str) -> Election | None:

@@ -20,7 +20,7 @@ from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import KRaftVoters, VoterEntry, read_control_batch
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import read_election
+from nilometer.raft.quorum_state import QUORUM_STATE, read_election
 from nilometer.raft.snapshot_files import BOOTSTRAP
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord
@@ -70,12 +70,14 @@ class Recovered(msgspec.Struct, frozen=True):
 def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_ms: int) -> None:
     """Make the folder of a replica of a new quorum, which has these voters. Blocks.
 
-    A replica that is to join a quorum later needs none. Raises FileExistsError if the folder has a log or a
-    snapshot, OSError.
+    A replica that is to join a quorum later needs none. Raises FileExistsError if the folder has records, a
+    vote or a snapshot, OSError.
     """
     _make_folder(disk, folder)
-    if disk.list_directory(folder):
-        raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
+    for name in disk.list_directory(folder):
+        has_records = name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name))
+        if has_records or name == QUORUM_STATE or name.endswith(snapshot_files.SUFFIX):
+            raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
     snapshot_files.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
 
 

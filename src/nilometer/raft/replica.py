@@ -73,6 +73,10 @@ class Unattached:
         self.deadline_ms = deadline_ms
 
 
+REFUSED_SHARE = 0.1
+"""A voter whose leader refuses connections waits for so much of the election time-out, to twice as long."""
+
+
 class Following:
     """Fetches from its leader, and begins an election if that does not answer until ``deadline_ms``."""
 
@@ -571,6 +575,17 @@ class RaftReplica:
             self.high_watermark = min(response.high_watermark, response.end_offset)
             effects.append(PUBLISH_HIGH_WATERMARK)
         return effects
+
+    def on_leader_refused(self, request: QuorumFetch | SnapshotFetch, now: Moment) -> Effects:
+        """The leader's machine has refused the connection by which ``request`` was to be sent: no process
+        listens there. A voter soon asks for an election; pre-votes keep it from one if the others still hear
+        the leader."""
+        role = self._answered(request)
+        if role is not None and self.is_voter:
+            role.has_fetched = False
+            hint_ms = int(self._timing.election_ms * REFUSED_SHARE * (1 + now.chance))
+            role.deadline_ms = min(role.deadline_ms, now.ms + hint_ms)
+        return []
 
     def _answered(self, request: QuorumFetch | SnapshotFetch) -> Following | None:
         """Return the role that awaits the response to ``request``; None if it is late."""

@@ -109,6 +109,7 @@ class NilometerApiKey(enum.IntEnum):
     PROVE_BROKER = 32103
     FORWARD_REQUEST = 32104
     DESCRIBE_SHARE_PARTITIONS = 32105
+    ASK_QUORUM = 32106
 
 
 AnyApiKey: TypeAlias = ApiKey | NilometerApiKey

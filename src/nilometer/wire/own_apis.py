@@ -362,6 +362,64 @@ class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     proof: bytes = b""
 
 
+# AskQuorum, Nilometer's own API: what nodes of a metadata quorum ask each other beside Kafka's requests. Only
+# the listeners of controllers serve it, to nodes that have been let in.
+
+ASK_QUORUM = NilometerApiKey.ASK_QUORUM
+
+
+class Propose(msgspec.Struct, frozen=True, kw_only=True, tag="propose"):
+    """The leader is to append a command to the metadata log. The response has where it is."""
+
+    command: bytes
+
+
+class RenewSession(msgspec.Struct, frozen=True, kw_only=True, tag="renew-session"):
+    """The leader is to renew a broker's session. The response has whether it has."""
+
+    broker_id: int
+    incarnation: int
+
+
+class AskCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="ask-committed"):
+    """How far the log is committed, as the leader knows it once a majority has confirmed that it leads."""
+
+
+class AskStanding(msgspec.Struct, frozen=True, kw_only=True, tag="ask-standing"):
+    """Who the node is, and whether it has taken part in a quorum yet."""
+
+
+class QuorumStanding(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    directory_id: str
+    is_blank: bool
+    """Whether it has no record, and has not voted."""
+    voters: tuple[str, ...]
+    """Its ``controller.quorum.voters``."""
+
+
+class AskQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(ASK_QUORUM)
+    __version__: ClassVar[int] = 0
+
+    question: Propose | RenewSession | AskCommitted | AskStanding
+    cluster_id: str | None = None
+    """None: the sender does not know it yet."""
+
+
+class AskQuorumResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(ASK_QUORUM)
+    __version__: ClassVar[int] = 0
+
+    error_code: int = 0
+    message: str = ""
+    offset: int = -1
+    """Of the command, or after the last committed record; -1: the node does not lead."""
+    epoch: int = -1
+    renewed: bool = False
+    standing: QuorumStanding | None = None
+
+
 # DescribeSharePartitions, Nilometer's own API: which records of a share group's partitions each member has,
 # and how often they were delivered.
 #
@@ -504,6 +562,7 @@ _MESSAGES: tuple[tuple[type[Any], type[Any]], ...] = (
     (ProveBrokerRequest, ProveBrokerResponse),
     (ForwardedRequest, ForwardedResponse),
     (DescribeSharePartitionsRequest, DescribeSharePartitionsResponse),
+    (AskQuorumRequest, AskQuorumResponse),
 )
 
 OWN_APIS: Mapping[tuple[int, int], Api] = {

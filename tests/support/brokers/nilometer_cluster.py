@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from nilometer.client.admin.admin import Admin, NewTopic, ResourceType
 from nilometer.client.network.cluster_metadata import (
@@ -268,7 +268,7 @@ class NilometerCluster:
 
     # --- beginning and end
 
-    def __enter__(self) -> NilometerCluster:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self.start()

@@ -19,6 +19,7 @@ from nilometer.raft.recovery import METADATA_LOG, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World
+from nilometer.storage.names import LOG_SUFFIX
 from support.coordination.virtual_cluster import VirtualAgent, VirtualMember
 
 DIRECTORY = "/metadata"
@@ -141,7 +142,8 @@ class QuorumCluster:
     async def _node(self, runtime: Runtime, process: Process, node_id: int) -> QuorumNode:
         """Return a node that is not started: a voter if its folder says so, else an observer."""
         key = identify(runtime.disk, DIRECTORY, node_id, "cluster", runtime.entropy.uuid())
-        if not runtime.disk.exists(FOLDER) and self._entries:
+        is_new = not any(name.endswith(LOG_SUFFIX) for name in runtime.disk.list_directory(FOLDER))
+        if is_new and self._entries:
             format_folder(runtime.disk, FOLDER, self._entries, runtime.clock.wall_ms())
         replica = DurableReplica.open(runtime, FOLDER, key, timing=TIMING)
         node = QuorumNode(

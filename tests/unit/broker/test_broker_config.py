@@ -246,10 +246,22 @@ def test_kafkas_own_server_properties_are_taken():
     assert [str(one) for one in stock.listeners] == ["PLAINTEXT://:9092"]
     assert [str(one) for one in stock.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
     assert stock.inter_broker_listener.name == "PLAINTEXT"
-    noted, controllers = notices_at_start(stock)
-    assert "controller.quorum.bootstrap.servers" in noted
+    (noted,) = notices_at_start(stock)
+    assert "num.network.threads" in noted
     for name in ("transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr"):
         assert name not in noted
+    assert stock.coordination == "quorum"
+    assert stock.quorum is not None
+    assert stock.quorum.is_alone
+    assert [str(one) for one in stock.quorum.listeners] == ["CONTROLLER://127.0.0.1:9093"]
+    assert str(stock.quorum.own) == "1@localhost:9093"
+
+
+def test_a_listener_of_controllers_is_not_opened_without_a_quorum():
+    local = BrokerConfig(parse_properties(STOCK, "server.properties") | {"nilometer.coordination": "local"})
+    assert local.quorum is None
+    noted, controllers = notices_at_start(local)
+    assert "controller.quorum.bootstrap.servers" in noted
     assert "Controller listeners are not opened: CONTROLLER" in controllers
 
 

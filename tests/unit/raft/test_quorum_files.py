@@ -140,6 +140,28 @@ def test_an_empty_directory_gets_an_id_and_keeps_it() -> None:
     )
 
 
+def test_a_metadata_log_is_known_by_the_directory_it_was_made_in() -> None:
+    disk, other = MemoryDisk(1), uuid.UUID(int=9 << 64)
+    identify(disk, "/meta", 258, "cluster", DIRECTORY)
+    disk.remove_tree("/meta/__cluster_metadata-0")
+    assert identify(disk, "/meta", 258, "cluster", other) != KEY, "its log is gone, and with it its votes"
+    meta = disk.read_file("/meta/meta.properties")
+    disk.remove("/meta/meta.properties")
+    disk.remove_tree("/meta/__cluster_metadata-0")
+    assert identify(disk, "/meta", 258, "cluster", DIRECTORY) == KEY
+    disk.replace_file("/meta/meta.properties", meta)
+    with pytest.raises(CorruptCheckpoint, match="belongs to the directory"):
+        identify(disk, "/meta", 258, "cluster", other)
+
+
+def test_a_metadata_log_of_apache_kafka_is_refused() -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories("/meta/__cluster_metadata-0")
+    disk.replace_file("/meta/__cluster_metadata-0/quorum-state", b"{}")
+    with pytest.raises(CorruptCheckpoint, match="perhaps one of Apache Kafka"):
+        identify(disk, "/meta", 258, "cluster", DIRECTORY)
+
+
 # ── snapshots ───────────────────────────────────────────────────────────────────────────────────
 SNAPSHOT = SnapshotId(42, 3)
 VALUES = [b"%d" % number for number in range(5)]

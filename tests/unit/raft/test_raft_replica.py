@@ -466,3 +466,20 @@ def test_a_truncation_below_a_snapshot_is_damage() -> None:
     assert isinstance(fetch, QuorumFetch)
     with pytest.raises(InvariantBroken, match="never truncated"):
         one.on_fetch_response(fetch, QuorumFetchResponse(NONE, 4, 2, diverging=EpochEnd(1, 7)), Moment(10))
+
+
+def test_a_leader_that_refuses_connections_is_soon_replaced_if_the_others_do_not_hear_it() -> None:
+    one = replica(Election(4, leader=2))
+    request = one.next_fetch()
+    assert request is not None
+    one.on_fetch_response(request, QuorumFetchResponse(NONE, 4, 2), Moment(100))
+    assert one.deadline_ms(Moment(100)) == 2_100
+    request = one.next_fetch()
+    assert request is not None
+    asked = VoteRequest(4, THREE, ONE, 9, 9, pre_vote=True)
+    assert not one.on_vote_request(asked, Moment(110))[0].granted, "it has heard its leader"
+    one.on_leader_refused(request, Moment(120, 0.5))
+    assert one.deadline_ms(Moment(120)) == 120 + 150
+    assert one.on_vote_request(asked, Moment(130))[0].granted
+    one.on_leader_refused(request, Moment(260))
+    assert one.deadline_ms(Moment(260)) == 270, "of a fetch that is not awaited, or later than known"

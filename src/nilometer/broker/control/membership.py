@@ -316,8 +316,8 @@ def _why_controller(image: ClusterImage) -> Cause:
     if former.controller_id < 0:
         return Cause("the cluster is new")
     return Cause(
-        f"no broker held the controllership any more (before: broker {former.controller_id} in epoch "
-        f"{former.controller_epoch})"
+        f"it follows broker {former.controller_id}, which was the controller in epoch "
+        f"{former.controller_epoch}"
     )
 
 

@@ -36,19 +36,35 @@ from nilometer.broker.settings.listeners import (
     LISTENERS,
     METRICS_LISTENER,
     PROTOCOL_MAP,
+    Endpoint,
     advertised_listeners,
     check_addresses,
     client_listeners,
     inter_broker_listener,
     metrics_endpoint,
+    parse_listeners,
     security_protocols,
 )
 from nilometer.broker.settings.log_settings import log_settings
+from nilometer.broker.settings.quorum import (
+    BOOTSTRAP,
+    CONTROLLER_LISTENERS,
+    QUORUM_KEYS,
+    ROLES,
+    VOTERS,
+    QuorumSettings,
+    chooses_quorum,
+    quorum_settings,
+)
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
+from nilometer.security.protocol import SecurityProtocol
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
+
+QUORUM = "quorum"
+"""The value of ``nilometer.coordination`` for a metadata quorum."""
 
 
 def _topic_default_keys() -> list[ConfigKey]:
@@ -104,10 +120,16 @@ class BrokerConfig(Settings):
         self.queued_max_request_bytes = self._queued_max_request_bytes()
         self.fetch_max_bytes = self.integer("fetch.max.bytes")
         self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
-        self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
         self.zookeeper = self._zookeeper_security()
         self.super_users = super_users(self.string("super.users"))
+        self.quorum = self._quorum() if self.coordination == QUORUM else None
+        """None without a metadata quorum."""
+        self.session_timeout_ms = (
+            self.integer("zookeeper.session.timeout.ms")
+            if self.quorum is None
+            else self.quorum.session_timeout_ms
+        )
         self.broker_authentication = self._broker_authentication()
         self.accepts_unproved_brokers = self.broker_authentication.accepts_unproved
         self.groups = group_config(self)
@@ -162,14 +184,25 @@ class BrokerConfig(Settings):
         return chosen
 
     def _read_listeners(self) -> None:
+        controllers = {name.upper(): None for name in self.strings(CONTROLLER_LISTENERS)}
         protocols = security_protocols(self.strings(PROTOCOL_MAP))
+        if not self.is_given(PROTOCOL_MAP):  # as in Kafka
+            protocols = {**dict.fromkeys(controllers, SecurityProtocol.PLAINTEXT), **protocols}
         listeners, advertised = (
-            client_listeners(key, self.strings(key), protocols, self.strings("controller.listener.names"))
-            for key in (LISTENERS, ADVERTISED)
+            parse_listeners(key, self.strings(key), protocols) for key in (LISTENERS, ADVERTISED)
         )
         check_addresses(listeners)
-        self.listeners = listeners
-        self.advertised_listeners = advertised_listeners(listeners, advertised)
+        self.listeners = client_listeners(listeners, controllers)
+        self.controller_listeners = tuple(one for one in listeners if one.name in controllers)
+        """Opened with a metadata quorum only."""
+        first = next(iter(controllers), None)
+        self._to_controllers = next((one for one in listeners if one.name == first), None)
+        if self._to_controllers is None and first in protocols:
+            self._to_controllers = Endpoint(first, "", 0, protocols[first])  # of the others
+        self._advertised_controllers = tuple(one for one in advertised if one.name in controllers)
+        self.advertised_listeners = advertised_listeners(
+            self.listeners, [one for one in advertised if one.name not in controllers]
+        )
         given = INTER_BROKER_PROTOCOL if self.is_given(INTER_BROKER_PROTOCOL) else None
         self.inter_broker_listener = inter_broker_listener(
             self.advertised_listeners,
@@ -179,7 +212,11 @@ class BrokerConfig(Settings):
         """The advertised listener by which brokers connect to each other."""
 
     def _read_security(self, overrides: Mapping[str, str]) -> None:
-        own = overrides_by_listener(overrides, [each.name for each in self.listeners], SASL_MECHANISMS)
+        controllers, to_controllers = self.controller_listeners, self._to_controllers
+        names = [each.name for each in (*self.listeners, *controllers)]
+        if to_controllers is not None and to_controllers.name not in names:
+            names.append(to_controllers.name)
+        own = overrides_by_listener(overrides, names, SASL_MECHANISMS)
         self.sasl: dict[str, SaslSettings] = {}
         """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
         self.connections_max: dict[str, int] = {}
@@ -188,8 +225,9 @@ class BrokerConfig(Settings):
         self.connection_rates: dict[str, int] = {}
         self.tls: dict[str, TlsSettings] = {}
         self.inter_broker_security = NO_SECURITY
-        """How this broker connects to others."""
-        for listener in self.listeners:
+        """How this broker connects to others; ``quorum_security``: to nodes of its metadata quorum."""
+        self.quorum_security = NO_SECURITY
+        for listener in (*self.listeners, *(controllers if chooses_quorum(self) else ())):
             name, protocol = listener.name, listener.protocol
             texts = {**self.texts, **own[name]}
             known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
@@ -197,12 +235,17 @@ class BrokerConfig(Settings):
             self.connections_max[name] = settings.integer("max.connections")
             if "max.connection.creation.rate" in own[name]:
                 self.connection_rates[name] = settings.integer("max.connection.creation.rate")
-            if protocol.has_sasl:
+            if protocol.has_sasl and listener not in controllers:  # which is refused there
                 self.sasl[name] = sasl_settings(settings, texts, name)
             if protocol.has_tls:
                 self.tls[name] = tls_settings(settings, own[name], name, protocol)
             if name == self.inter_broker_listener.name:
                 self.inter_broker_security = inter_broker_security(settings, texts, listener)
+        if to_controllers is not None and not to_controllers.protocol.has_sasl and chooses_quorum(self):
+            texts = {**self.texts, **own[to_controllers.name]}
+            known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
+            settings = Settings(BROKER_CONFIG_DEFINITION, known)
+            self.quorum_security = inter_broker_security(settings, texts, to_controllers)
 
     def _broker_authentication(self) -> BrokerAuthentication:
         how = BrokerAuthentication(self.string(AUTHENTICATION))
@@ -222,7 +265,7 @@ class BrokerConfig(Settings):
             raise ConfigError(
                 "process.roles",
                 f"process.roles is {','.join(roles)}: processes that are only controllers are not supported. "
-                "Every broker may become the controller; use process.roles=broker, or leave it out",
+                "Use process.roles=broker,controller",
             )
 
     def _coordination(self) -> str:
@@ -239,12 +282,31 @@ class BrokerConfig(Settings):
         if text.startswith("zookeeper://"):
             self._check_connect_string("nilometer.coordination", text, text.removeprefix("zookeeper://"))
             return text
-        if text == "local" or (text.startswith("local:") and text != "local:"):
+        if not self.is_given("nilometer.coordination") and chooses_quorum(self):
+            return QUORUM
+        if text == QUORUM and not chooses_quorum(self):
+            raise ConfigError(
+                "nilometer.coordination",
+                f"nilometer.coordination is {QUORUM}: set {ROLES}, and {VOTERS} or {BOOTSTRAP}",
+            )
+        if text in ("local", QUORUM) or (text.startswith("local:") and text != "local:"):
             return text
         raise ConfigError(
             "nilometer.coordination",
             f"Invalid value {text} for configuration nilometer.coordination: "
-            "use local, local:/path/of/a/folder, or zookeeper://host:port,…",
+            "use local, local:/path/of/a/folder, zookeeper://host:port,…, or quorum",
+        )
+
+    def _quorum(self) -> QuorumSettings:
+        return quorum_settings(
+            self,
+            node_id=self.node_id,
+            log_dirs=self.log_dirs,
+            listeners=self.controller_listeners,
+            advertised=self._advertised_controllers,
+            tls={one.name: self.tls[one.name] for one in self.controller_listeners if one.name in self.tls},
+            security=self.quorum_security,
+            super_users=self.super_users,
         )
 
     def _zookeeper_security(self) -> ZooKeeperSecurity:
@@ -264,9 +326,13 @@ class BrokerConfig(Settings):
 def notices_at_start(config: BrokerConfig) -> list[str]:
     """Return log lines about given settings that are accepted but have no effect."""
     notices: list[str] = []
-    if config.without_effect:
-        notices.append(f"Settings that are accepted but have no effect: {', '.join(config.without_effect)}")
-    if config.strings("controller.listener.names"):
+    without_effect = list(config.without_effect)
+    if config.quorum is None:
+        without_effect += [key.name for key in QUORUM_KEYS if config.is_given(key.name)]
+    if without_effect:
+        names = ", ".join(sorted(without_effect))
+        notices.append(f"Settings that are accepted but have no effect: {names}")
+    if config.quorum is None and config.strings("controller.listener.names"):
         names = ", ".join(config.strings("controller.listener.names"))
         notices.append(
             f"Controller listeners are not opened: {names}. Brokers use the coordination store instead"

@@ -19,6 +19,7 @@ from nilometer.broker.settings.coordinators import (
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.log_settings import LOG_KEYS
+from nilometer.broker.settings.quorum import QUORUM_KEYS
 from nilometer.broker.settings.replication_config_keys import CLEANER, LOGS, REPLICATION, TOPICS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import key_table
@@ -31,7 +32,8 @@ node.id: int -1.. = -1
 broker.id: int -1.. = -1
     The older name of node.id.
 process.roles: list (broker|controller) =
-    The roles of the process: broker, with or without controller, which any broker may become.
+    The roles of the process: broker, or broker and controller, which may vote in a metadata quorum. Without a
+    quorum any broker may become the controller.
 broker.rack: string
     The rack of this broker; replicas are spread over racks.
 """
@@ -51,7 +53,8 @@ inter.broker.listener.name: string
     The name of the listener by which brokers connect to each other; by default the one named PLAINTEXT,
     or the only one.
 controller.listener.names: list =
-    The listeners of controllers. They are not opened: any broker may become the controller.
+    The listeners by which the nodes of a metadata quorum reach each other; clients do not use them. Without
+    a quorum they are not opened.
 security.inter.broker.protocol: string = PLAINTEXT
     The name of the listener between brokers, if it is named after its security protocol.
 socket.request.max.bytes: int 1.. = 104_857_600
@@ -73,8 +76,9 @@ fetch.max.bytes: int 1024.. = 57_671_680
 COORDINATION = key_table(
     """
 nilometer.coordination: string = local
-    The coordination store: local (a folder in the first log directory), local:/path, or
-    zookeeper://host:port,…
+    The coordination store: local (a folder in the first log directory), local:/path,
+    zookeeper://host:port,…, or quorum, which is the default with controller.quorum.voters or
+    controller.quorum.bootstrap.servers.
 zookeeper.connect: string
     ZooKeeper as host:port,…; the older form of nilometer.coordination.
 zookeeper.session.timeout.ms: int 100.. = 6000
@@ -102,6 +106,7 @@ OWN_KEYS = [
     *TOPICS,
     *REPLICATION,
     *COORDINATION,
+    *QUORUM_KEYS,
     *ZOOKEEPER_SECURITY_KEYS,
     *BROKER_AUTHENTICATION_KEYS,
     *MONITORING,

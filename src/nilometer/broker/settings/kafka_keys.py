@@ -9,26 +9,18 @@ from __future__ import annotations
 
 KRAFT_KEYS = frozenset(
     {
-        "broker.heartbeat.interval.ms",
-        "broker.session.timeout.ms",
         "controller.performance.always.log.threshold.ms",
         "controller.performance.sample.period.ms",
         "controller.quorum.append.linger.ms",
         "controller.quorum.auto.join.enable",
-        "controller.quorum.bootstrap.servers",
         "controller.quorum.election.backoff.max.ms",
-        "controller.quorum.election.timeout.ms",
         "controller.quorum.fetch.max.bytes",
         "controller.quorum.fetch.snapshot.max.bytes",
-        "controller.quorum.fetch.timeout.ms",
         "controller.quorum.request.timeout.ms",
         "controller.quorum.retry.backoff.ms",
-        "controller.quorum.voters",
         "controller.socket.timeout.ms",
         "early.start.listeners",
         "initial.broker.registration.timeout.ms",
-        "metadata.log.dir",
-        "metadata.log.max.record.bytes.between.snapshots",
         "metadata.log.max.snapshot.interval.ms",
         "metadata.log.segment.bytes",
         "metadata.log.segment.ms",
@@ -39,7 +31,8 @@ KRAFT_KEYS = frozenset(
         "unclean.leader.election.interval.ms",
     }
 )
-"""Brokers agree through the coordination store (``nilometer.coordination``)."""
+"""Of Kafka's controllers and their log; those that have an effect are in
+:mod:`nilometer.broker.settings.quorum`."""
 
 SHARE_GROUP_KEYS = frozenset(
     {

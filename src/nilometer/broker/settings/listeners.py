@@ -7,7 +7,7 @@ the one of metrics.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -58,23 +58,26 @@ def security_protocols(pairs: Sequence[str]) -> dict[str, SecurityProtocol]:
     return protocols
 
 
-def client_listeners(
-    key: str, texts: Sequence[str], protocols: Mapping[str, SecurityProtocol], controllers: Sequence[str]
-) -> tuple[Endpoint, ...]:
-    """Return the listeners for clients in ``texts`` (``NAME://host:port``), without those of controllers.
+def client_listeners(endpoints: Sequence[Endpoint], controllers: Collection[str]) -> tuple[Endpoint, ...]:
+    """Return the listeners without those of ``controllers``, names in capitals. Raises ConfigError if none is
+    left of some."""
+    found = tuple(endpoint for endpoint in endpoints if endpoint.name not in controllers)
+    if endpoints and not found:
+        raise ConfigError(LISTENERS, f"{LISTENERS} must name at least one listener for clients")
+    return found
 
-    ``protocols`` are those of :func:`security_protocols`, ``controllers`` the names of listeners that are
-    left out. Raises ConfigError, which names ``key``.
-    """
-    others = {name.upper() for name in controllers}
+
+def parse_listeners(
+    key: str, texts: Sequence[str], protocols: Mapping[str, SecurityProtocol]
+) -> tuple[Endpoint, ...]:
+    """Return the listeners in ``texts`` (``NAME://host:port``), ``protocols`` being those of
+    :func:`security_protocols`. Raises ConfigError, which names ``key``."""
     endpoints: dict[str, Endpoint] = {}
     for text in texts:
         match = _LISTENER.match(text)
         if match is None:
             raise _invalid(key, text, "use NAME://host:port, for example PLAINTEXT://localhost:9092")
         name, port = match["name"].upper(), int(match["port"])
-        if name in others:
-            continue
         if name in endpoints:
             raise ConfigError(key, f"{key} has two listeners with the name {name}")
         if port > 65535:
@@ -82,8 +85,6 @@ def client_listeners(
         endpoints[name] = Endpoint(
             name, match["host"].strip("[]"), port, _protocol(key, text, name, protocols)
         )
-    if texts and not endpoints:
-        raise ConfigError(key, f"{key} must name at least one listener for clients")
     return tuple(endpoints.values())
 
 

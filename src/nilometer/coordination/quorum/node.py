@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -79,6 +79,10 @@ class PeerUnavailable(Exception):
     """No response came from another node. Whether it acted is not known."""
 
 
+class PeerRefused(PeerUnavailable):
+    """No process listens where the node is to be: the request was not sent."""
+
+
 class Proposal(NamedTuple):
     """A command that the leader is to append, encoded."""
 
@@ -107,6 +111,8 @@ class ReadIndex(NamedTuple):
 class Fetched(NamedTuple):
     response: QuorumFetchResponse
     records: bytes
+    leader: VoterEntry | None = None
+    """Where the leader listens, as far as the node that was asked knows it."""
 
 
 class SnapshotPartFetched(NamedTuple):
@@ -165,8 +171,19 @@ class QuorumNode:
         peers: Peers,
         *,
         session_timeout_ms: int = 6000,
+        servers: Sequence[VoterEntry] = (),
+        snapshot_bytes: int | None = None,
     ) -> None:
+        """``servers``: whom to ask for the leader as long as the log names no voter; an id of -1 is not
+        known. ``snapshot_bytes``: a snapshot is made after so many bytes of the log, by default
+        SNAPSHOT_BYTES."""
         self._runtime = runtime
+        self._servers = servers
+        self._snapshot_bytes = SNAPSHOT_BYTES if snapshot_bytes is None else snapshot_bytes
+        self._told_leader: VoterEntry | None = None
+        """The leader that another node has named."""
+        self._silent_leader: VoterEntry | None = None
+        """The leader whose last fetch failed."""
         self._disk = runtime.disk
         self._replica = replica
         self._peers = peers
@@ -221,11 +238,16 @@ class QuorumNode:
         if core.leader == NO_LEADER or (core.leader == core.key.node_id and not self.leads):
             return None
         key = core.voters.latest.key_of(core.leader)
-        return None if key is None else self._replica.entry_of(key)
+        if key is None:  # the log does not name it yet
+            told = () if self._told_leader is None else (self._told_leader,)
+            return next((one for one in (*told, *self._servers) if one.key.node_id == core.leader), None)
+        return self._replica.entry_of(key)
 
     # ── from start to end ────────────────────────────────────────────────────────────────────────────────
     async def start(self) -> None:
-        """Load the newest snapshot, and take part. Raises StoreDamaged, OSError."""
+        """Load the newest snapshot, and take part; do nothing if it does. Raises StoreDamaged, OSError."""
+        if self._tasks:
+            return
         await self._load_snapshot()
         for work in (self._keep_time, self._flush, self._fetch, self._apply, self._keep_sessions):
             self._spawn(self._repeated(work))
@@ -366,25 +388,35 @@ class QuorumNode:
         try:
             await self._fetch_from(leader, request)
         except (PeerUnavailable, CorruptBatch) as error:
-            logger.info("No records came from the leader of the metadata quorum, %s: %s", leader.key, error)
+            if self._silent_leader != leader:  # once, not at each attempt
+                self._silent_leader = leader
+                logger.info("The leader of the metadata quorum, %s, sends no records: %s", leader.key, error)
+            if isinstance(error, PeerRefused):
+                await self._event(partial(self._replica.on_leader_refused, request))
             await self.wait_change(RETRY_MS)
+        else:
+            self._silent_leader = None
 
     async def _look_for_leader(self) -> None:
         """Ask any voter: an observer is not told of elections."""
         core = self._replica.core
-        voter = self._runtime.entropy.choice(core.voters.latest.voters)
+        servers = [self._replica.entry_of(voter) for voter in core.voters.latest.voters] or self._servers
         request = QuorumFetch(core.key, core.epoch, core.leader, Offset(0), LeaderEpoch(0))
         try:
-            found = await self._peers.ask(self._replica.entry_of(voter), request)
+            if not servers:
+                raise PeerUnavailable("no server is named")
+            found: Fetched = await self._peers.ask(self._runtime.entropy.choice(servers), request)
         except PeerUnavailable:
             await self.wait_change(RETRY_MS)
             return
+        self._told_leader = found.leader or self._told_leader
         await self._event(partial(self._replica.on_fetch_response, request, found.response))
         await self.wait_change(RETRY_MS)
 
     async def _fetch_from(self, leader: VoterEntry, request: QuorumFetch | SnapshotFetch) -> None:
         found = await self._peers.ask(leader, request)
         if isinstance(request, QuorumFetch):
+            self._told_leader = found.leader or self._told_leader
             event = partial(self._replica.on_fetch_response, request, found.response, found.records)
         else:
             event = partial(self._replica.on_snapshot_response, request, found.response, found.part)
@@ -453,7 +485,7 @@ class QuorumNode:
         self._give_up_below(self.applied, StoreUnavailable(REPLACED))  # a control record is there
         self._applied_bytes += len(found.records)
         self._tell()
-        if self._applied_bytes >= SNAPSHOT_BYTES and not self._is_making_snapshot:
+        if self._applied_bytes >= self._snapshot_bytes and not self._is_making_snapshot:
             self._is_making_snapshot = True
             self._spawn(self._stopping(self._make_snapshot))
 
@@ -686,7 +718,7 @@ class QuorumNode:
         self._told[request.replica] = (response.high_watermark, response.round)
         read = partial(replica.records_for, request, response, FETCH_BYTES_MAX)
         response, records = await self._disk.offload(read)
-        return Fetched(response, bytes(records))
+        return Fetched(response, bytes(records), self.leader())
 
     def _has_more(self, request: QuorumFetch, response: QuorumFetchResponse) -> bool:
         return (

@@ -56,6 +56,8 @@ READ_BYTES_MAX = 4 << 20
 RENEWALS_PER_TIMEOUT = 6
 PATIENCE_PER_TIMEOUT = 2
 """So many session time-outs a proposal or a read waits for a leader; elections take less."""
+CLOSE_PATIENCE_MS = 3_000
+"""So long a broker that stops waits for the end of its session; else the leader ends it."""
 RETRY_MS = 50
 
 T = TypeVar("T")
@@ -96,18 +98,23 @@ class QuorumStore:
         node: QuorumNode,
         *,
         session_timeout_ms: int = 6000,
+        heartbeat_ms: int | None = None,
         cluster_id: str | None = None,
     ) -> None:
-        """``node`` is started by :meth:`open` and closed by :meth:`close`. ``cluster_id``: the id that the
-        cluster must have, if known."""
+        """``node`` is started by :meth:`open` and closed by :meth:`close`. ``heartbeat_ms``: how often the
+        session is renewed, by default six times in its time-out. ``cluster_id``: the id that the cluster must
+        have, if known."""
         self._runtime = runtime
         self._node = node
         self._timeout_ms = session_timeout_ms
+        self._heartbeat_ms = heartbeat_ms or session_timeout_ms / RENEWALS_PER_TIMEOUT
         self._patience_ms = session_timeout_ms * PATIENCE_PER_TIMEOUT
         self._cluster_id = cluster_id
         self._session: QuorumSession | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._signal = ChangeSignal()
+        self._shown: object = None
+        """What members may see of the node, as it was when they were last told that it had changed."""
         self._opened = False
         node.listen(self._on_applied, self._on_changed)
 
@@ -144,7 +151,8 @@ class QuorumStore:
         session = self._session
         if session is not None and not session.lost:
             try:
-                await self._within(self._timeout_ms, lambda: self._node.propose(End(session.name)))
+                patience_ms = min(self._timeout_ms, CLOSE_PATIENCE_MS)
+                await self._within(patience_ms, lambda: self._node.propose(End(session.name)))
             except CoordinationError as error:
                 logger.warning("Could not end this broker's session: %s. The leader will end it", error)
             session.lose("the store was closed")
@@ -242,8 +250,11 @@ class QuorumStore:
             await self._propose(Resign(session))
 
     async def controller(self) -> SessionName | None:
+        """As the contract has it; but at the leader another broker's claim counts no more: its own broker is
+        to take over (:meth:`claim_controller`)."""
         await self.sync()
-        return self._node.state.controller
+        holder = self._node.state.controller
+        return None if self._node.leads and holder != self._own() else holder
 
     # ---- the secret
 
@@ -272,11 +283,15 @@ class QuorumStore:
             session.lose("it was ended: no renewal came for longer than the session timeout")
         if self._node.failure is not None and session is not None:
             session.lose(f"this broker's node of the metadata quorum has stopped: {self._node.failure}")
-        self._signal.notify()
+        node = self._node
+        shown = node.applied, node.epoch, node.leads, node.leader(), node.failure
+        if shown != self._shown:  # a read changes nothing: who reads when told would read for ever
+            self._shown = shown
+            self._signal.notify()
 
     async def _renew(self, session: QuorumSession) -> None:
         while not session.lost:
-            await asyncio.sleep(self._timeout_ms / RENEWALS_PER_TIMEOUT / 1000)
+            await asyncio.sleep(self._heartbeat_ms / 1000)
             sent_ms = self._runtime.clock.monotonic_ms()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_ms / 1000):

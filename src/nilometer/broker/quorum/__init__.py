@@ -1,0 +1,1 @@
+"""A broker's node of a metadata quorum: its listeners, its connections to the others, and how it begins."""

@@ -1,0 +1,291 @@
+"""The listeners of controllers: what the other nodes of a metadata quorum ask of this one.
+
+A connection is served nothing before it is let in (:class:`~nilometer.broker.settings.quorum.Admittance`).
+Its requests are answered in their order, each as soon as it can be; how many wait is limited by the
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import Buffer
+
+from nilometer.broker.authentication.handshakes import UnauthenticatedConnections
+from nilometer.broker.connection import Connection, ServedConnection
+from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
+from nilometer.broker.quorum.key_file import Proving, QuorumKey
+from nilometer.broker.rejected_batches import RejectedTotal
+from nilometer.broker.replies import CloseConnection, Reply
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.quorum import Admittance, QuorumSettings
+from nilometer.broker.turns import Turns
+from nilometer.coordination.quorum.node import (
+    PeerUnavailable,
+    Proposal,
+    QuorumNode,
+    ReadIndex,
+    Renewal,
+    Request,
+)
+from nilometer.coordination.store import SessionName
+from nilometer.raft import messages as quorum_messages
+from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.messages import NodeAddress, Received
+from nilometer.raft.voters import VoterKey
+from nilometer.runtime import Runtime
+from nilometer.runtime.handshakes import HandshakeGate, OpenGate
+from nilometer.security.principal import BROKER, USER, Principal
+from nilometer.security.principal_mapping import subject_of
+from nilometer.wire import messages, own_apis
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError, MalformedMessage
+
+logger = logging.getLogger("nilometer.broker.quorum")
+
+CONNECTIONS_MAX = 1_000
+PER_ADDRESS_MAX = 50
+"""How many connections that are not let in yet an address may have."""
+PROOF_TIMEOUT_S = 5.0
+FRAME_BYTES_BEFORE = 4 * 1024
+FRAME_BYTES_MAX = 16 << 20
+API_VERSIONS_NEWEST = 4
+UNKNOWN_NODE = 1 << 30
+"""The id of a node in its connection's context, if it is let in without saying who it is."""
+
+SERVED: dict[int, tuple[int, int]] = {
+    int(ApiKey.API_VERSIONS): (0, API_VERSIONS_NEWEST),
+    **{int(key): (version, version) for key, version in quorum_messages.VERSIONS.items()},
+    int(own_apis.PROVE_BROKER): (0, 0),
+    int(own_apis.ASK_QUORUM): (0, 0),
+}
+
+StandingOf = Callable[[], own_apis.QuorumStanding]
+
+
+class QuorumService:
+    """Implements :class:`~nilometer.broker.listening.Connections` and
+    :class:`~nilometer.broker.connection.Dispatcher`."""
+
+    def __init__(
+        self, settings: QuorumSettings, runtime: Runtime, key: QuorumKey | None, own: VoterKey, turns: Turns
+    ) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._key = key
+        self._own = own
+        self._turns = turns
+        clock_ms = runtime.clock.monotonic_ms
+        self._requests, self._memory = RequestMemory(clock_ms), ResponseMemory(clock_ms)
+        self._rejected = RejectedTotal()
+        self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
+        self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}
+        """The connections that are not let in yet."""
+        self._connections: dict[Connection, None] = {}
+        self.standing: StandingOf | None = None
+        self.node: QuorumNode | None = None
+        """None before this node takes part."""
+        self.cluster_id: str | None = None
+
+    def close(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+
+    # ── connections ─────────────────────────────────────────────────────────────────────────────
+    def new_connection(self, endpoint: Endpoint) -> ServedConnection:
+        context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
+        shared = self._turns, self._memory, self._rejected
+        return ServedConnection(self, FRAME_BYTES_BEFORE, logger.info, self._requests, context, *shared)
+
+    def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
+        return OpenGate()
+
+    def connection_opened(self, connection: Connection) -> bool:
+        address = connection.peer[0]
+        if len(self._connections) >= CONNECTIONS_MAX or not self._waiting.take(address):
+            return False
+        self._connections[connection] = None
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(PROOF_TIMEOUT_S, connection.close, "it did not prove itself in time")
+        proving = None if self._key is None else Proving(self._key, self._runtime.entropy)
+        self._proving[connection] = proving, timer
+        if self._settings.admittance is Admittance.LOOPBACK:
+            self._let_in(connection, UNKNOWN_NODE)
+        elif self._settings.admittance is Admittance.CERTIFICATE:
+            if self._user_of(connection) not in self._settings.accepted_users:
+                logger.warning("%s:%d is no user of super.users: it is not let in", *connection.peer)
+                return False
+            self._let_in(connection, UNKNOWN_NODE)
+        return True
+
+    def _user_of(self, connection: Connection) -> str | None:
+        tls = self._settings.tls.get(connection.context.listener)
+        if connection.certificate is None or tls is None:
+            return None
+        try:
+            return str(Principal(USER, tls.mapping.name_of(subject_of(connection.certificate))))
+        except ValueError:
+            return None
+
+    def _let_in(self, connection: Connection, node_id: int) -> None:
+        self._end_proving(connection)
+        connection.context = dataclasses.replace(
+            connection.context, broker_id=node_id, principal=Principal(BROKER, str(node_id))
+        )
+        connection.hand_over(self, FRAME_BYTES_MAX)
+
+    def _end_proving(self, connection: Connection) -> None:
+        found = self._proving.pop(connection, None)
+        if found is not None:
+            found[1].cancel()
+            self._waiting.release(connection.peer[0])
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        self._end_proving(connection)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def may_pipeline(self, frame: Buffer) -> bool:
+        return True
+
+    def request_failed(self, error: BaseException) -> None:
+        logger.error("A request of another node of the metadata quorum failed", exc_info=error)
+
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        try:
+            header = messages.decode_request_header(frame)  # type: ignore[arg-type]
+            key, version = header.api_key, header.api_version
+            low, high = SERVED.get(key, (1, 0))
+            if key == ApiKey.API_VERSIONS and version > high:
+                return (messages.encode_unsupported_api_versions(header.correlation_id, SERVED),)
+            if not low <= version <= high:
+                raise CloseConnection(f"version {version} of API {key} is not served by controllers")
+            is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
+            if not is_open and not connection.context.is_broker:
+                raise CloseConnection("it asked before it proved itself")
+            _, body = messages.decode_request(frame)  # type: ignore[arg-type]
+        except MalformedMessage as error:
+            raise CloseConnection(f"malformed request: {error.message}") from None
+        if key == ApiKey.API_VERSIONS:
+            return _reply(header, _versions(version))
+        if key == own_apis.PROVE_BROKER:
+            return _reply(header, self._prove(connection, body))
+        return asyncio.ensure_future(self._answered(header, body))
+
+    def _prove(
+        self, connection: Connection, request: own_apis.ProveBrokerRequest
+    ) -> own_apis.ProveBrokerResponse:
+        proving = self._proving.get(connection, (None, None))[0]
+        answer = None if proving is None else proving.answer(request)
+        if proving is None or answer is None:
+            logger.warning(
+                "%s:%d is not let in: it does not have the key of nilometer.quorum.secret.file",
+                *connection.peer,
+            )
+            raise CloseConnection("its proof is wrong")
+        if proving.is_proved:
+            self._let_in(connection, proving.node_id)
+        return answer
+
+    async def _answered(self, header: messages.RequestHeader, body: Any) -> Reply:
+        try:
+            if header.api_key == own_apis.ASK_QUORUM:
+                return _reply(header, await self._answer_question(body))
+            return _reply(header, await self._serve(ApiKey(header.api_key), body))
+        except (PeerUnavailable, KafkaError) as error:
+            raise CloseConnection(f"no response: {error}") from error
+
+    async def _serve(self, key: ApiKey, message: Any) -> Message:
+        read, write = _FORMS[key]
+        received: Received[Any] = read(message)
+        error = quorum_messages.refusal(received, self._own, self.cluster_id)
+        if error is not NONE:
+            return quorum_messages.refused(key, error)
+        if self.node is None:
+            raise PeerUnavailable("this node does not take part yet")
+        answer = await self.node.serve(received.request)
+        return write(answer, self.node)
+
+    async def _answer_question(self, asked: own_apis.AskQuorumRequest) -> own_apis.AskQuorumResponse:
+        question = asked.question
+        if isinstance(question, own_apis.AskStanding):
+            standing = None if self.standing is None else self.standing()
+            return own_apis.AskQuorumResponse(standing=standing)
+        if None not in (asked.cluster_id, self.cluster_id) and asked.cluster_id != self.cluster_id:
+            return own_apis.AskQuorumResponse(
+                error_code=int(ErrorCode.inconsistent_cluster_id),
+                message=f"this is a node of cluster {self.cluster_id}",
+            )
+        if self.node is None:
+            raise PeerUnavailable("this node does not take part yet")
+        return await _answer_to(question, self.node)
+
+
+async def _answer_to(
+    question: own_apis.Propose | own_apis.RenewSession | own_apis.AskCommitted, node: QuorumNode
+) -> own_apis.AskQuorumResponse:
+    request: Request
+    if isinstance(question, own_apis.Propose):
+        request = Proposal(question.command)
+        proposed = await node.serve(request)
+        offset = -1 if proposed.offset is None else proposed.offset
+        return own_apis.AskQuorumResponse(offset=offset, epoch=proposed.epoch)
+    if isinstance(question, own_apis.RenewSession):
+        request = Renewal(SessionName(question.broker_id, question.incarnation))
+        return own_apis.AskQuorumResponse(renewed=await node.serve(request))
+    committed = await node.serve(ReadIndex())
+    return own_apis.AskQuorumResponse(offset=-1 if committed is None else committed)
+
+
+# ── forms of the messages ───────────────────────────────────────────────────────────────────────
+def _write_fetch(answer: Any, node: QuorumNode) -> Message:
+    start = node.replica.log_start_offset
+    return quorum_messages.fetch_response(answer.response, answer.records, start, _leader(node))
+
+
+def _write_snapshot(answer: Any, node: QuorumNode) -> Message:
+    return quorum_messages.snapshot_response(answer.response, answer.part, _leader(node))
+
+
+_FORMS: dict[ApiKey, tuple[Callable[[Any], Received[Any]], Callable[[Any, QuorumNode], Message]]] = {
+    ApiKey.VOTE: (
+        quorum_messages.read_vote_request,
+        lambda answer, node: quorum_messages.vote_response(answer, _leader(node)),
+    ),
+    ApiKey.BEGIN_QUORUM_EPOCH: (
+        quorum_messages.read_begin_request,
+        lambda answer, node: quorum_messages.begin_response(answer, _leader(node)),
+    ),
+    ApiKey.END_QUORUM_EPOCH: (
+        quorum_messages.read_end_request,
+        lambda answer, node: quorum_messages.end_response(answer, _leader(node)),
+    ),
+    ApiKey.FETCH: (quorum_messages.read_fetch_request, _write_fetch),
+    ApiKey.FETCH_SNAPSHOT: (quorum_messages.read_snapshot_request, _write_snapshot),
+}
+
+
+def _leader(node: QuorumNode) -> NodeAddress | None:
+    entry: VoterEntry | None = node.leader()
+    if entry is None or not entry.endpoints:
+        return None
+    return NodeAddress(entry.key.node_id, entry.endpoints[0].host, entry.endpoints[0].port)
+
+
+def _versions(version: int) -> Message:
+    api = messages.api(int(ApiKey.API_VERSIONS), version)
+    keys = tuple(
+        api.make("ApiVersion", api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in sorted(SERVED.items())
+    )
+    return api.response(error_code=NONE, api_keys=keys)
+
+
+def _reply(header: messages.RequestHeader, response: Message) -> Reply:
+    return (messages.encode_response(header.correlation_id, header.api_key, header.api_version, response),)

@@ -1,0 +1,299 @@
+"""The settings of a metadata quorum (KRaft): who votes, where its nodes listen, and by what they are let in.
+
+A broker takes part in a quorum if ``process.roles`` is given together with ``controller.quorum.voters`` or
+``controller.quorum.bootstrap.servers``, and no other coordination store is named.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from nilometer.broker.settings.listener_security import TlsSettings
+from nilometer.broker.settings.listeners import LISTENERS, LOOPBACK, Endpoint
+from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
+from nilometer.client.settings.common_keys import parse_server
+from nilometer.config import ConfigError, Settings, key_table
+from nilometer.raft.exchange import Timing
+
+ROLES = "process.roles"
+CONTROLLER = "controller"
+VOTERS = "controller.quorum.voters"
+BOOTSTRAP = "controller.quorum.bootstrap.servers"
+CONTROLLER_LISTENERS = "controller.listener.names"
+SECRET_FILE = "nilometer.quorum.secret.file"
+METADATA_LOG_DIR = "metadata.log.dir"
+SESSION_TIMEOUT = "broker.session.timeout.ms"
+HEARTBEAT = "broker.heartbeat.interval.ms"
+WILDCARDS = ("", "0.0.0.0", "::")
+
+QUORUM_KEYS = key_table(
+    f"""
+{VOTERS}: list =
+    The voters of the metadata quorum, as id@host:port,…. They form it when all of them are reached and have
+    an empty metadata log; from then on the log says who votes.
+{BOOTSTRAP}: list =
+    Where nodes of a metadata quorum that has been formed are found, as host:port,….
+controller.quorum.election.timeout.ms: int 50.. = 1000
+    How long a candidate waits for votes before the next election.
+controller.quorum.fetch.timeout.ms: int 100.. = 2000
+    How long a voter goes on without a response of the leader before it asks for an election.
+{SESSION_TIMEOUT}: int 100.. = 9000
+    With a metadata quorum: a broker whose session has no heartbeat for this long is fenced.
+{HEARTBEAT}: int 10.. = 2000
+    With a metadata quorum: how often a broker renews its session.
+{METADATA_LOG_DIR}: string
+    The directory of the metadata quorum's log; by default the first one of log.dirs.
+metadata.log.max.record.bytes.between.snapshots: long 1.. = {20 * 1024 * 1024}
+    How many bytes the metadata log grows before a snapshot takes their place.
+{SECRET_FILE}: string
+    A file with the key by which nodes of the metadata quorum know each other: the same bytes on all, at
+    least 32, readable by its owner only. Nodes on other machines need it, or certificates.
+"""
+)
+
+
+class Admittance(enum.Enum):
+    """By what a connection is one of a node of the quorum."""
+
+    KEY = "key"
+    """Both sides prove that they have the key of ``nilometer.quorum.secret.file``."""
+    CERTIFICATE = "certificate"
+    """The subject of its certificate is one of ``super.users``."""
+    LOOPBACK = "loopback"
+    """It is on the same machine: all addresses are loopback ones."""
+
+
+class QuorumAddress(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    node_id: int = -1
+    """-1: not known, of ``controller.quorum.bootstrap.servers``."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        prefix = f"{self.node_id}@" if self.node_id >= 0 else ""
+        return f"{prefix}{host}:{self.port}"
+
+
+class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    is_controller: bool
+    """Whether this node may vote, and listens for the others."""
+    voters: tuple[QuorumAddress, ...]
+    """Of ``controller.quorum.voters``; empty with bootstrap servers."""
+    servers: tuple[QuorumAddress, ...]
+    """Where other nodes are found: the voters, or the bootstrap servers."""
+    listeners: tuple[Endpoint, ...]
+    """Empty for a node that only observes."""
+    own: QuorumAddress | None
+    """Where the others reach this node."""
+    is_alone: bool
+    """Whether no other node is named: it forms a quorum of one, as after Kafka's ``format --standalone``."""
+    tls: Mapping[str, TlsSettings]
+    """By the name of the listeners that have it."""
+    security: ClientSecurity
+    """Of connections to the others."""
+    admittance: Admittance
+    secret_file: str | None
+    accepted_users: frozenset[str]
+    """With certificates: the users, as ``User:name``."""
+    directory: str
+    timing: Timing
+    session_timeout_ms: int
+    heartbeat_ms: int
+    snapshot_bytes: int
+
+
+def chooses_quorum(settings: Settings) -> bool:
+    """Whether the settings of a broker name a quorum; another store may be named, too."""
+    return bool(settings.strings(ROLES)) and bool(settings.strings(VOTERS) or settings.strings(BOOTSTRAP))
+
+
+def quorum_settings(
+    settings: Settings,
+    *,
+    node_id: int,
+    log_dirs: Sequence[str],
+    listeners: Sequence[Endpoint],
+    advertised: Sequence[Endpoint],
+    tls: Mapping[str, TlsSettings],
+    security: ClientSecurity = NO_SECURITY,
+    super_users: Collection[str] = (),
+) -> QuorumSettings:
+    """``listeners``, ``advertised``: the controllers' among those of the broker. Raises ConfigError."""
+    voters, servers = _voters(settings.strings(VOTERS)), _servers(settings.strings(BOOTSTRAP))
+    if voters and servers:
+        raise ConfigError(
+            VOTERS,
+            f"{VOTERS} and {BOOTSTRAP} are both given: give the voters of a new quorum, or where nodes of "
+            "one are found",
+        )
+    is_controller = CONTROLLER in settings.strings(ROLES)
+    _check_own_id(node_id, voters, is_controller=is_controller)
+    _check_listeners(settings, listeners, is_controller=is_controller)
+    session_ms, heartbeat_ms = settings.integer(SESSION_TIMEOUT), settings.integer(HEARTBEAT)
+    if heartbeat_ms * 2 > session_ms:
+        raise ConfigError(
+            HEARTBEAT, f"{HEARTBEAT} is {heartbeat_ms}: at most half of {SESSION_TIMEOUT}, {session_ms}"
+        )
+    secret_file = settings.optional_string(SECRET_FILE)
+    hosts = [one.host for one in (*voters, *servers, *advertised, *listeners) if one.host not in WILDCARDS]
+    admittance = _admittance(secret_file, listeners, tls, security, super_users, hosts)
+    if admittance is Admittance.LOOPBACK:
+        listeners = [replace(one, host=LOOPBACK) if one.host in WILDCARDS else one for one in listeners]
+    return QuorumSettings(
+        node_id=node_id,
+        is_controller=is_controller,
+        voters=voters,
+        servers=voters or servers,
+        listeners=tuple(listeners) if is_controller else (),
+        own=_own_address(node_id, voters, listeners, advertised) if is_controller else None,
+        is_alone=_is_alone(voters or servers, listeners),
+        tls=tls,
+        security=security,
+        admittance=admittance,
+        secret_file=secret_file,
+        accepted_users=frozenset(super_users),
+        directory=posixpath.normpath(settings.optional_string(METADATA_LOG_DIR) or log_dirs[0]),
+        timing=Timing(
+            election_ms=settings.integer("controller.quorum.election.timeout.ms"),
+            fetch_ms=settings.integer("controller.quorum.fetch.timeout.ms"),
+        ),
+        session_timeout_ms=session_ms,
+        heartbeat_ms=heartbeat_ms,
+        snapshot_bytes=settings.integer("metadata.log.max.record.bytes.between.snapshots"),
+    )
+
+
+def _voters(texts: Sequence[str]) -> tuple[QuorumAddress, ...]:
+    found: dict[int, QuorumAddress] = {}
+    for text in texts:
+        number, at, server = text.partition("@")
+        if not at or not number.strip().isdecimal():
+            raise _invalid(VOTERS, text, "use id@host:port,…, for example 1@localhost:9093")
+        node_id = int(number)
+        if node_id in found:
+            raise _invalid(VOTERS, text, f"voter {node_id} is named twice")
+        found[node_id] = _address(VOTERS, text, server, node_id)
+    return tuple(found[node_id] for node_id in sorted(found))
+
+
+def _servers(texts: Sequence[str]) -> tuple[QuorumAddress, ...]:
+    return tuple(_address(BOOTSTRAP, text, text) for text in texts)
+
+
+def _address(key: str, text: str, server: str, node_id: int = -1) -> QuorumAddress:
+    try:
+        host, port = parse_server(server.strip())
+    except ConfigError:
+        raise _invalid(key, text, "each address is host:port") from None
+    if host in WILDCARDS:
+        raise _invalid(key, text, "other nodes cannot connect to this address")
+    return QuorumAddress(host, port, node_id)
+
+
+def _check_own_id(node_id: int, voters: Sequence[QuorumAddress], *, is_controller: bool) -> None:
+    if not voters:
+        return
+    is_voter = any(one.node_id == node_id for one in voters)
+    if is_controller and not is_voter:
+        raise ConfigError(
+            VOTERS, f"{ROLES} has controller, but {VOTERS} does not name this node, {node_id}: "
+            f"add it, or set {ROLES}=broker"
+        )  # fmt: skip
+    if is_voter and not is_controller:
+        raise ConfigError(
+            ROLES, f"{VOTERS} names this node, {node_id}, but {ROLES} has no controller: set "
+            f"{ROLES}=broker,controller, or leave it out of {VOTERS}"
+        )  # fmt: skip
+
+
+def _check_listeners(settings: Settings, listeners: Sequence[Endpoint], *, is_controller: bool) -> None:
+    names = [name.upper() for name in settings.strings(CONTROLLER_LISTENERS)]
+    if not names:
+        raise ConfigError(
+            CONTROLLER_LISTENERS, f"{CONTROLLER_LISTENERS} must be given with {ROLES}, for example CONTROLLER"
+        )
+    if is_controller and not any(one.name == names[0] for one in listeners):
+        raise ConfigError(
+            LISTENERS, f"{LISTENERS} has no listener {names[0]}, which {CONTROLLER_LISTENERS} names: add "
+            f"{names[0]}://host:port"
+        )  # fmt: skip
+    for endpoint in listeners:
+        if endpoint.protocol.has_sasl:
+            raise ConfigError(
+                CONTROLLER_LISTENERS,
+                f"the listener of controllers {endpoint.name} is {endpoint.protocol.value}: SASL is not "
+                f"supported there; use PLAINTEXT or SSL with {SECRET_FILE}, or SSL with certificates",
+            )
+
+
+def _admittance(
+    secret_file: str | None,
+    listeners: Sequence[Endpoint],
+    tls: Mapping[str, TlsSettings],
+    security: ClientSecurity,
+    super_users: Collection[str],
+    hosts: Sequence[str],
+) -> Admittance:
+    if secret_file is not None:
+        return Admittance.KEY
+    asks = [one.name in tls and tls[one.name].server.client_auth == "required" for one in listeners]
+    own = security.tls
+    has_certificate = own is not None and (own.files.key_file or own.files.key) is not None
+    if has_certificate and all(asks) and super_users:
+        return Admittance.CERTIFICATE
+    others = sorted({host for host in hosts if not is_loopback(host)})
+    if others:
+        raise ConfigError(
+            SECRET_FILE,
+            f"the metadata quorum has nodes on other machines ({', '.join(others)}), and nothing says who "
+            f"may take part: set {SECRET_FILE}, or use SSL with ssl.client.auth=required for the listener of "
+            "controllers and name the nodes' users in super.users",
+        )
+    return Admittance.LOOPBACK
+
+
+def _own_address(
+    node_id: int,
+    voters: Sequence[QuorumAddress],
+    listeners: Sequence[Endpoint],
+    advertised: Sequence[Endpoint],
+) -> QuorumAddress:
+    for address in voters:
+        if address.node_id == node_id:
+            return address
+    endpoint = next(iter((*advertised, *listeners)))
+    return QuorumAddress(LOOPBACK if endpoint.host in WILDCARDS else endpoint.host, endpoint.port, node_id)
+
+
+def _is_alone(servers: Sequence[QuorumAddress], listeners: Sequence[Endpoint]) -> bool:
+    if len(servers) != 1:
+        return False
+    (only,) = servers
+    if only.node_id >= 0:
+        return True  # the only voter
+    return any(
+        one.port == only.port
+        and (one.host == only.host or (is_loopback(one.host) and is_loopback(only.host)))
+        for one in listeners
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _invalid(key: str, text: str, why: str) -> ConfigError:
+    return ConfigError(key, f"Invalid value {text} for configuration {key}: {why}")

@@ -1,0 +1,139 @@
+"""Brokers as real processes that keep their metadata in a quorum of their own, without any other system."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from nilometer.client.admin.admin import NewTopic
+from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
+from nilometer.raft.exchange import VoteRequest
+from nilometer.raft.messages import vote_request
+from nilometer.raft.voters import VoterKey
+from nilometer.wire.messages import encode_request
+from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.quorum_brokers import QuorumBrokers
+from support.eventually import eventually
+from support.ports import HOST
+
+TIMEOUT_S = 60.0
+
+
+def produce(cluster: QuorumBrokers, topic: str, texts: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 3})
+    errors: list[object] = []
+    for text in texts:
+        producer.produce(topic, text.encode(), on_delivery=lambda error, _: errors.append(error))
+    producer.flush(TIMEOUT_S)
+    assert errors == [None] * len(texts)
+
+
+def texts_in(cluster: QuorumBrokers, topic: str, partitions: int, count: int) -> list[str]:
+    """Return ``count`` texts, sorted, once so many can be read."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "log_level": 3})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found: list[str] = []
+
+    def poll() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append((message.value() or b"").decode())
+        return len(found) >= count
+
+    eventually(poll, f"{count} records", TIMEOUT_S)
+    consumer.close()
+    return sorted(found)
+
+
+def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 4) as cluster:
+        cluster.create_topic("before", 2)
+        produce(cluster, "before", ["a", "b"])
+        eventually(lambda: cluster.controller() is not None, "a controller", TIMEOUT_S)
+        leader = cluster.controller()
+        assert leader in cluster.controllers, "the controller is at the quorum's leader, a voter"
+        cluster.kill(leader)
+        eventually(lambda: cluster.controller() not in (None, leader), "another controller", TIMEOUT_S)
+        cluster.wait_leader("before", other_than=leader, timeout_s=TIMEOUT_S)
+        cluster.operate(lambda admin: admin.create_topic(NewTopic("after", 1, 1)))
+        produce(cluster, "before", ["c"])
+        cluster.start(leader)
+        cluster.wait_full_isr("before", TIMEOUT_S)
+        cluster.kill(*cluster.brokers)
+        cluster.start()
+        assert {"before", "after"} <= set(cluster.topics())
+        assert texts_in(cluster, "before", 2, 3) == ["a", "b", "c"]
+
+
+def test_a_voter_whose_metadata_log_was_emptied_observes_under_another_directory_id(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster") as cluster:
+        cluster.create_topic("t")
+        cluster.stop(1)
+        before = (cluster.brokers[1].data_dir / "meta.properties").read_text()
+        shutil.rmtree(cluster.metadata_folder(1))
+        cluster.start(1)
+        assert (cluster.brokers[1].data_dir / "meta.properties").read_text() != before
+        assert "takes part in a metadata quorum already" in cluster.brokers[1].output
+        cluster.wait_full_isr("t", TIMEOUT_S)
+        assert cluster.controller() in (2, 3)
+
+
+def test_a_node_without_the_key_is_not_let_in(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 1, voters=1) as cluster:
+        other = tmp_path / "other.key"
+        other.touch(0o600)
+        other.write_text("another key, which is as long as the others\n")
+        settings = {
+            "nilometer.coordination": "quorum",
+            "process.roles": "broker",
+            "controller.quorum.voters": f"1@{HOST}:{cluster.controllers[1]}",
+            "controller.listener.names": "CONTROLLER",
+            "nilometer.quorum.secret.file": str(other),
+        }
+        stranger = NilometerBroker(tmp_path / "stranger", settings, node_id=2)
+        stranger.launch()
+        try:
+            eventually(lambda: "does not have the key" in stranger.output, "its own refusal", TIMEOUT_S)
+            assert "Ready" not in stranger.output
+        finally:
+            stranger.kill()
+        with socket.create_connection((HOST, cluster.controllers[1]), timeout=TIMEOUT_S) as connection:
+            stranger_key = VoterKey(BrokerId(9), "AAAAAAAAAAAAAAAAAAAAAQ")
+            none = LeaderEpoch(0)
+            vote = VoteRequest(
+                LeaderEpoch(1 << 20), stranger_key, stranger_key, none, Offset(0), pre_vote=False
+            )
+            connection.sendall(encode_request(1, "stranger", vote_request(vote, None)))
+            assert connection.recv(1) == b""
+        cluster.create_topic("t")
+
+
+def test_a_folder_of_another_store_or_of_lost_metadata_is_refused(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 1, voters=1) as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[1]
+        cluster.stop(1)
+        kept = tmp_path / "kept"
+        cluster.metadata_folder(1).rename(kept)
+        assert "a new metadata quorum would not know its topics" in refusal_of(broker)
+        kept.rename(cluster.metadata_folder(1))
+        cluster.start(1)
+        assert "t" in cluster.topics(), "nothing was changed meanwhile"
+        cluster.stop(1)
+        (broker.data_dir / ".coordination").mkdir()
+        assert "Set nilometer.coordination=local to go on with it" in refusal_of(broker)
+
+
+def refusal_of(broker: NilometerBroker) -> str:
+    before = len(broker.output)
+    broker.launch()
+    try:
+        broker.wait_ready()
+    except RuntimeError:
+        return broker.output[before:]
+    finally:
+        broker.kill()
+    raise AssertionError("it started")

@@ -1,0 +1,139 @@
+"""The settings of a metadata quorum: what chooses it, who takes part, and what is refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nilometer.broker.quorum.key_file import Proving, QuorumKey, UnusableKey, read_key
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.quorum import Admittance, QuorumSettings
+from nilometer.cluster.cluster_secret import ProofExchange, Side, broker_proof
+from nilometer.config import ConfigError
+from nilometer.runtime import Runtime
+from nilometer.wire.own_apis import ProveBrokerRequest
+
+THREE = {
+    "node.id": "2",
+    "process.roles": "broker,controller",
+    "controller.quorum.voters": "3@127.0.0.1:9003,1@127.0.0.1:9001,2@127.0.0.1:9002",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9002",
+}
+
+
+def quorum(**changes: str | None) -> QuorumSettings:
+    found = configured(changes).quorum
+    assert found is not None
+    return found
+
+
+def configured(changes: dict[str, str | None]) -> BrokerConfig:
+    texts = {**THREE, **{key.replace("_", "."): text for key, text in changes.items()}}
+    return BrokerConfig({key: text for key, text in texts.items() if text is not None})
+
+
+def refusal(**changes: str | None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        configured(dict(changes))
+    return caught.value
+
+
+def test_voters_are_in_the_order_of_their_ids_and_know_where_they_listen() -> None:
+    found = quorum()
+    assert [str(one) for one in found.voters] == [f"{n}@127.0.0.1:900{n}" for n in (1, 2, 3)]
+    assert (str(found.own), found.is_controller, found.is_alone) == ("2@127.0.0.1:9002", True, False)
+    assert found.admittance is Admittance.LOOPBACK
+    assert found.directory == "/tmp/kafka-logs"
+    assert (found.session_timeout_ms, found.heartbeat_ms) == (9_000, 2_000)
+    assert quorum(metadata_log_dir="/meta/").directory == "/meta"
+
+
+def test_an_explicit_store_wins() -> None:
+    assert configured({"nilometer_coordination": "local"}).quorum is None
+    assert configured({"zookeeper_connect": "localhost:2181"}).quorum is None
+    assert configured({"process_roles": None}).quorum is None, "as with brokers that use ZooKeeper"
+    chosen = refusal(nilometer_coordination="quorum", process_roles=None)
+    assert "set process.roles" in str(chosen)
+
+
+def test_a_broker_alone_observes_and_needs_no_listener_of_controllers() -> None:
+    found = quorum(node_id="4", process_roles="broker", listeners="PLAINTEXT://127.0.0.1:9092")
+    assert (found.listeners, found.own, found.is_controller) == ((), None, False)
+
+
+def test_bootstrap_servers_name_nodes_of_a_quorum_that_is_there() -> None:
+    found = quorum(
+        controller_quorum_voters=None, controller_quorum_bootstrap_servers="127.0.0.1:9001,127.0.0.1:9003"
+    )
+    assert [str(one) for one in found.servers] == ["127.0.0.1:9001", "127.0.0.1:9003"]
+    assert (found.voters, found.is_alone) == ((), False)
+    both = refusal(controller_quorum_bootstrap_servers="127.0.0.1:9001")
+    assert both.key == "controller.quorum.voters"
+
+
+def test_what_contradicts_itself_is_refused_by_name() -> None:
+    assert "does not name this node, 7" in str(refusal(node_id="7"))
+    assert "has no controller" in str(refusal(process_roles="broker"))
+    only_clients = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
+    assert refusal(controller_listener_names=None, **only_clients).key == "controller.listener.names"
+    assert "no listener CONTROLLER" in str(refusal(listeners="PLAINTEXT://127.0.0.1:9092"))
+    assert "id@host:port" in str(refusal(controller_quorum_voters="2@127.0.0.1:9002,127.0.0.1:9001"))
+    assert "named twice" in str(refusal(controller_quorum_voters="2@127.0.0.1:1,2@127.0.0.1:2"))
+    assert "host:port" in str(refusal(controller_quorum_voters="2@127.0.0.1"))
+    assert "cannot connect" in str(refusal(controller_quorum_voters="2@0.0.0.0:9002"))
+    assert "at most half" in str(refusal(broker_heartbeat_interval_ms="5000"))
+    sasl = {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"}
+    assert "SASL is not supported there" in str(refusal(**sasl))
+
+
+def test_nodes_on_other_machines_need_a_key_or_certificates() -> None:
+    voters = "2@10.0.0.2:9002,1@10.0.0.1:9001"
+    assert refusal(controller_quorum_voters=voters).key == "nilometer.quorum.secret.file"
+    found = quorum(controller_quorum_voters=voters, nilometer_quorum_secret_file="/etc/quorum.key")
+    assert found.admittance is Admittance.KEY
+
+
+def test_a_listener_on_every_address_without_proof_is_bound_to_this_machine_only() -> None:
+    found = quorum(listeners="PLAINTEXT://:9092,CONTROLLER://:9002")
+    assert [one.host for one in found.listeners] == ["127.0.0.1"]
+    keyed = quorum(
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9002", nilometer_quorum_secret_file="/etc/quorum.key"
+    )
+    assert [one.host for one in keyed.listeners] == [""]
+
+
+# ── the key ─────────────────────────────────────────────────────────────────────────────────────
+def test_a_key_that_others_can_read_or_that_is_short_is_refused(tmp_path: Path) -> None:
+    path, disk = tmp_path / "key", Runtime.system().disk
+    with pytest.raises(UnusableKey, match="No such file"):
+        read_key(disk, str(path))
+    path.write_text("k" * 64)
+    path.chmod(0o640)
+    with pytest.raises(UnusableKey, match="chmod 600"):
+        read_key(disk, str(path))
+    path.chmod(0o600)
+    assert read_key(disk, str(path)) == QuorumKey.of(b"k" * 64)
+    path.write_text("k" * 31)
+    with pytest.raises(UnusableKey, match="has 31 bytes"):
+        read_key(disk, str(path))
+    assert os.access(path, os.R_OK)
+
+
+def test_a_proof_is_accepted_once_and_only_with_the_key() -> None:
+    key, other = QuorumKey.of(b"k" * 32), QuorumKey.of(b"o" * 32)
+    nonce = b"n" * 32
+    for used, is_accepted in ((key, True), (other, False)):
+        proving = Proving(key, Runtime.system().entropy)
+        assert proving.answer(ProveBrokerRequest(broker_id=3, nonce=b"short")) is None
+        answer = proving.answer(ProveBrokerRequest(broker_id=3, nonce=nonce))
+        assert answer is not None
+        exchange = ProofExchange("", 3, -1, nonce, answer.nonce)
+        assert answer.proof == broker_proof(key.secret, Side.ACCEPTOR, exchange)
+        proof = ProveBrokerRequest(proof=broker_proof(used.secret, Side.INITIATOR, exchange))
+        assert (proving.answer(proof) is not None) is is_accepted
+        assert proving.is_proved is is_accepted
+        assert proving.answer(proof) is None
+        assert proving.node_id == 3
