@@ -1,8 +1,11 @@
-"""The page about three machines, in three namespaces of a scratch machine, with an ensemble of ZooKeeper."""
+"""The page about three machines, in three namespaces of a scratch machine: with a quorum of the brokers, and
+with an ensemble of ZooKeeper."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from support.coordination.zookeeper_server import CLASSPATH, JVM
 from support.documentation.code_blocks import DOCS, code_blocks
@@ -54,20 +57,39 @@ def file(name: str, text: str) -> str:
     return f"cat > {name} <<'END'\n{text}END\n"
 
 
+def with_zookeeper(properties: str, instead: str) -> str:
+    """Return the properties with those lines in place of the ones about the quorum."""
+    of_quorum = ("process.roles", "node.id", "controller.", "nilometer.quorum.")
+    lines = [line for line in properties.splitlines() if not line.startswith(of_quorum)]
+    kept = "\n".join(lines).replace(",CONTROLLER://0.0.0.0:9093", "")
+    assert "CONTROLLER" not in kept
+    return f"{instead}{kept}\n"
+
+
+def of_machine(number: int, properties: str) -> str:
+    for on_page in ("node.id=1", "//broker1:", "/var/lib/nilometer/1"):
+        assert on_page in properties
+        properties = properties.replace(on_page, on_page.replace("1", str(number)))
+    return file(f"{number}.properties", properties)
+
+
 @needs_scratch_machine
-def test_the_cluster_of_the_page_says_what_the_page_says(tmp_path: Path) -> None:
-    (properties,) = code_blocks(PAGE, "properties")
-    *_, checks = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
-    zoo, *_ = shell_blocks((DOCS / "zookeeper.md").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("store", ["quorum", "zookeeper"])
+def test_the_cluster_of_the_page_says_what_the_page_says(store: str, tmp_path: Path) -> None:
+    properties, instead = code_blocks(PAGE, "properties")
+    key, *_, checks = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
     script = [NETWORK, each(MACHINE)]
-    for number in MACHINES:
-        data = zoo.replace("/var/lib/zookeeper", f"/var/lib/zookeeper-{number}")
-        own = properties
-        for on_page in ("node.id=1", "//broker1:", "/var/lib/nilometer/1"):
-            assert on_page in own
-            own = own.replace(on_page, on_page.replace("1", str(number)))
-        script += [file(f"zoo-{number}.cfg", data), file(f"{number}.properties", own)]
-    script += [each(ZOOKEEPER), each(BROKER), WAIT, "reached 0 3", checks]
+    if store == "zookeeper":
+        properties = with_zookeeper(properties, instead)
+        zoo, *_ = shell_blocks((DOCS / "zookeeper.md").read_text(encoding="utf-8"))
+        for number in MACHINES:
+            data = zoo.replace("/var/lib/zookeeper", f"/var/lib/zookeeper-{number}")
+            script.append(file(f"zoo-{number}.cfg", data))
+        script.append(each(ZOOKEEPER))
+    else:
+        script.append(key)
+    script += [of_machine(number, properties) for number in MACHINES]
+    script += [each(BROKER), WAIT, "reached 0 3", checks]
     script += [
         "kill -9 $broker3; reached 1 2",
         "echo written | nilometer produce orders --bootstrap-server broker1:9092",
