@@ -1,7 +1,7 @@
 """The key by which the nodes of a metadata quorum know each other, and the proof that a node has it.
 
 The proof is the one of brokers (:mod:`nilometer.cluster.cluster_secret`), with the key of the file in place
-of the cluster's secret, which is in the metadata log that the nodes are to agree upon.
+of the cluster's secret, which is in the metadata log that the nodes are to agree on.
 """
 
 from __future__ import annotations

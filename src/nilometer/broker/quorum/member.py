@@ -253,7 +253,7 @@ class QuorumMember:
         return asyncio.get_running_loop().time() - self._said_at_s >= SAY_EVERY_S / 5
 
     def _say(self, text: str) -> None:
-        """Say it if it is news, or was said long ago."""
+        """Say it, unless it was said last, and not long ago."""
         now_s = asyncio.get_running_loop().time()
         if text != self._said or now_s - self._said_at_s >= SAY_EVERY_S:
             self._said, self._said_at_s = text, now_s

@@ -174,7 +174,7 @@ class QuorumNode:
         servers: Sequence[VoterEntry] = (),
         snapshot_bytes: int | None = None,
     ) -> None:
-        """``servers``: whom to ask for the leader as long as the log names no voter; an id of -1 is not
+        """``servers``: which nodes to ask for the leader while the log names no voter; an id of -1 is not
         known. ``snapshot_bytes``: a snapshot is made after so many bytes of the log, by default
         SNAPSHOT_BYTES."""
         self._runtime = runtime
