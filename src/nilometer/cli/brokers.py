@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ import msgspec
 from click.core import ParameterSource
 
 from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endpoint, HttpEndpoint
+from nilometer.broker.settings.quorum import QUORUM
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
@@ -48,7 +49,15 @@ from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, ClusterDescription, ConfigEntry, ConfigSource, ResourceType
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.local.broker_process import BrokerProcess, LaunchFailed
-from nilometer.local.local_cluster import SETTINGS, CannotSettle, LocalCluster
+from nilometer.local.local_cluster import (
+    PORTS_APART,
+    SETTINGS,
+    VOTERS_MAX,
+    CannotSettle,
+    LocalCluster,
+    quorum_properties,
+    voters_of,
+)
 from nilometer.local.replication import REPLICATION_FACTOR_MAX, replication_settings
 from nilometer.local.secure_cluster import PROTOCOL
 
@@ -84,7 +93,8 @@ class UpOptions(msgspec.Struct, frozen=True):
 def ids(existing: Sequence[BrokerProcess], given: UpOptions) -> range:
     """Return the ids of the folder's brokers after the start: those that exist, and those to be added."""
     first = existing[0].id if existing else given.first_id or 1
-    return range(first, first + max(given.brokers or 1, len(existing)))
+    usual = VOTERS_MAX if given.coordination == QUORUM and not existing else 1
+    return range(first, first + max(given.brokers or usual, len(existing)))
 
 
 def settings_of_topics(given: UpOptions, last_id: int) -> dict[str, str]:
@@ -172,9 +182,10 @@ def why_refused(
                 f"{wanted.host}:{wanted.port}. Stop it first: nilometer down --data-dir {folder}"
             )
     if existing and given.coordination not in (None, configured_coordination):
+        option = "--quorum" if given.coordination == QUORUM else f"--coordination {given.coordination}"
         return (
-            f"--coordination {given.coordination}: the brokers in {folder} have {configured_coordination}, "
-            "which holds their metadata. --data-dir names another cluster."
+            f"{option}: the brokers in {folder} have {configured_coordination}, which holds their metadata. "
+            "--data-dir names another cluster."
         )
     if existing and given.first_id not in (None, existing[0].id):
         return (
@@ -397,7 +408,7 @@ broker.add_command(broker_config)
 
 
 @commands.command()
-@_number("--brokers", 1, 64, "The number of brokers.", default=1)
+@_number("--brokers", 1, 64, "The number of brokers; with --quorum three by default.", default=1)
 @_data_dir
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @_number("--port", 1, 65535, "The first broker's port.", default=9092)
@@ -407,6 +418,12 @@ broker.add_command(broker_config)
     default="local",
     show_default=True,
     help="The coordination store: a folder next to the brokers' data, or ZooKeeper.",
+)
+@click.option(
+    "--quorum",
+    is_flag=True,
+    help="Keep the cluster's metadata in a quorum of the first three brokers (KRaft). It stays so: later "
+    "starts need no option.",
 )
 @_number(
     "--metrics-port",
@@ -445,6 +462,7 @@ def up(
     host: str,
     port: int,
     coordination: str,
+    quorum: bool,
     metrics_port: int,
     first_id: int,
     rack: str | None,
@@ -463,6 +481,9 @@ def up(
     """
     if detach and console_port is not None:
         raise click.UsageError("--console serves until Ctrl-C; with --detach run `nilometer console` instead")
+    if quorum and (_is_given("coordination") or secure):
+        other = "--secure" if secure else "--coordination"
+        raise click.UsageError(f"--quorum does not go together with {other}")
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
@@ -474,12 +495,12 @@ def up(
         click.echo(f"The cluster was in {former} before: the paths in its files are corrected.", err=True)
     existing = cluster.brokers()
     configured = cluster.configured_coordination()
-    store = cluster.coordination if coordination == "local" else coordination
+    store = QUORUM if quorum else cluster.coordination if coordination == "local" else coordination
     given = UpOptions(
         brokers if _is_given("brokers") else None,
         host if _is_given("host") else None,
         port if _is_given("port") else None,
-        store if _is_given("coordination") else None,
+        store if quorum or _is_given("coordination") else None,
         metrics_port if _is_given("metrics_port") else None,
         secure,
         first_id if _is_given("first_id") else None,
@@ -505,13 +526,19 @@ def up(
         **settings_of_topics(given, numbers[-1]),
         **({RACK: rack} if rack is not None else {}),
     }
+    has_quorum = properties["nilometer.coordination"] == QUORUM
+    voters = _voters(cluster, existing, at) if has_quorum else ""
     for broker_id, where in at.items():
         own = {METRICS_LISTENER: metrics_listener(broker_id - numbers[0], metrics_port)}
+        if has_quorum:
+            own |= quorum_properties(broker_id, str(where), voters)
         cluster.configure(broker_id, where, {**properties, **own})
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
     if (settings or rack) and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
         click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
     of_start = {one: settings_of_start(one, existing, given, host, port, listener) for one in down_ids}
+    for one in down_ids if has_quorum and given.moves_endpoints else ():
+        of_start[one] |= quorum_properties(one, of_start[one]["listeners"], voters)
     if cluster.security.exists:
         for one in down_ids:
             cluster.security.issue(one, at[one].host)
@@ -527,6 +554,16 @@ def up(
         click.echo(f"To stop: nilometer down{data_dir_option(data_dir)}", err=True)
     else:
         _stay(cluster, started, ready, console_port)
+
+
+def _voters(cluster: LocalCluster, existing: Sequence[BrokerProcess], at: Mapping[int, Endpoint]) -> str:
+    """Return the voters of the folder's quorum, or of a new one."""
+    if existing:
+        return cluster.setting(existing[0].id, "controller.quorum.voters")
+    last = max(where.port for where in at.values()) + PORTS_APART
+    if last > PORT_MAX:
+        raise click.UsageError(f"--port: a voter would listen on port {last}, and {PORT_MAX} is the highest")
+    return voters_of({broker_id: where.port for broker_id, where in at.items()})
 
 
 def _refuse_moved(config: Path) -> None:

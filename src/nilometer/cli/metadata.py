@@ -236,6 +236,10 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
     for candidate in tried:
         if (candidate / "store").is_file():
             return f"local:{candidate.absolute()}"
+    if any(folder.glob("broker-*/logs/__cluster_metadata-0")):
+        raise click.ClickException(
+            f"{folder}: the metadata is in a quorum of its brokers, which this command cannot read yet"
+        )
     raise click.ClickException(
         f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
     )

@@ -97,6 +97,10 @@ def _parsed(setting: str, text: str) -> ConnectString:
 
 
 def _invalid(setting: str) -> StoreRefused:
+    if setting == "quorum":
+        return StoreRefused(
+            "the metadata is in a quorum of the brokers: this command cannot read or write it there yet"
+        )
     return StoreRefused(
         f"invalid value nilometer.coordination={setting}: use local, local:/folder, "
         "or zookeeper://host:port,host:port/chroot"

@@ -26,7 +26,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.listeners import LOOPBACK, Endpoint
+from nilometer.broker.settings.quorum import QUORUM
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import parse_properties
 from nilometer.local.broker_process import (
@@ -111,6 +112,37 @@ def _missing(data_dir: Path, former: Path, broker_ids: Sequence[int]) -> Iterato
         store = data_dir / COORDINATION
         if not store.exists() and f"\nnilometer.coordination=local:{store}\n" in text:
             yield str(store)
+
+
+CONTROLLER = "CONTROLLER"
+"""The name of the listener by which the nodes of a metadata quorum reach each other."""
+VOTERS_MAX = 3
+PORTS_APART = 1_000
+"""A voter's port for the others is its port for clients and so much."""
+
+
+def voters_of(ports: Mapping[int, int]) -> str:
+    """Return ``controller.quorum.voters`` of a new cluster, of which the first brokers vote.
+
+    ``ports``: those of the brokers for clients, by id.
+    """
+    first = sorted(ports)[:VOTERS_MAX]
+    return ",".join(f"{one}@{LOOPBACK}:{ports[one] + PORTS_APART}" for one in first)
+
+
+def quorum_properties(broker_id: int, listener: str, voters: str) -> dict[str, str]:
+    """Return the settings of a broker in a metadata quorum on this machine: a voter if ``voters`` name it.
+    ``listener``: for clients."""
+    own = next((one for one in voters.split(",") if one.startswith(f"{broker_id}@")), None)
+    settings = {
+        "nilometer.coordination": QUORUM,
+        "process.roles": "broker" if own is None else "broker,controller",
+        "controller.quorum.voters": voters,
+        "controller.listener.names": CONTROLLER,
+    }
+    if own is not None:
+        settings["listeners"] = f"{listener},{CONTROLLER}://{own.partition('@')[2]}"
+    return settings
 
 
 LOG_FILE = "nilometer.log.file"
@@ -325,8 +357,11 @@ class LocalCluster:
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
+    def _first_listener(self, broker_id: int) -> str:
+        return self.setting(broker_id, "listeners").split(",")[0]
+
     def _configured_endpoint(self, broker_id: int) -> tuple[str, int]:
-        host, separator, port = self.setting(broker_id, "listeners").partition("://")[2].rpartition(":")
+        host, separator, port = self._first_listener(broker_id).partition("://")[2].rpartition(":")
         return (host.strip("[]"), int(port)) if separator else ("", 0)
 
     def setting(self, broker_id: int, key: str) -> str:

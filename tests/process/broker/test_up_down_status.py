@@ -17,7 +17,7 @@ from nilometer.wire.api_keys import ApiKey
 from support.brokers.cluster_shell import TIMEOUT_S, Shell, answers
 from support.eventually import eventually
 from support.metrics.scrape import Scrape, page
-from support.ports import HOST, free_ports, is_free, neighbouring_ports
+from support.ports import COUNT, FIRST, HOST, free_ports, is_free, neighbouring_ports
 from support.wire.wire_peer import WirePeer, make
 
 
@@ -319,3 +319,32 @@ def test_options_that_the_brokers_of_a_folder_cannot_follow(shell: Shell) -> Non
         assert refused.returncode == 2 and reason in refused.stderr, refused
     assert shell.run("up", "--brokers", "2", "--port", str(port), "--detach").stdout == up.stdout
     assert shell.run("down").stdout == "Stopped 2 brokers.\n"
+
+
+def ports_with_others_above(count: int) -> int:
+    """Return the first of ``count`` consecutive free ports; those 1,000 above belong to no other test."""
+    while (first := neighbouring_ports(count)) < FIRST + COUNT - 1_000:
+        pass
+    return first
+
+
+def test_three_brokers_with_a_quorum_of_their_own_and_a_fourth(shell: Shell) -> None:
+    port = ports_with_others_above(4)
+    up = shell.run("up", "--quorum", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    assert up.stdout.count(f"{HOST}:") == 3
+    for option, reason in (
+        (("--coordination", "local"), "have quorum, which holds their metadata"),
+        (("--quorum", "--secure"), "--quorum does not go together with --secure"),
+    ):
+        refused = shell.run("up", *option, "--detach")
+        assert refused.returncode == 2 and reason in refused.stderr, refused
+    assert shell.run("up", "--quorum", "--brokers", "4", "--detach").returncode == 0
+    assert shell.run("status").returncode == 0
+    assert "in a quorum of its brokers" in shell.run("metadata", "dump").stderr
+    assert shell.run("down").stdout == "Stopped 4 brokers.\n"
+    moved = neighbouring_ports(4)
+    assert shell.run("up", "--port", str(moved), "--detach").returncode == 0
+    assert answers(moved)
+    assert shell.run("down").returncode == 0
+    assert not (shell.data_dir / "coordination").exists()

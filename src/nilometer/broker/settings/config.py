@@ -49,6 +49,7 @@ from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.quorum import (
     BOOTSTRAP,
     CONTROLLER_LISTENERS,
+    QUORUM,
     QUORUM_KEYS,
     ROLES,
     VOTERS,
@@ -62,9 +63,6 @@ from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigVal
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
-
-QUORUM = "quorum"
-"""The value of ``nilometer.coordination`` for a metadata quorum."""
 
 
 def _topic_default_keys() -> list[ConfigKey]:

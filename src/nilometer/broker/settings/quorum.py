@@ -21,6 +21,8 @@ from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigError, Settings, key_table
 from nilometer.raft.exchange import Timing
 
+QUORUM = "quorum"
+"""The value of ``nilometer.coordination`` for a metadata quorum."""
 ROLES = "process.roles"
 CONTROLLER = "controller"
 VOTERS = "controller.quorum.voters"
