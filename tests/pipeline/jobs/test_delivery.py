@@ -181,9 +181,7 @@ def test_an_id_that_is_being_sent_from_another_partition_is_waited_for(receiver,
     totals = asyncio.run(one.run(messages, until=until))
     assert sorted(receiver.ids) == ["a", "b"]
     assert (totals.delivered, totals.repeats) == (2, 3)
-    assert messages.committed == {
-        TopicPartition("messages", n): 2 if n == 1 else 1 for n in range(4)
-    }
+    assert messages.committed == {TopicPartition("messages", n): 2 if n == 1 else 1 for n in range(4)}
 
 
 def test_a_partition_that_waits_for_an_id_of_another_one_can_be_revoked(receiver, tmp_path):

@@ -497,7 +497,7 @@ class Deliverer(RebalanceListener):
         try:
             return await self._send(record, message_id, stopped)
         finally:
-            self._sending.remove(key)
+            self._sending.discard(key)
 
     async def _send(self, record: ConsumerRecord, message_id: str, stopped: asyncio.Event) -> bool:
         pause_s, attempts = PAUSE_S, 0
