@@ -77,14 +77,18 @@ def mostly(
 
 
 def times(draws: Draws = ONE) -> st.SearchStrategy[datetime]:
-    """Times of events: most in order within minutes, some long before, some at the limit of what is taken."""
+    """Times of events: most in order within minutes, some long before, some at the limit of what is taken.
+
+    Those of the last minute are its start, so that windows end where the watermark is.
+    """
+    last = 100 if draws.since is None else draws.since + STAGE
     if draws.since is None:
         minutes = st.one_of(st.integers(0, 20), st.integers(-90, 30), st.sampled_from([99, 100]))
     else:
-        now = st.integers(draws.since, draws.since + STAGE)
+        now = st.integers(draws.since, last)
         minutes = mostly(now, st.integers(-90, draws.since))
     return st.builds(
-        lambda minute, second: BASE + timedelta(minutes=minute, seconds=0 if minute == 100 else second),
+        lambda minute, second: BASE + timedelta(minutes=minute, seconds=0 if minute == last else second),
         minutes,
         st.integers(0, 59),
     )

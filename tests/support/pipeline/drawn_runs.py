@@ -365,9 +365,9 @@ def drawn_side_by_side(case: Case, number: int, most: int) -> list[Part]:
     chance = Random(number)
     parts: list[Part] = []
     since = 0
-    for _ in range(chance.randint(1, most)):
+    for _ in range(chance.randint(2, most)):
         part: dict[str, list[Drawn]] = {name: [] for name in case.inputs(ONE)}
-        for _ in range(chance.randint(1, 4)):
+        for _ in range(chance.randint(2, 4)):
             for name, strategy in case.inputs(Draws(WIDTH, since)).items():
                 part[name] += drawn_records(strategy, chance)
             since = min(since + chance.choice((0, 2, 5, 10, 40)), SINCE_MAX)
@@ -376,12 +376,12 @@ def drawn_side_by_side(case: Case, number: int, most: int) -> list[Part]:
 
 
 def drawn_records(strategy: st.SearchStrategy[Drawn], chance: Random) -> list[Drawn]:
-    """Return up to ten records for each history."""
+    """Return up to five records for each history."""
     found: list[list[Drawn]] = []
 
     @seed(chance.randrange(2**32))
     @settings(
-        max_examples=1 + chance.randint(1, 4 * WIDTH // 10),
+        max_examples=1 + chance.randint(1, WIDTH // 5),
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -399,7 +399,7 @@ def check_side_by_side(case: Case, spark: SparkSession, topics: Topics, number: 
     parts = drawn_side_by_side(case, number, most=3)
     ends = [chance.choice((None, chance.randint(0, EFFECTS_MAX))) for _ in parts]
     repeated = chance.random() < 0.5
-    check_history(case, spark, topics, History(parts, chance.randint(2, 10) * WIDTH, ends, repeated))
+    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * WIDTH, ends, repeated))
 
 
 def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
