@@ -1,6 +1,7 @@
 """Pipelines on drawn histories, in random batches and with restarts: results and account are a model's.
 
-Fewer examples than other properties, as each is a few runs on Spark; ``pytest --examples 50`` draws more.
+Fewer examples than other properties, as each is a few runs on Spark: these take seconds, however few records
+there are, so that most histories are drawn side by side. ``pytest --examples 50`` draws more of the others.
 ``tests/unit/pipeline/test_drawn_records.py`` has those of what needs no Spark.
 """
 
@@ -17,7 +18,6 @@ from support.pipeline.drawn_records import Drawn
 from support.pipeline.drawn_runs import (
     CASES,
     KILLS_MAX,
-    WIDTH,
     History,
     check_history,
     check_kills,
@@ -27,8 +27,8 @@ from support.properties import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SEED = "NILOMETER_CHAOS_SEED"
-CAMPAIGN = 10_000
-"""Histories of each pipeline, without a real kill."""
+CAMPAIGN, CAMPAIGN_WIDTH = 10_000, 400
+"""Histories of each pipeline, without a real kill, and how many are side by side."""
 HISTORIES = 20
 """With kill -9, of each pipeline in a campaign: the start of a process costs more than the rest."""
 each_pipeline = pytest.mark.parametrize("case", CASES, ids=str)
@@ -44,7 +44,7 @@ each_killed = pytest.mark.parametrize(
 
 @each_pipeline
 @given(st.data())
-@examples(3)
+@examples(2)
 def test_results_and_account_are_those_of_the_model(spark, topics, case, data):
     """Processes end within batches, without any tidying."""
     check_history(case, spark, topics, data.draw(case.histories()))
@@ -59,8 +59,8 @@ def test_many_histories_side_by_side(request, spark, topics, case):
 @pytest.mark.timeout(7_200)
 @each_pipeline
 def test_ten_thousand_histories_side_by_side(request, spark, topics, case):
-    seeds = seeds_of(CAMPAIGN // WIDTH)
-    check_all(request, seeds, lambda seed: check_side_by_side(case, spark, topics, seed))
+    seeds = seeds_of(CAMPAIGN // CAMPAIGN_WIDTH)
+    check_all(request, seeds, lambda seed: check_side_by_side(case, spark, topics, seed, CAMPAIGN_WIDTH))
 
 
 def test_a_run_on_an_empty_topic_drains_nothing(spark, topics):

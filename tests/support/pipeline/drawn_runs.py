@@ -74,6 +74,10 @@ Part = Mapping[str, Sequence[Drawn]]
 """The records that are sent before a run, by input."""
 EFFECTS_MAX = 14
 """A batch has fewer effects."""
+WIDTH = 100
+"""The number of histories side by side in each run of the tests."""
+USERS_MAX = 100
+"""Five histories side by side share a user."""
 KILLS_MAX = 3
 ENDED_AS_PLANNED = (0, 3)
 """The exit codes of a run that was not killed; 3: many records were rejected."""
@@ -356,8 +360,8 @@ def drawn_parts(case: Case, number: int, most: int) -> list[Part]:
     return found[-1]
 
 
-def drawn_side_by_side(case: Case, number: int, most: int) -> list[Part]:
-    """Return ``WIDTH`` histories in one, each with keys of its own: records of at most so many runs.
+def drawn_side_by_side(case: Case, number: int, most: int, width: int = WIDTH) -> list[Part]:
+    """Return ``width`` histories in one, each with keys of its own: records of at most so many runs.
 
     They share batches, restarts and the watermark. Time goes on from one stage to the next, of which a run
     has some.
@@ -368,20 +372,20 @@ def drawn_side_by_side(case: Case, number: int, most: int) -> list[Part]:
     for _ in range(chance.randint(2, most)):
         part: dict[str, list[Drawn]] = {name: [] for name in case.inputs(ONE)}
         for _ in range(chance.randint(2, 4)):
-            for name, strategy in case.inputs(Draws(WIDTH, since)).items():
-                part[name] += drawn_records(strategy, chance)
+            for name, strategy in case.inputs(Draws(width, since)).items():
+                part[name] += drawn_records(strategy, chance, width)
             since = min(since + chance.choice((0, 2, 5, 10, 40)), SINCE_MAX)
         parts.append(part)
     return parts
 
 
-def drawn_records(strategy: st.SearchStrategy[Drawn], chance: Random) -> list[Drawn]:
-    """Return up to five records for each history."""
+def drawn_records(strategy: st.SearchStrategy[Drawn], chance: Random, width: int) -> list[Drawn]:
+    """Return up to five records for each of so many histories."""
     found: list[list[Drawn]] = []
 
     @seed(chance.randrange(2**32))
     @settings(
-        max_examples=1 + chance.randint(1, WIDTH // 5),
+        max_examples=1 + chance.randint(1, width // 5),
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -393,13 +397,15 @@ def drawn_records(strategy: st.SearchStrategy[Drawn], chance: Random) -> list[Dr
     return [one for records in found[1:] for one in records]  # the first are all alike
 
 
-def check_side_by_side(case: Case, spark: SparkSession, topics: Topics, number: int) -> None:
-    """Check ``WIDTH`` histories that follow from ``number``: records, batches, ends of the process."""
+def check_side_by_side(
+    case: Case, spark: SparkSession, topics: Topics, number: int, width: int = WIDTH
+) -> None:
+    """Check ``width`` histories that follow from ``number``: records, batches, ends of the process."""
     chance = Random(number)
-    parts = drawn_side_by_side(case, number, most=3)
+    parts = drawn_side_by_side(case, number, 3, width)
     ends = [chance.choice((None, chance.randint(0, EFFECTS_MAX))) for _ in parts]
     repeated = chance.random() < 0.5
-    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * WIDTH, ends, repeated))
+    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * width, ends, repeated))
 
 
 def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
@@ -512,12 +518,10 @@ def _of_table(form: str, log: str, *, upsert: bool) -> Case:
     )
 
 
-WIDTH = 100
-"""The number of histories side by side."""
 USER_ROWS = [
     f"{language},{user}@example.org,{called},{user}"
     for one, (called, language) in USERS.items()
-    for user in (one, *(f"{one}.{number}" for number in range(1, WIDTH)))
+    for user in (one, *(f"{one}.{number}" for number in range(1, USERS_MAX)))
 ]
 LATENESS, PAUSE, WITHIN = timedelta(minutes=10), timedelta(minutes=5), timedelta(minutes=10)
 CASES = (
