@@ -840,6 +840,13 @@ PIPELINES = tuple(
     Mutant(f"pipeline-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "captured-topics",
+            "a capture goes on into a topic that was deleted and created again",
+            "if before.get(TOPIC_ID, connector[TOPIC_ID]) != connector[TOPIC_ID]:",
+            "if False:",
+            ("pipeline/jobs/test_capture.py",),
+        ),
+        (
             "aborted-messages",
             "messages of aborted transactions are delivered",
             '        "isolation.level": "read_committed",\n        "auto.offset.reset"',

@@ -18,9 +18,10 @@ What a response means is one table, ``verdict``:
 Only what was committed is sent: messages of an aborted transaction are none.
 
 Invariants: messages of a partition are sent in order, one at a time; partitions in parallel, and none waits
-for another, except for a message with the same id. One exchange with the webhook takes no longer than ``TIMEOUT_S``. The consumer is polled while
-messages are sent and retried, so the member stays in its group however long the webhook is down. While it is
-down nothing is skipped, unless the number of attempts is limited.
+for another, except for a message with the same id. One exchange with the webhook takes no longer than
+``TIMEOUT_S``. The consumer is polled while messages are sent and retried, so the member stays in its group
+however long the webhook is down. While it is down nothing is skipped, unless the number of attempts is
+limited.
 """
 
 from __future__ import annotations
