@@ -159,8 +159,8 @@ def deliver(
 def _unusable(path: Path, error: sqlite3.Error) -> click.ClickException:
     return click.ClickException(
         f"{path}, which has what was delivered and refused, cannot be used: {error}. Free space if its disk "
-        "is full. If it is damaged, restore it, or remove it: then messages after the group's committed offsets "
-        "are sent again, with their ids as Idempotency-Key"
+        "is full. If it is damaged, restore it, or remove it: then messages after the group's committed "
+        "offsets are sent again, with their ids as Idempotency-Key"
     )
 
 

@@ -154,7 +154,8 @@ class Worker:
         if before.get(TOPIC_ID, connector[TOPIC_ID]) != connector[TOPIC_ID]:
             raise PipelineError(
                 f"topic {connector[WHAT[1]]} was deleted and created again: it does not have what the "
-                f"capture {self._name} has written. Remove the capture with --drop, and begin again with all rows"
+                f"capture {self._name} has written. Remove the capture with --drop, and begin again with "
+                "all rows"
             )
 
     def check(self) -> None:
