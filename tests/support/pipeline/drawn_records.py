@@ -216,7 +216,7 @@ def _by_kind(one: Drawn, without: bool) -> Drawn:
 
 
 def notified(draws: Draws = ONE) -> st.SearchStrategy[Drawn]:
-    """Events of users, of whom five histories have one each: a message takes some events."""
+    """Events of users; five histories share a user, so that some messages are due."""
     event = {
         "id": draws.names(*(f"e{n}" for n in range(61))),
         "user": replace(draws, width=(draws.width + 4) // 5).names("u1", "u2", "stranger"),
