@@ -840,6 +840,48 @@ PIPELINES = tuple(
     Mutant(f"pipeline-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "captured-topics",
+            "a capture goes on into a topic that was deleted and created again",
+            "if before.get(TOPIC_ID, connector[TOPIC_ID]) != connector[TOPIC_ID]:",
+            "if False:",
+            ("pipeline/jobs/test_capture.py",),
+        ),
+        (
+            "aborted-messages",
+            "messages of aborted transactions are delivered",
+            '        "isolation.level": "read_committed",\n        "auto.offset.reset"',
+            '        "auto.offset.reset"',
+            ("pipeline/jobs/test_delivery.py",),
+        ),
+        (
+            "aborted-records",
+            "records of aborted transactions are in results",
+            '            "kafka.isolation.level": "read_committed",\n            **self.options',
+            "            **self.options",
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+        (
+            "ids-at-once",
+            "an id in two partitions is delivered by both",
+            "        self._sending.add(key)\n",
+            "",
+            ("pipeline/jobs/test_delivery.py",),
+        ),
+        (
+            "numbers-in-messages",
+            "a message with a number of thousands of digits is refused",
+            'value or b"", parse_int=len, parse_float=len)',
+            'value or b"")',
+            ("pipeline/jobs/test_delivery.py",),
+        ),
+        (
+            "damaged-notes",
+            "damaged notes of what was delivered are a bug of Nilometer",
+            "    except sqlite3.Error as error:\n        raise _unusable(path, error) from None\n    if",
+            "    if",
+            ("pipeline/jobs/test_delivery.py",),
+        ),
+        (
             "large-positions",
             "one change whose position has more than 64 bits ends each run",
             "if lsn not in _POSITIONS or seq not in _POSITIONS:",

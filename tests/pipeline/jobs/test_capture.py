@@ -344,6 +344,22 @@ def test_what_is_dropped_in_the_database_and_here(
 
 
 @pytest.mark.long
+def test_a_topic_that_was_created_again_has_not_what_was_captured(
+    topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic)
+    capture.now()
+    topics.delete(topic)
+    topics.create(3, name=topic)
+    said = capture.run("--available-now", code=1)
+    assert f"topic {topic} was deleted and created again" in said
+    capture.run("--drop", "--yes")
+    capture.now()
+    assert captured_rows(topics, topic) == rows_in(database, "t")
+
+
+@pytest.mark.long
 def test_a_transaction_that_the_cluster_has_ended_is_written_again(
     topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
 ) -> None:

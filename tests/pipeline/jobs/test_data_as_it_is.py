@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from pyspark.errors import PythonException
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
@@ -82,6 +83,24 @@ def test_late_records_are_in_their_topic_as_they_were_to_be_run_again(spark, top
     runner.finish(spark, metrics, runner.Job(late, str(tmp_path / "late"), topics.bootstrap))
     rows = spark.read.parquet(f"{tmp_path}/late/rollups").collect()
     assert sorted(row.minute.minute for row in rows) == [1, 2]
+
+
+def test_records_of_aborted_transactions_are_in_no_result_and_no_account(spark, topics, tmp_path):
+    topic, alerts = topics.create(1), topics.create(1)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number, end in ((0, producer.abort_transaction), (1, producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, minute(number), timestamp=AFTER_SAMPLES_MS)
+        end(30)
+    send_values(topics, [minute(5)], topic, timestamp=AFTER_SAMPLES_MS)
+    last = run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts)
+    assert last is not None
+    assert last.totals is not None
+    account = last.totals[""]
+    assert (account["read"], account["results"], account["open"]) == (2, 1, 1)
+    rows = spark.read.parquet(f"{tmp_path}/rollups").collect()
+    assert [row.minute.minute for row in rows] == [1]
 
 
 def test_a_failed_batch_leaves_nothing_and_the_next_run_gives_what_it_would_have(

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 from nilometer.cli.pipelines import pipeline_deliver_command
 from nilometer.cli.pipelines.pipeline_commands import pipeline
@@ -49,7 +50,8 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                text = self.rfile.read(int(self.headers["Content-Length"]))
+                body = json.loads(text, parse_int=str, parse_float=str)
                 key = self.headers["Idempotency-Key"]
                 receiver.arrived.append((key, time.monotonic()))
                 given = receiver.answers[key].pop(0) if receiver.answers[key] else receiver.always or 200
@@ -160,6 +162,46 @@ def test_any_text_is_an_id_and_no_record_ends_the_run(receiver, tmp_path):
     assert (totals.delivered, totals.repeats, totals.refused) == (1, 1, 5)
     assert receiver.ids == [r"\ud800\r\n"]
     assert [each.value for each in notes.refusals()] == hostile[1:]
+
+
+def test_a_message_may_have_a_number_of_any_number_of_digits(receiver, tmp_path):
+    one, _ = deliverer(receiver, tmp_path)
+    value = b'{"id": "a", "n": %s, "m": 1e%s}' % (b"9" * 5_000, b"9" * 5_000)
+    assert deliver_all(one, record(None, 0, value=value)).delivered == 1
+
+
+def test_an_id_that_is_being_sent_from_another_partition_is_waited_for(receiver, tmp_path):
+    receiver.answers["a"] = [503] * 5
+    one, _ = deliverer(receiver, tmp_path)
+    messages = Polled(*(record("a", 0, partition) for partition in range(4)), record("b", 1, 1))
+
+    async def until():
+        return not messages.records
+
+    totals = asyncio.run(one.run(messages, until=until))
+    assert sorted(receiver.ids) == ["a", "b"]
+    assert (totals.delivered, totals.repeats) == (2, 3)
+    assert messages.committed == {TopicPartition("messages", n): 2 if n == 1 else 1 for n in range(4)}
+
+
+def test_a_partition_that_waits_for_an_id_of_another_one_can_be_revoked(receiver, tmp_path):
+    receiver.answers["a"] = [503] * 10_000
+    one, _ = deliverer(receiver, tmp_path)
+
+    async def work():
+        messages = Polled(record("a", 0, 0), record("a", 0, 1))
+        running = asyncio.create_task(one.run(messages))
+        await becomes(lambda: len(receiver.arrived) >= 2, "a was sent twice")
+        await one.on_partitions_revoked([TopicPartition("messages", 1)])
+        assert messages.committed == {}
+        receiver.answers.clear()
+        await becomes(lambda: messages.committed == {TopicPartition("messages", 0): 1}, "a is delivered")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(work())
+    assert receiver.ids == ["a"]
 
 
 def test_what_fails_is_sent_again_before_what_lies_behind_it(receiver, tmp_path):
@@ -401,6 +443,38 @@ def test_refused_messages_are_no_success_and_can_be_listed(receiver, topics, tmp
         (1, '{"id": "m1"}'),
         (2, '{"id": "m2"}'),
     ]
+
+
+def test_messages_of_an_aborted_transaction_are_not_sent(receiver, topics, tmp_path):
+    topic = topics.create(1)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for one, end in (
+        ("m0", producer.abort_transaction),
+        ("m1", producer.commit_transaction),
+        ("m2", producer.abort_transaction),
+    ):
+        producer.begin_transaction()
+        producer.produce(topic, json.dumps({"id": one}))
+        producer.flush(30)
+        end(30)
+    given = ["--topic", topic, "--webhook", receiver.url, "--group", topic, "--until-idle"]
+    given += ["--bootstrap-server", topics.bootstrap, "--home", str(tmp_path)]
+    assert "1 delivered" in CliRunner().invoke(pipeline, ["deliver", *given]).output
+    assert receiver.ids == ["m1"]
+
+
+def test_notes_that_are_damaged_are_named_with_the_remedy(receiver, topics, tmp_path):
+    given, _ = send_and_deliver(topics, tmp_path, receiver, ["m0"])
+    [notes] = (tmp_path / "deliver").glob("*.sqlite")
+    for left in (tmp_path / "deliver").glob("*.sqlite-*"):
+        left.unlink()
+    notes.write_bytes(b"\0" * 8192)
+    for more in ([], ["--refused"]):
+        result = CliRunner().invoke(pipeline, ["deliver", *given, *more])
+        assert result.exit_code == 1
+        assert f"{notes}, which has what was delivered" in result.output
+        assert "remove it" in result.output
 
 
 def test_a_webhook_that_wants_a_login_ends_the_command_and_loses_nothing(receiver, topics, tmp_path):

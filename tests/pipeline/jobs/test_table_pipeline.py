@@ -8,6 +8,7 @@ import struct
 import pytest
 from confluent_kafka import Producer
 
+from nilometer.pipeline.batches import RunFiles
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.run.samples import sample_records
@@ -36,6 +37,15 @@ def run_table(spark, topics, topic, output, dead, settings=INFERRED, **options):
         options=options,
     )
     return runner.run(spark, table, job)
+
+
+def account(spark, output):
+    """Of all batches: the records read, in the results and rejected, and none beside these."""
+    last = RunFiles(spark, str(output)).last()
+    assert last is not None
+    found = last.totals[""]
+    assert found.read == found.of("results") + found.of("rejected")
+    return found.read, found.of("results"), found.of("rejected")
 
 
 def expected_rows(values):
@@ -73,6 +83,7 @@ def test_each_record_is_in_the_table_or_a_dead_letter_once_after_failures(
     rows, refused = expected_rows(values)
     found = sorted(READERS["delta"](tmp_path / "table"), key=lambda row: row["order"])
     assert [{name: row[name] for name in COLUMNS} for row in found] == rows
+    assert account(spark, tmp_path) == (len(values), len(rows), len(refused))
     letters = dead_letters(spark, topics, dead)
     assert sorted(bytes(one.value) for one in letters) == sorted(refused)
     assert len(refused) > 0
@@ -100,6 +111,7 @@ def test_a_table_goes_on_when_its_topic_is_deleted_and_created_again(spark, topi
     rows = READERS["iceberg"](tmp_path / "table")
     assert [(row["_key"], row["n"], row["_offset"]) for row in rows] == [(b"b", 3, 1)]
     assert {bytes(one.value) for one in dead_letters(spark, topics, dead)} == {b'{"n": "x"}', b'{"n": 4}'}
+    assert account(spark, tmp_path) == (6, 4, 2)  # a deletion is a result, too
 
 
 def test_avro_values_that_cannot_be_read_and_large_ones_are_dead_letters(spark, topics, tmp_path):
@@ -123,6 +135,7 @@ def test_avro_values_that_cannot_be_read_and_large_ones_are_dead_letters(spark, 
         forget_last_commit(tmp_path)  # as if the process had ended after the table's commit
         run_table(spark, topics, topic, tmp_path, dead, settings)
     assert [row["n"] for row in READERS["delta"](tmp_path / "table")] == [1, 2]
+    assert account(spark, tmp_path) == (6, 2, 4)
     letters = {
         int(headers["dead.offset"]): (bytes(one.value), headers)
         for one in dead_letters(spark, topics, dead)

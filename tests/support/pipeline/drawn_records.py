@@ -47,11 +47,48 @@ def left_out(value: bytes | None) -> Drawn:
     return Drawn(value, fate="left out")
 
 
-def times() -> st.SearchStrategy[datetime]:
-    """Times of events: most in order within minutes, some long before, some at the limit of what is taken."""
-    minutes = st.one_of(st.integers(0, 20), st.integers(-90, 30), st.sampled_from([99, 100]))
+@dataclass(frozen=True)
+class Draws:
+    """What records are drawn for: one history, or many of them side by side, each with keys of its own."""
+
+    width: int = 1
+    """The number of histories."""
+    since: int | None = None
+    """The minute in which most events begin, at most ``SINCE_MAX``; None: they are of all minutes."""
+
+    def names(self, *names: str) -> st.SearchStrategy[str]:
+        """One of these names, of one of the histories."""
+        return st.sampled_from(
+            [f"{name}.{number}" if number else name for number in range(self.width) for name in names]
+        )
+
+
+ONE = Draws()
+STAGE = 8
+"""The minutes in which most events are of which it is said when they begin."""
+SINCE_MAX = 100 - STAGE
+
+
+def mostly(
+    usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any], of: int = 10
+) -> st.SearchStrategy[Any]:
+    """Draw one of so many from ``rare``; ``one_of`` takes equal strategies as one."""
+    return st.integers(1, of).flatmap(lambda number: rare if number == of else usual)
+
+
+def times(draws: Draws = ONE) -> st.SearchStrategy[datetime]:
+    """Times of events: most in order within minutes, some long before, some at the limit of what is taken.
+
+    Those of the last minute are its start, so that windows end where the watermark is.
+    """
+    last = 100 if draws.since is None else draws.since + STAGE
+    if draws.since is None:
+        minutes = st.one_of(st.integers(0, 20), st.integers(-90, 30), st.sampled_from([99, 100]))
+    else:
+        now = st.integers(draws.since, last)
+        minutes = mostly(now, st.integers(-90, draws.since))
     return st.builds(
-        lambda minute, second: BASE + timedelta(minutes=minute, seconds=0 if minute == 100 else second),
+        lambda minute, second: BASE + timedelta(minutes=minute, seconds=0 if minute == last else second),
         minutes,
         st.integers(0, 59),
     )
@@ -64,7 +101,9 @@ def as_json(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, default=datetime.isoformat).encode()
 
 
-def events(event: st.SearchStrategy[dict[str, Any]], number: str) -> st.SearchStrategy[Drawn]:
+def events(
+    event: st.SearchStrategy[dict[str, Any]], number: str, draws: Draws = ONE
+) -> st.SearchStrategy[Drawn]:
     """Records of events that ``event`` draws, whose property ``number`` is a number."""
 
     def valid(one: dict[str, Any], how: str) -> Drawn:
@@ -110,13 +149,13 @@ def events(event: st.SearchStrategy[dict[str, Any]], number: str) -> st.SearchSt
     ways = ("milliseconds", "far", "ahead", "zoneless", "nanoseconds", "text", "list", "missing", "case")
     hostile = [b"no json", b"[]", b"null", b'{"at": "2024-05-01T12:00:00Z"', b"\xff\xfe{"]
     hostile += [b'{"at": "\\ud800"}', b"{}"]
-    return st.one_of(
+    odd = st.one_of(
         st.builds(valid, event, st.sampled_from(["plain"] * 6 + ["mark", "zone", "more"])),
-        st.builds(valid, event, st.just("plain")),
         st.builds(broken, event, st.sampled_from([*ways, "infinite", "whole"])),
         st.sampled_from(hostile).map(rejected),
         st.sampled_from([None, b"", b"  \n"]).map(left_out),
     )
+    return mostly(st.builds(valid, event, st.just("plain")), odd, 2 if draws.width == 1 else 5)
 
 
 def needed(events: st.SearchStrategy[Drawn], *names: str) -> st.SearchStrategy[Drawn]:
@@ -125,55 +164,43 @@ def needed(events: st.SearchStrategy[Drawn], *names: str) -> st.SearchStrategy[D
     def without(one: Drawn, name: str) -> Drawn:
         return one if one.event is None else rejected(as_json({**one.event, name: None}))
 
-    return st.one_of(*[events] * 9, st.builds(without, events, st.sampled_from(names)))
+    return mostly(events, st.builds(without, events, st.sampled_from(names)))
 
 
 NUMBERS = st.one_of(st.integers(-50, 5_000), st.integers(0, 40).map(lambda one: one / 4))
-MEASUREMENTS = needed(
-    events(
-        st.fixed_dictionaries(
-            {
-                "value": NUMBERS,
-                "at": times(),
-                "service": st.sampled_from(["a", "b"]),
-                "metric": st.sampled_from(["latency_ms", "errors"]),
-            }
-        ),
-        "value",
-    ),
-    "value",
-    "service",
-)
-ORDERS = needed(
-    events(
-        st.fixed_dictionaries(
-            {
-                "amount": NUMBERS,
-                "at": times(),
-                "order": st.sampled_from([f"o{n}" for n in range(9)]),
-                "customer": st.sampled_from(["c0", "c1", "stranger"]),
-            }
-        ),
-        "amount",
-    ),
-    "amount",
-    "customer",
-)
-PAYMENTS = needed(
-    events(
-        st.fixed_dictionaries(
-            {
-                "amount": NUMBERS,
-                "at": times(),
-                "order": st.sampled_from([f"o{n}" for n in range(9)]),
-                "payment": st.sampled_from([f"p{n}" for n in range(14)]),
-            }
-        ),
-        "amount",
-    ),
-    "amount",
-    "payment",
-)
+ORDER_NAMES = [f"o{n}" for n in range(9)]
+
+
+def measurements(draws: Draws = ONE) -> st.SearchStrategy[Drawn]:
+    event = {
+        "value": NUMBERS,
+        "at": times(draws),
+        "service": draws.names("a", "b"),
+        "metric": st.sampled_from(["latency_ms", "errors"]),
+    }
+    return needed(events(st.fixed_dictionaries(event), "value", draws), "value", "service")
+
+
+def orders(draws: Draws = ONE) -> st.SearchStrategy[Drawn]:
+    event = {
+        "amount": NUMBERS,
+        "at": times(draws),
+        "order": draws.names(*ORDER_NAMES),
+        "customer": st.sampled_from(["c0", "c1", "stranger"]),
+    }
+    return needed(events(st.fixed_dictionaries(event), "amount", draws), "amount", "customer")
+
+
+def payments(draws: Draws = ONE) -> st.SearchStrategy[Drawn]:
+    event = {
+        "amount": NUMBERS,
+        "at": times(draws),
+        "order": draws.names(*ORDER_NAMES),
+        "payment": draws.names(*(f"p{n}" for n in range(14))),
+    }
+    return needed(events(st.fixed_dictionaries(event), "amount", draws), "amount", "payment")
+
+
 SUMMED = frozenset(one.kind for one in notifications.RULES if one.measure == "sum")
 
 
@@ -188,30 +215,25 @@ def _by_kind(one: Drawn, without: bool) -> Drawn:
     return rejected(as_json({**one.event, "amount": None}))
 
 
-NOTIFIED = needed(
-    st.builds(
-        _by_kind,
-        events(
-            st.builds(
-                _with_amount,
-                st.fixed_dictionaries(
-                    {
-                        "id": st.integers(0, 60).map("e{}".format),
-                        "user": st.sampled_from(["u1", "u2", "stranger"]),
-                        "kind": st.sampled_from([*(one.kind for one in notifications.RULES), "visit"]),
-                        "amount": st.integers(-1200, 2400).map(lambda one: one / 4),
-                        "at": times(),
-                    }
-                ),
-                st.booleans(),
-            ),
-            "amount",
-        ),
-        st.sampled_from([False] * 9 + [True]),
-    ),
-    "id",
-    "kind",
-)
+def notified(draws: Draws = ONE) -> st.SearchStrategy[Drawn]:
+    """Events of users; five histories share a user, so that some messages are due."""
+    event = {
+        "id": draws.names(*(f"e{n}" for n in range(61))),
+        "user": replace(draws, width=(draws.width + 4) // 5).names("u1", "u2", "stranger"),
+        "kind": st.sampled_from([*(one.kind for one in notifications.RULES), "visit"]),
+        "amount": st.integers(-1200, 2400).map(lambda one: one / 4),
+        "at": times(draws),
+    }
+    with_amounts = events(
+        st.builds(_with_amount, st.fixed_dictionaries(event), st.booleans()),
+        "amount",
+        draws,
+    )
+    return needed(
+        st.builds(_by_kind, with_amounts, st.sampled_from([False] * 9 + [True])),
+        "id",
+        "kind",
+    )
 
 
 # --- lines
@@ -241,9 +263,9 @@ NO_LINE = st.sampled_from(
 
 
 @st.composite
-def log_lines(draw: st.DrawFn) -> Drawn:
+def log_lines(draw: st.DrawFn, draws: Draws = ONE) -> Drawn:
     """A line of one of three formats, of none, or a blank one; its event is what the table has of it."""
-    at, source = draw(times()), draw(st.sampled_from(["", "/var/log/a.log", "/var/log/b.log"]))
+    at, source = draw(times(draws)), draw(st.sampled_from(["", "/var/log/a.log", "/var/log/b.log"]))
     text, form, label, name = "", "unparsed", "", ""
     match draw(st.sampled_from(["access"] * 3 + ["syslog", "json", "far", "none", "blank"])):
         case "access":
@@ -272,10 +294,10 @@ def log_lines(draw: st.DrawFn) -> Drawn:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Drawn:
+def requests(draw: st.DrawFn, draws: Draws = ONE) -> Drawn:
     """A line of an access log, or one that is no request."""
-    at, status = draw(times()), draw(st.sampled_from([200, 200, 304, 404]))
-    path, host = draw(st.sampled_from(PATHS)), draw(st.sampled_from(HOSTS))
+    at, status = draw(times(draws)), draw(st.sampled_from([200, 200, 304, 404]))
+    path, host = draw(st.sampled_from(PATHS)), draw(draws.names(*HOSTS))
     agent = draw(st.sampled_from(AGENTS))
     event = {"host": host, "agent": agent, "at": at, "path": path, "status": status}
     match draw(
@@ -311,13 +333,22 @@ def requests(draw: st.DrawFn) -> Drawn:
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> Drawn:
+def changes(draw: st.DrawFn, draws: Draws = ONE) -> Drawn:
     """Change events of a table with few rows and positions: repeated, late, and of truncated rows."""
+    number = draw(st.integers(0, draws.width - 1))
     op = draw(st.sampled_from("ccuuuudddt"))
-    key = None if op == "t" else {"id": draw(st.integers(1, 4))}
+    key = None if op == "t" else {"id": 4 * number + draw(st.integers(1, 4))}
     after = {**key, "balance": draw(st.integers(0, 9))} if key and op in "cu" else None
     lsn, seq = draw(st.integers(1, 40)), draw(st.integers(0, 1))
-    event = {"op": op, "table": "public.a", "key": key, "after": after, "lsn": lsn, "seq": seq, "at": BASE}
+    event = {
+        "op": op,
+        "table": f"public.a{number}",
+        "key": key,
+        "after": after,
+        "lsn": lsn,
+        "seq": seq,
+        "at": BASE,
+    }
     broken: list[dict[str, Any]] = [
         {**event, "op": "x"},
         {**event, "op": "u", "key": {"id": 1}, "after": None},
@@ -337,7 +368,7 @@ def changes(draw: st.DrawFn) -> Drawn:
             return left_out(draw(st.sampled_from([None, b"", b" \n"])))
 
 
-def rows(*, upsert: bool) -> st.SearchStrategy[Drawn]:
+def rows(draws: Draws = ONE, *, upsert: bool) -> st.SearchStrategy[Drawn]:
     """Records of a table, some without a key; with ``upsert`` one without a value is a tombstone."""
 
     def keyed(one: Drawn, key: bytes | None) -> Drawn:
@@ -347,10 +378,9 @@ def rows(*, upsert: bool) -> st.SearchStrategy[Drawn]:
         is_taken = (event is not None or is_tombstone) and (key is not None or not upsert)
         return replace(one, key=key, event=event, fate="" if is_taken else "rejected")
 
-    return st.builds(keyed, MEASUREMENT_ROWS, st.sampled_from([None, b"k1", b"k2", b"k3"]))
+    event = {"value": NUMBERS, "at": times(draws), "service": st.sampled_from(["a", "b"])}
+    keys = draws.names("k1", "k2", "k3").map(str.encode)
+    return st.builds(keyed, events(st.fixed_dictionaries(event), "value", draws), mostly(keys, st.none(), 4))
 
 
-MEASUREMENT_ROWS = events(
-    st.fixed_dictionaries({"value": NUMBERS, "at": times(), "service": st.sampled_from(["a", "b"])}), "value"
-)
 ANYTHING = st.one_of(st.none(), st.binary(max_size=40)).map(Drawn)

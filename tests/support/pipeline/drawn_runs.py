@@ -37,19 +37,23 @@ from nilometer.pipeline.tables.parquet_store import ParquetStore
 
 from .drawn_records import (
     ANYTHING,
-    MEASUREMENTS,
-    NOTIFIED,
-    ORDERS,
-    PAYMENTS,
+    ONE,
     SENT,
+    SINCE_MAX,
     Drawn,
+    Draws,
     changes,
     log_lines,
+    measurements,
+    notified,
+    orders,
+    payments,
     requests,
     rows,
 )
 from .filled_topics import Sent, Topics
 from .pipeline_models import (
+    USERS,
     Wanted,
     model_of_activity,
     model_of_burst,
@@ -70,6 +74,10 @@ Part = Mapping[str, Sequence[Drawn]]
 """The records that are sent before a run, by input."""
 EFFECTS_MAX = 14
 """A batch has fewer effects."""
+WIDTH = 100
+"""The number of histories side by side in each run of the tests."""
+USERS_MAX = 100
+"""Five histories side by side share a user."""
 KILLS_MAX = 3
 ENDED_AS_PLANNED = (0, 3)
 """The exit codes of a run that was not killed; 3: many records were rejected."""
@@ -91,7 +99,7 @@ class Case:
     """A pipeline, what is drawn for it, and the model of what comes of that."""
 
     pipeline: str
-    inputs: Mapping[str, st.SearchStrategy[Drawn]]
+    inputs: Callable[[Draws], Mapping[str, st.SearchStrategy[Drawn]]]
     model: Callable[[Sequence[Part]], Wanted]
     found: Callable[[Ran], Any]
     writes: Sequence[str] = ()
@@ -105,7 +113,9 @@ class Case:
         return f"{self.pipeline}-{self.variant}" if self.variant else self.pipeline
 
     def parts(self, most: int = 3, records_min: int = 0) -> st.SearchStrategy[list[Part]]:
-        drawn = {name: st.lists(one, min_size=records_min, max_size=25) for name, one in self.inputs.items()}
+        drawn = {
+            name: st.lists(one, min_size=records_min, max_size=25) for name, one in self.inputs(ONE).items()
+        }
         return st.lists(st.fixed_dictionaries(drawn), min_size=1, max_size=most)
 
     def histories(self) -> st.SearchStrategy[History]:
@@ -153,9 +163,9 @@ class Ran:
     sent: dict[str, list[Drawn]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.names = {name: self.topics.create(1) for name in self.case.inputs}
+        self.names = {name: self.topics.create(1) for name in self.case.inputs(ONE)}
         self.to_topic, self.dead = self.topics.create(1), self.topics.create(1, prefix="dead")
-        self.sent = {name: [] for name in self.case.inputs}
+        self.sent = {name: [] for name in self.case.inputs(ONE)}
         self.output = self.folder / self.case.pipeline
         self.shipped = SHIPPED[self.case.pipeline]
         self.given = {name: text.format(folder=self.folder) for name, text in self.case.settings.items()}
@@ -350,6 +360,54 @@ def drawn_parts(case: Case, number: int, most: int) -> list[Part]:
     return found[-1]
 
 
+def drawn_side_by_side(case: Case, number: int, most: int, width: int = WIDTH) -> list[Part]:
+    """Return ``width`` histories in one, each with keys of its own: records of at most so many runs.
+
+    They share batches, restarts and the watermark. Time goes on from one stage to the next, of which a run
+    has some.
+    """
+    chance = Random(number)
+    parts: list[Part] = []
+    since = 0
+    for _ in range(chance.randint(2, most)):
+        part: dict[str, list[Drawn]] = {name: [] for name in case.inputs(ONE)}
+        for _ in range(chance.randint(2, 4)):
+            for name, strategy in case.inputs(Draws(width, since)).items():
+                part[name] += drawn_records(strategy, chance, width)
+            since = min(since + chance.choice((0, 2, 5, 10, 40)), SINCE_MAX)
+        parts.append(part)
+    return parts
+
+
+def drawn_records(strategy: st.SearchStrategy[Drawn], chance: Random, width: int) -> list[Drawn]:
+    """Return up to five records for each of so many histories."""
+    found: list[list[Drawn]] = []
+
+    @seed(chance.randrange(2**32))
+    @settings(
+        max_examples=1 + chance.randint(1, width // 5),
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(strategy, min_size=25, max_size=25))
+    def keep(one: list[Drawn]) -> None:
+        found.append(one)
+
+    keep()
+    return [one for records in found[1:] for one in records]  # the first are all alike
+
+
+def check_side_by_side(
+    case: Case, spark: SparkSession, topics: Topics, number: int, width: int = WIDTH
+) -> None:
+    """Check ``width`` histories that follow from ``number``: records, batches, ends of the process."""
+    chance = Random(number)
+    parts = drawn_side_by_side(case, number, 3, width)
+    ends = [chance.choice((None, chance.randint(0, EFFECTS_MAX))) for _ in parts]
+    repeated = chance.random() < 0.5
+    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * width, ends, repeated))
+
+
 def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
     """Check a history with so many kills that follows from ``number``: records, batches and moments."""
     chance = Random(number)
@@ -450,7 +508,7 @@ def _table(ran: Ran) -> Any:
 def _of_table(form: str, log: str, *, upsert: bool) -> Case:
     return Case(
         "table",
-        {"": rows(upsert=upsert)},
+        lambda draws: {"": rows(draws, upsert=upsert)},
         lambda batches: model_of_table(batches, upsert=upsert),
         _table,
         ("plan.json", "table/**/*.parquet", log),
@@ -460,18 +518,23 @@ def _of_table(form: str, log: str, *, upsert: bool) -> Case:
     )
 
 
+USER_ROWS = [
+    f"{language},{user}@example.org,{called},{user}"
+    for one, (called, language) in USERS.items()
+    for user in (one, *(f"{one}.{number}" for number in range(1, USERS_MAX)))
+]
 LATENESS, PAUSE, WITHIN = timedelta(minutes=10), timedelta(minutes=5), timedelta(minutes=10)
 CASES = (
     Case(
         "logs",
-        {"": log_lines()},
+        lambda draws: {"": log_lines(draws)},
         lambda given: model_of_logs(given, LATENESS),
         _logs,
         ("lines/batch=*", "counts/batch=*"),
     ),
     Case(
         "activity",
-        {"": requests()},
+        lambda draws: {"": requests(draws)},
         lambda given: model_of_activity(given, LATENESS, PAUSE),
         _activity,
         ("sessions/batch=*", "page_views/batch=*", "state/sessions/batch=*"),
@@ -479,24 +542,22 @@ CASES = (
     ),
     Case(
         "metrics",
-        {"": MEASUREMENTS},
+        lambda draws: {"": measurements(draws)},
         model_of_metrics,
         _metrics,
         ("rollups/batch=*", "state/rollups/batch=*"),
     ),
     Case(
         "notifications",
-        {"": NOTIFIED},
+        lambda draws: {"": notified(draws)},
         model_of_notifications,
         _notifications,
         ("messages/batch=*", "state/events/batch=*", "state/messages/batch=*"),
-        files={
-            "table.csv": "language,address,name,user\nen,u1@example.org,Ann,u1\nde,u2@example.org,Bob,u2\n"
-        },
+        files={"table.csv": "\n".join(["language,address,name,user", *USER_ROWS, ""])},
     ),
     Case(
         "join",
-        {"orders": ORDERS, "payments": PAYMENTS},
+        lambda draws: {"orders": orders(draws), "payments": payments(draws)},
         lambda given: model_of_join(given, LATENESS, WITHIN),
         _join,
         ("settled/batch=*", "state/orders/batch=*", "state/payments/batch=*"),
@@ -505,12 +566,14 @@ CASES = (
     ),
     Case(
         "changelog",
-        {"": changes()},
+        lambda draws: {"": changes(draws)},
         model_of_changelog,
         _changelog,
         ("state/waiting/batch=*", "versions/batch=*", "history/batch=*"),
     ),
-    Case("burst", {"": ANYTHING}, model_of_burst, _burst, ("drained/batch=*",), {"period": "0.001"}),
+    Case(
+        "burst", lambda _: {"": ANYTHING}, model_of_burst, _burst, ("drained/batch=*",), {"period": "0.001"}
+    ),
     _of_table("delta", "table/_delta_log/*.json", upsert=False),
     _of_table("delta", "table/_delta_log/*.json", upsert=True),
     _of_table("iceberg", "table/**/*.metadata.json", upsert=False),

@@ -156,6 +156,11 @@ def model_of_join(batches: Batches, lateness: timedelta, within: timedelta) -> W
 USERS = {"u1": ("Ann", "en"), "u2": ("Bob", "de")}
 
 
+def user_of(name: str) -> str:
+    """Return the name of a user, or of one like it of another history."""
+    return name.partition(".")[0]
+
+
 def model_of_notifications(batches: Batches) -> Wanted:
     """The messages by id, each once: with the text of the batch that reached the threshold."""
     settings = notifications.Settings()
@@ -179,12 +184,12 @@ def model_of_notifications(batches: Batches) -> Wanted:
                 name = f"{rule.name}/{user}/{since:%Y-%m-%dT%H:%M:%SZ}"
                 measured = {"count": len(events), "sum": total}[rule.measure]
                 if (
-                    user in USERS
+                    user_of(user) in USERS
                     and kind == rule.kind
                     and measured >= rule.threshold
                     and name not in messages
                 ):
-                    called, language = USERS[user]
+                    called, language = USERS[user_of(user)]
                     text = rule.texts[language].format(name=called, count=len(events), sum=f"{total:.2f}")
                     messages[name] = f"{user}@example.org", text
                     notified.add((since, user, kind))
@@ -272,27 +277,29 @@ def model_of_burst(batches: Batches) -> Wanted:
 def model_of_changelog(batches: Batches) -> Wanted:
     """The balances of the present rows."""
     books = Books()
-    rows: dict[int, tuple[tuple[int, int], int | None]] = {}
-    emptied: set[tuple[int, int]] = set()
+    rows: dict[tuple[str, int], tuple[tuple[int, int], int | None]] = {}
+    emptied: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for batch in batches:
         books.read += len(batch[""])
         books.became.update(one.fate.replace(" ", "_") for one in batch[""] if one.event is None)
         events = [one.event for one in batch[""] if one.event is not None]
         # A row that is deleted and created at one position is deleted first.
         for event in sorted(events, key=lambda one: (one["lsn"], one["seq"], one["op"] != "d")):
-            where = event["lsn"], event["seq"]
+            where, table = (event["lsn"], event["seq"]), event["table"]
             if event["op"] == "t":
-                books.became["repeated" if where in emptied else "results"] += 1
-                emptied.add(where)
-            elif event["key"]["id"] in rows and where <= rows[event["key"]["id"]][0]:
+                books.became["repeated" if where in emptied[table] else "results"] += 1
+                emptied[table].add(where)
+                continue
+            row = table, event["key"]["id"]
+            if row in rows and where <= rows[row][0]:
                 books.became["repeated"] += 1
             else:
                 books.became["results"] += 1
-                rows[event["key"]["id"]] = where, event["after"] and event["after"]["balance"]
+                rows[row] = where, event["after"] and event["after"]["balance"]
     present = {
-        key: balance
-        for key, (where, balance) in rows.items()
-        if balance is not None and all(one <= where for one in emptied)
+        number: balance
+        for (table, number), (where, balance) in rows.items()
+        if balance is not None and all(one <= where for one in emptied[table])
     }
     return Wanted(present, {"": books.said()})
 

@@ -24,14 +24,14 @@ from nilometer.pipeline.recognition import Formats
 from nilometer.pipeline.shipped import join, metrics, notifications
 from nilometer.pipeline.tables.table_writer import TableFormat, TableOptions
 from support.pipeline.drawn_records import (
-    MEASUREMENTS,
-    NOTIFIED,
-    ORDERS,
-    PAYMENTS,
     SENT,
     Drawn,
     changes,
     log_lines,
+    measurements,
+    notified,
+    orders,
+    payments,
     rows,
 )
 from support.pipeline.pipeline_models import Books, model_of_changelog, model_of_table
@@ -44,10 +44,10 @@ NOTIFICATIONS = {
     "check": notifications.amount_check(notifications.Settings()),
 }
 TASKS = {
-    "measurements": (MEASUREMENTS, typing_task(metrics.MEASUREMENT, EventSettings())),
-    "orders": (ORDERS, typing_task(join.ORDER, EventSettings())),
-    "payments": (PAYMENTS, typing_task(join.PAYMENT, EventSettings())),
-    "events": (NOTIFIED, typing_task(notifications.EVENT, EventSettings(), **NOTIFICATIONS)),
+    "measurements": (measurements(), typing_task(metrics.MEASUREMENT, EventSettings())),
+    "orders": (orders(), typing_task(join.ORDER, EventSettings())),
+    "payments": (payments(), typing_task(join.PAYMENT, EventSettings())),
+    "events": (notified(), typing_task(notifications.EVENT, EventSettings(), **NOTIFICATIONS)),
 }
 RECORDS = pa.schema(
     {

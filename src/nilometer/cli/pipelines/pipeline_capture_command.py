@@ -22,14 +22,15 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.process import exit_on_sigterm
-from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.capture import capture as captures
 from nilometer.pipeline.capture.postgres import slots
 from nilometer.pipeline.capture.source import Source
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.runtime import Runtime
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 LOG = ".nilometer/capture/NAME.log"
 
@@ -144,6 +145,7 @@ def _capture(
     captures.run(
         source,
         topic,
+        run_async(_topic_id(topic, client)),
         client,
         log or Path(LOG.replace("NAME", source.name)),
         jars,
@@ -160,6 +162,18 @@ async def _state_topics(source: Source, client: Mapping[str, str]) -> list[str]:
     """Return the topics in which the cluster keeps the capture's state; none if it has not begun."""
     async with Admin(Runtime.system(), client) as admin:
         return [one for one in await admin.list_topics() if one.startswith(captures.state_prefix(source))]
+
+
+async def _topic_id(topic: str, client: Mapping[str, str]) -> str:
+    """Return the id of the topic, which is created if it is not there. Raises KafkaError."""
+    async with Admin(Runtime.system(), client) as admin:
+        [found] = (await admin.describe_topics([topic])).values()
+        if isinstance(found, KafkaError) and found.code == ErrorCode.unknown_topic_or_partition:
+            await admin.create_topic(NewTopic(topic))
+            [found] = (await admin.describe_topics([topic])).values()
+    if isinstance(found, KafkaError):
+        raise found
+    return uuid_to_text(found.topic_id) if found.topic_id is not None else ""
 
 
 async def _delete_topics(source: Source, client: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,8 @@ def deliver(
                 _print_totals(deliverer.totals, as_json)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
     if deliverer.totals.refused_share * 100 > max_refused:
         click.echo(
             f"{deliverer.totals.refused_share:.1%} of the messages were refused; --max-refused is "
@@ -151,6 +154,14 @@ def deliver(
             err=True,
         )
         raise SystemExit(UNRECOGNISED_EXIT_CODE)
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> click.ClickException:
+    return click.ClickException(
+        f"{path}, which has what was delivered and refused, cannot be used: {error}. Free space if its disk "
+        "is full. If it is damaged, restore it, or remove it: then messages after the group's committed "
+        "offsets are sent again, with their ids as Idempotency-Key"
+    )
 
 
 def _print_totals(totals: Totals, as_json: bool) -> None:
@@ -162,8 +173,11 @@ def _print_totals(totals: Totals, as_json: bool) -> None:
 def _list_refused(path: Path, topic: str, as_json: bool) -> None:
     refusals: list[Refusal] = []
     if path.exists():
-        with contextlib.closing(DeliveryNotes(path, topic)) as notes:
-            refusals = [one for one in notes.refusals() if one.topic == topic]
+        try:
+            with contextlib.closing(DeliveryNotes(path, topic)) as notes:
+                refusals = [one for one in notes.refusals() if one.topic == topic]
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from None
     if as_json:
         print_json({"refused": [one.as_json() for one in refusals]})
         return
@@ -177,6 +191,7 @@ def _list_refused(path: Path, topic: str, as_json: bool) -> None:
 async def _deliver(deliverer: Deliverer, topic: str, client: Mapping[str, str], until_idle: bool) -> None:
     settings = {
         **client,
+        "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "false",
         "session.timeout.ms": SESSION_TIMEOUT_MS,

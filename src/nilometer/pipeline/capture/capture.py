@@ -16,7 +16,7 @@ from nilometer.pipeline.capture.jars import downloaded_jars
 from nilometer.pipeline.capture.mysql import CONNECTORS, MysqlSource
 from nilometer.pipeline.capture.postgres import PostgresSource
 from nilometer.pipeline.capture.source import PASSWORD, Position, Source
-from nilometer.pipeline.capture.worker import Worker, causes, state_topic
+from nilometer.pipeline.capture.worker import TOPIC_ID, Worker, causes, state_topic
 from nilometer.pipeline.errors import PipelineError
 
 WATCH_S = 1.0
@@ -48,7 +48,7 @@ def state_prefix(source: Source) -> str:
     return state_topic(source.name, "")
 
 
-def connector_settings(source: Source, topic: str) -> dict[str, str]:
+def connector_settings(source: Source, topic: str, topic_id: str) -> dict[str, str]:
     """Return the settings of the connector that writes the table's changes to ``topic``."""
     own = source.connector()
     prefix = re.sub(r"\W", r"\\\g<0>", own["topic.prefix"])
@@ -69,12 +69,14 @@ def connector_settings(source: Source, topic: str) -> dict[str, str]:
         "transforms.topic.type": "org.apache.kafka.connect.transforms.RegexRouter",
         "transforms.topic.regex": rf"{prefix}\..*",
         "transforms.topic.replacement": topic,
+        TOPIC_ID: topic_id,
     }
 
 
 def run(
     source: Source,
     topic: str,
+    topic_id: str,
     client: Mapping[str, str],
     log: Path,
     jars: Path | None,
@@ -91,7 +93,7 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     jars = jars or downloaded_jars(source.coordinate)
     with Worker(source.name, jars, client, {PASSWORD: source.password}, log) as worker:
-        worker.run({**connector_settings(source, topic), **worker.history()})
+        worker.run({**connector_settings(source, topic, topic_id), **worker.history()})
         until, is_running = None, False
         restarts: list[float] = []
         while True:

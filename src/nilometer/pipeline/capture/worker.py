@@ -36,6 +36,8 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 CONNECTOR = "capture"
 WHAT = ("table.include.list", "transforms.topic.replacement")
 """The settings of a connector that say what it captures, and into which topic: they stay."""
+TOPIC_ID = "nilometer.topic.id"
+"""A setting that no connector knows: the id of the topic that has all that was captured."""
 STATE_TOPICS = ("configs", "offsets", "status", "history")
 _LOG4J = """
 rootLogger.level = warn
@@ -148,6 +150,12 @@ class Worker:
             raise PipelineError(
                 f"the capture {self._name} is of {changed[0]}: choose another name with --slot, or remove it "
                 "with --drop"
+            )
+        if before.get(TOPIC_ID, connector[TOPIC_ID]) != connector[TOPIC_ID]:
+            raise PipelineError(
+                f"topic {connector[WHAT[1]]} was deleted and created again: it does not have what the "
+                f"capture {self._name} has written. Remove the capture with --drop, and begin again with "
+                "all rows"
             )
 
     def check(self) -> None:

@@ -17,6 +17,7 @@ RECORDS = {
     "kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootstrap.servers")),
     "subscribe": str(spark.conf.get("spark.nilometer.topic.access")),
     "startingOffsets": "earliest",
+    "kafka.isolation.level": "read_committed",
 }
 # Outside of the functions: Spark analyses what maps rows by Python, and refuses to within them.
 REQUESTS = parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)

@@ -17,6 +17,7 @@ RECORDS = {
     "kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootstrap.servers")),
     "subscribe": str(spark.conf.get("spark.nilometer.topic.logs")),
     "startingOffsets": "earliest",
+    "kafka.isolation.level": "read_committed",
 }
 # Outside of the function: Spark analyses what maps rows by Python, and refuses to within it.
 LINES = parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)

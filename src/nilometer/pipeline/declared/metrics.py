@@ -18,6 +18,7 @@ SERVERS = {"kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootst
 MEASUREMENTS = {
     "subscribe": str(spark.conf.get("spark.nilometer.topic.measurements")),
     "startingOffsets": "earliest",
+    "kafka.isolation.level": "read_committed",
 }
 ALERTS = {"topic": str(spark.conf.get("spark.nilometer.topic.alerts"))}
 # Outside of the functions: Spark analyses what maps rows by Python, and refuses to within them.

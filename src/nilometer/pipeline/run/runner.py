@@ -76,6 +76,7 @@ class Job:
             **self.connection_options,
             "subscribe": topic,
             "startingOffsets": "earliest",
+            "kafka.isolation.level": "read_committed",
             **self.options,
         }
 

@@ -15,10 +15,13 @@ What a response means is one table, ``verdict``:
 - 401, 403, 407, redirects and an invalid certificate: no message can be delivered, so the delivery ends.
 - All else, and no response: sent again, after a pause that grows, or after what ``Retry-After`` says.
 
+Only what was committed is sent: messages of an aborted transaction are none.
+
 Invariants: messages of a partition are sent in order, one at a time; partitions in parallel, and none waits
-for another. One exchange with the webhook takes no longer than ``TIMEOUT_S``. The consumer is polled while
-messages are sent and retried, so the member stays in its group however long the webhook is down. While it is
-down nothing is skipped, unless the number of attempts is limited.
+for another, except for a message with the same id. One exchange with the webhook takes no longer than
+``TIMEOUT_S``. The consumer is polled while messages are sent and retried, so the member stays in its group
+however long the webhook is down. While it is down nothing is skipped, unless the number of attempts is
+limited.
 """
 
 from __future__ import annotations
@@ -93,7 +96,10 @@ class DeliveryNotes:
     """The database file of delivered ids and refused messages of a group."""
 
     def __init__(self, path: Path, topic: str) -> None:
-        """Open or create the file. Ids that an older version recorded count as ids of ``topic``."""
+        """Open or create the file. Ids that an older version recorded count as ids of ``topic``.
+
+        Raises sqlite3.Error if it is no such file, as its methods do if it cannot be written.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -403,6 +409,8 @@ class Deliverer(RebalanceListener):
         self._permanent = permanent
         self._attempts = attempts
         self._work: dict[TopicPartition, _Work] = {}
+        self._sending: set[tuple[str, str]] = set()
+        """The topics and ids of the messages that are being sent."""
 
     async def run(self, messages: Messages, *, until: Callable[[], Awaitable[bool]] | None = None) -> Totals:
         """Deliver until cancelled, or until all polled messages are done and ``until`` returns True.
@@ -474,14 +482,23 @@ class Deliverer(RebalanceListener):
         any other failure ``on_error`` is called and the record is sent again, until ``stopped``: then returns
         False. Raises PipelineError if the webhook will accept no message.
         """
+        stopped = stopped or asyncio.Event()
         message_id = _id_of(record.value)
         if message_id is None:
-            self._refuse(record, "the record is not a JSON object with an id")
-        elif self._notes.has(record.topic, message_id):
+            self._refuse(record, "the record is not a JSON object with a text as its id")
+            return True
+        key = (record.topic, message_id)
+        while key in self._sending:  # from another partition
+            if await _stopped_within(PAUSE_S, stopped):
+                return False
+        if self._notes.has(record.topic, message_id):
             self.totals.repeats += 1
-        else:
-            return await self._send(record, message_id, stopped or asyncio.Event())
-        return True
+            return True
+        self._sending.add(key)
+        try:
+            return await self._send(record, message_id, stopped)
+        finally:
+            self._sending.discard(key)
 
     async def _send(self, record: ConsumerRecord, message_id: str, stopped: asyncio.Event) -> bool:
         pause_s, attempts = PAUSE_S, 0
@@ -502,8 +519,7 @@ class Deliverer(RebalanceListener):
                 if self._is_done(record, message_id, response, attempts):
                     return True
                 after_s = response.retry_after_s or 0.0
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), max(pause_s, after_s))
+            await _stopped_within(max(pause_s, after_s), stopped)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
         return False
 
@@ -532,6 +548,12 @@ class Deliverer(RebalanceListener):
         self.totals.refused += 1
 
 
+async def _stopped_within(pause_s: float, stopped: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stopped.wait(), pause_s)
+    return stopped.is_set()
+
+
 def _remedy(response: Response) -> str:
     if response.status in REDIRECTS:
         return f": its address is now {response.location or 'another one'}; give that as --webhook"
@@ -540,7 +562,8 @@ def _remedy(response: Response) -> str:
 
 def _id_of(value: bytes | None) -> str | None:
     try:
-        message: Any = json.loads(value or b"")
+        # Only its id is read: Python refuses to convert numbers of thousands of digits.
+        message: Any = json.loads(value or b"", parse_int=len, parse_float=len)
     except (ValueError, RecursionError):
         return None
     message_id = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
