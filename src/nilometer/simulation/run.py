@@ -398,6 +398,9 @@ def _alive(clients: Sequence[_Client]) -> list[str]:
 CONVERGENCE_S = 120.0
 """The time after healing within which the cluster must converge. Longest single waits: a connection attempt
 (10 s), a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
+QUORUM_CONVERGENCE_S = 15.0
+"""The time after healing within which a metadata quorum must have a leader that commits, and all its nodes what
+was committed: a broker's start, and some election time-outs."""
 LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
 """Resource bounds are checked every five seconds, since a leak only grows."""
@@ -462,6 +465,7 @@ class _Run:
             settings=plan.settings,
             pace=plan.pace,
             ensemble=plan.ensemble,
+            quorum=plan.quorum,
             folders=plan.folders,
             first_epoch=plan.transactions.first_epoch if plan.transactions is not None else 0,
             users=USERS if plan.rights else (),
@@ -502,6 +506,9 @@ class _Run:
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
+        if (quorum := self._cluster.quorum) is not None:
+            await self._until(lambda: not quorum.not_converged(), QUORUM_CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, quorum.not_converged())
         if self._driver.failed_folders:
             await self._until(lambda: not host_disks.not_converged(self._cluster), CONVERGENCE_S)
             self._verdict.find(Exit.NO_CONVERGENCE, host_disks.not_converged(self._cluster))
@@ -568,6 +575,8 @@ class _Run:
 
     def _look(self) -> None:
         self._leader_invariants.look(self._driver.damaged)
+        if (quorum := self._cluster.quorum) is not None:
+            quorum.look(node.image for node in self._cluster.known.values() if node.image is not None)
         self._retention.look()
         self._failed_disks.look()
         self._checkpoint_files.look()
@@ -610,6 +619,9 @@ class _Run:
             done["brokers removed"] = int(self._membership.left is not None)
         done["log start offsets advanced"] = self._retention.taken
         done.update(self._compactions.done())
+        if (quorum := self._cluster.quorum) is not None:
+            done["epochs of the metadata quorum"] = quorum.ledger.epochs
+            done["commands in the metadata log"] = quorum.ledger.applied
         return +done
 
     # ---- checking
@@ -654,6 +666,8 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
+        if self._cluster.quorum is not None:
+            verdict.find(Exit.WRONG_RESULT, self._cluster.quorum.judge())
         verdict.find(Exit.CRASH, self._failed_disks.violations)
         verdict.find(Exit.WRONG_RESULT, self._checkpoint_files.violations)
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])

@@ -109,6 +109,8 @@ class QuorumStore:
         self._renewing: asyncio.Task[None] | None = None
         self._signal = ChangeSignal()
         self._opened = False
+        self._seen: tuple[object, ...] = ()
+        """What :meth:`_on_changed` has seen of the node."""
         node.listen(self._on_applied, self._on_changed)
 
     @property
@@ -265,14 +267,21 @@ class QuorumStore:
         session = self._session
         if session is not None and not session.lost and not self._node.state.is_live(session.name):
             session.lose("it was ended: no renewal came for longer than the session timeout")
+        self._signal.notify()
 
     def _on_changed(self) -> None:
+        """Tell those who wait for the signal of another leader or state, but not of each fetch: what they do
+        then makes fetches itself."""
         session = self._session
         if session is not None and not self._node.state.is_live(session.name):  # also by a snapshot
             session.lose("it was ended: no renewal came for longer than the session timeout")
         if self._node.failure is not None and session is not None:
             session.lose(f"this broker's node of the metadata quorum has stopped: {self._node.failure}")
-        self._signal.notify()
+        node = self._node
+        seen = node.epoch, node.leader(), node.leads, node.failure, node.state
+        if seen != self._seen:
+            self._seen = seen
+            self._signal.notify()
 
     async def _renew(self, session: QuorumSession) -> None:
         while not session.lost:
