@@ -57,8 +57,13 @@ class _Frames(asyncio.Protocol):
     def on_frame(self, frame: Any) -> None:
         raise NotImplementedError
 
+    @property
+    def is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
     def send(self, frame: Any) -> None:
-        if self.transport is not None:
+        """Send it, if the connection is still open."""
+        if self.transport is not None and self.is_open:
             data = pickle.dumps(frame)
             self.transport.write(_LENGTH.pack(len(data)) + data)
 
@@ -117,6 +122,8 @@ class _Asking(_Frames):
                 future.set_exception(PeerUnavailable("the connection was lost"))
 
     async def ask(self, request: Request) -> Any:
+        if not self.is_open:
+            raise PeerUnavailable("the connection was lost")
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         self.send((number, request))
@@ -124,6 +131,8 @@ class _Asking(_Frames):
             return await future
         finally:
             self._open.pop(number, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # it is known, also if the request was given up at the same moment
 
 
 class SimulatedPeers:
@@ -150,7 +159,7 @@ class SimulatedPeers:
     async def _connection(self, to: VoterEntry) -> _Asking:
         async with self._connecting.setdefault(to.key, asyncio.Lock()):
             known = self._connections.get(to.key)
-            if known is not None and known.transport is not None:
+            if known is not None and known.is_open:
                 return known
             (endpoint,) = to.endpoints
             made = await self._runtime.network.connect(_Asking, endpoint.host, endpoint.port)
