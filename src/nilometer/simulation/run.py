@@ -51,6 +51,7 @@ from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTo
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
+from nilometer.simulation.workload.metadata_writers import WRITERS, MetadataLedger, MetadataWriter
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.program import Program
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
@@ -225,9 +226,14 @@ class RunClients:
         self.readers += self.transactions.readers if self.transactions is not None else []
         self._rogue = RogueClient(host, cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(host, cluster) if plan.administers else None
+        self.metadata = MetadataLedger()
+        metadata_writers = [
+            MetadataWriter(number, host, servers, plan.topics[0].name, self.metadata, acls=plan.rights)
+            for number in range(WRITERS if plan.quorum is not None else 0)
+        ]
         movers = (self._mover, self._directory_mover)
         operators = (self.churn, *movers, self._trimmer, self._reuser, self._rogue, self._random_admin)
-        changers = (*self._writers, *operators, self._compactor, *programs)
+        changers = (*self._writers, *operators, self._compactor, *programs, *metadata_writers)
         self.changers: list[_Client] = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
 
@@ -382,7 +388,7 @@ class RunClients:
         done["requests of a client in the name of a broker"] = tried
         if self._random_admin is not None:
             done["responses to random requests"] = self._random_admin.answers.total()
-        for workload in self._larger:
+        for workload in (*self._larger, self.metadata):
             done.update(workload.done())
         return done
 
@@ -649,6 +655,9 @@ class _Run:
         self._leader_invariants.compare_images()
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._clients.partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
+        images = {node.name: node.image for node in self._cluster.nodes.values() if node.image is not None}
+        entries = self._cluster.store.entries()
+        self._verdict.find(Exit.WRONG_RESULT, self._clients.metadata.judge(entries, images))
         if self._clients.rights is None:  # else what a client is told depends on its rights
             responses = MetadataResponses(self._cluster)
             await self._finishes("metadata at rest", responses.ask, SETTLE_S)
