@@ -45,6 +45,7 @@ class Kind(enum.Enum):
     QUORUM_CRASH = "quorum-crash"
     QUORUM_PAUSE = "quorum-pause"
     QUORUM_CUT = "quorum-cut"
+    QUORUM_WIPE = "quorum-wipe"
 
 
 EnsembleKind = Literal[
@@ -56,8 +57,8 @@ EnsembleKind = Literal[
 ]
 ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
 """Faults of a ZooKeeper ensemble; not used if the store is a folder."""
-QUORUM_KINDS = frozenset({Kind.QUORUM_CRASH, Kind.QUORUM_PAUSE, Kind.QUORUM_CUT})
-"""Faults of the leader of a metadata quorum; not used with another store."""
+QUORUM_KINDS = frozenset({Kind.QUORUM_CRASH, Kind.QUORUM_PAUSE, Kind.QUORUM_CUT, Kind.QUORUM_WIPE})
+"""Faults of the leader of a metadata quorum, or of a voter; not used with another store."""
 FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
 """Faults of a store that is a folder."""
 LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})

@@ -18,7 +18,14 @@ from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster, StoreFaults
 from nilometer.simulation.disk_faults import Damage, DiskFaults, damage_index, tear_checkpoint, tear_topic_id
 from nilometer.simulation.fabric import Fabric
-from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, QUORUM_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
+from nilometer.simulation.fault_kinds import (
+    LOG_DIR_KINDS,
+    QUORUM_KINDS,
+    WITH_OTHER,
+    EnsembleKind,
+    Fault,
+    Kind,
+)
 from nilometer.simulation.host_disk import DiskUser, HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.quorum import VOTERS
@@ -290,6 +297,10 @@ class FaultDriver:
         if fault.kind in FAILS_REPLICAS and not self._may_fail_replicas(fault):
             self.left_out += 1
             return
+        quorum = self._cluster.quorum
+        if fault.kind is Kind.QUORUM_WIPE and (quorum is None or not quorum.may_wipe(self._node(fault).id)):
+            self.left_out += 1
+            return
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
         self._hit[fault] = self._chosen(fault)
@@ -308,6 +319,11 @@ class FaultDriver:
         match fault.kind:
             case Kind.CRASH | Kind.QUORUM_CRASH:
                 self._node(fault).crash()
+            case Kind.QUORUM_WIPE:
+                node, quorum = self._node(fault), self._cluster.quorum
+                assert quorum is not None, f"{fault} is for a quorum"
+                node.crash()
+                quorum.wipe(node.id, node.host)
             case Kind.CRASH_ALL:
                 for node in self._cluster.nodes.values():
                     node.crash()
@@ -400,7 +416,7 @@ class FaultDriver:
     def _end(self, fault: Fault) -> None:
         network = self._world.network
         match fault.kind:
-            case Kind.CRASH | Kind.STOP | Kind.CHECKPOINT_DAMAGE | Kind.QUORUM_CRASH:
+            case Kind.CRASH | Kind.STOP | Kind.CHECKPOINT_DAMAGE | Kind.QUORUM_CRASH | Kind.QUORUM_WIPE:
                 self._node(fault).start()
             case Kind.CRASH_ALL:
                 for node in self._cluster.nodes.values():
@@ -461,9 +477,9 @@ class FaultDriver:
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
 
     def _chosen(self, fault: Fault) -> BrokerNode:
-        """Return the broker to affect: for a fault of the quorum its leader's, if it has one."""
+        """Return the broker to affect: for most faults of the quorum its leader's, if it has one."""
         quorum = self._cluster.quorum
-        if fault.kind not in QUORUM_KINDS or quorum is None or quorum.leader_id is None:
+        if fault.kind not in QUORUM_KINDS - {Kind.QUORUM_WIPE} or quorum is None or quorum.leader_id is None:
             return self._node(fault)
         return self._cluster.nodes.get(quorum.leader_id) or self._node(fault)
 

@@ -308,6 +308,15 @@ class HostDisk:
         self.locks.clear()
         self.watches.clear()
 
+    def wipe(self, path: str) -> None:
+        """Remove a folder for good, if it exists, which no process uses."""
+        node = self.find(path)
+        if isinstance(node, FolderNode):
+            folder, name = self.parent(path)
+            folder.change({name: None})
+            folder.sync()
+            self.used -= sum(len(each.data) for each in node.files())
+
     def lose_unsynced(self, path: str) -> None:
         """Lose, keep or tear the unsynced data of one folder, if it exists, which no process uses."""
         node = self.find(path)

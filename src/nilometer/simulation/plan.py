@@ -58,6 +58,7 @@ def draw_quorum(seed: int, store: str | None) -> QuorumPlan | None:
     plan = QuorumPlan(
         timing=chance.choice((Timing(), Timing(), short)),
         session_timeout_ms=chance.choice((9_000, 6_000, 4_000)),
+        snapshot_bytes=chance.choice((1 << 24, 20_000, 4_000)),
     )
     return plan if store == QUORUM or (store is None and drawn) else None
 

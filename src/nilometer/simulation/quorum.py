@@ -4,14 +4,17 @@ A voter lives and dies with its broker's process and machine. Its log is in a me
 own, ``/metadata/ID``, on the broker's disk: a broker that is killed loses what is not synced there, more than
 a real one. Other brokers are observers. Where a broker has been removed for ever, its voter goes on as a
 process of its own, as a node with ``process.roles=controller`` would.
+
+A voter whose disk was lost comes back as an observer, with another directory id. An operator then replaces it:
+the former voter is removed from the quorum, and the new one added.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,13 +22,14 @@ import msgspec
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome
-from nilometer.coordination.quorum.node import OnApplied, QuorumNode
+from nilometer.coordination.quorum.node import SNAPSHOT_BYTES, OnApplied, QuorumNode
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationError, SessionName
 from nilometer.identifiers import BrokerId, Offset
 from nilometer.raft.control_records import Endpoint, VoterEntry
-from nilometer.raft.durable import DurableReplica
-from nilometer.raft.exchange import Timing
+from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
+from nilometer.raft.exchange import ChangeRefused, Timing
+from nilometer.raft.leading import Leading
 from nilometer.raft.quorum_state import identify
 from nilometer.raft.recovery import METADATA_LOG, format_folder
 from nilometer.raft.voters import VoterKey
@@ -33,11 +37,17 @@ from nilometer.runtime import Disk, Listener, Runtime
 from nilometer.simulation.checkers.quorum import QuorumLedger
 from nilometer.simulation.quorum_wire import SimulatedPeers, serve_peers
 from nilometer.simulation.world import Host, Process, World
-from nilometer.storage.directories.log_directory import MetaProperties, new_directory_id, write_meta_properties
+from nilometer.storage.directories.log_directory import (
+    MetaProperties,
+    new_directory_id,
+    write_meta_properties,
+)
 
 VOTERS = (1, 2, 3)
 PORT = 9292
 RESTART_S = 1.0
+OPERATOR_S = 0.5
+"""How often the operator looks for voters to replace."""
 
 
 class QuorumPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +55,8 @@ class QuorumPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     timing: Timing = Timing()
     session_timeout_ms: int = 6_000
+    snapshot_bytes: int = SNAPSHOT_BYTES
+    """A snapshot of the metadata log is made after so many bytes."""
 
 
 class ObservedNode(QuorumNode):
@@ -68,6 +80,16 @@ class ObservedNode(QuorumNode):
     async def start(self) -> None:
         await super().start()
         self._listener = await serve_peers(self._runtime, self._port, self.serve)
+
+    async def change_voters(self, change: Callable[[], ChangeRefused | Turn[None]]) -> None:
+        """Have the leader make a change of the voters, if it may now."""
+
+        def event() -> Turn[None]:
+            turn = change()
+            return Turn(None) if isinstance(turn, ChangeRefused) else turn
+
+        with suppress(QuorumStopped):
+            await self._event(event)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -110,6 +132,8 @@ class QuorumVoters:
         self._chance = random.Random(f"{world.seed}/quorum")
         self._keys = {node_id: self._new_key(node_id) for node_id in hosts}
         self._formatted: set[int] = set()
+        self._wiped: set[int] = set()
+        """The voters that have lost their disk, and have not been replaced yet."""
         self._ended_by_hand: set[SessionName] = set()
         self._alone: dict[int, Process] = {}
         """The processes of voters without a broker."""
@@ -120,7 +144,8 @@ class QuorumVoters:
     # ---- of every store
 
     def start(self) -> None:
-        """Do nothing: the voters start with their brokers."""
+        """Start the operator; the voters start with their brokers."""
+        self._operate()
 
     def heal(self) -> None:
         """Start the voters that have no broker; the others are started with theirs."""
@@ -211,14 +236,57 @@ class QuorumVoters:
             for node_id, member in self.running
             if member.node.applied < committed and member.node.failure is None
         ]
-        if committed <= leader.node.replica.core.role.epoch_start:  # type: ignore[union-attr]
-            behind.append(f"the leader of epoch {leader.node.epoch} of the metadata quorum has committed none")
-        return behind
+        role = leader.node.replica.core.role
+        if isinstance(role, Leading) and committed <= role.epoch_start:
+            behind.append(
+                f"the leader of epoch {leader.node.epoch} of the metadata quorum has committed none"
+            )
+        return behind + [f"voter {node_id}, which lost its disk, is not replaced" for node_id in self._wiped]
 
     def judge(self) -> list[str]:
         """Return what is wrong at rest."""
         state = self.state
         return self.ledger.violations + ([] if state is None else self.ledger.judge(state))
+
+    # ---- voters that lose their disk
+
+    def may_wipe(self, node_id: int) -> bool:
+        """Return whether a voter may lose its disk: the others have all that is committed."""
+        return node_id in self._keys and node_id not in self._alone and not self._wiped
+
+    def wipe(self, node_id: int, host: Host) -> None:
+        """Remove the metadata log directory of a voter, whose process is dead."""
+        self._world.trace.note("quorum", f"voter {self._keys[node_id]} loses its disk")
+        host.disk.wipe(_directory(node_id))
+        self._formatted.discard(node_id)
+        self._wiped.add(node_id)
+
+    def _operate(self) -> None:
+        """Replace voters that came back without their log; look again soon."""
+        for node_id in sorted(self._wiped):
+            member, leader = self.members[node_id], self.leader
+            if member.process.alive and leader is not None and node_id in self._formatted:
+                self._replace(node_id, member.node.replica.core.key, leader)
+        if not self._world.is_over:
+            self._world.loop.in_process(OPERATOR_S, None, self._operate)
+
+    def _replace(self, node_id: int, new: VoterKey, leader: Member) -> None:
+        old, replica = self._keys[node_id], leader.node.replica
+        voters = replica.core.voters
+        change: Callable[[], ChangeRefused | Turn[None]]
+        if new == old or (new in voters.latest and voters.latest_offset < replica.high_watermark):
+            self._world.trace.note("quorum", f"voter {new} takes the place of {old}")
+            self._keys[node_id] = new
+            self._wiped.discard(node_id)
+            return
+        if old in voters.latest:
+            change = partial(replica.remove_voter, old)
+        else:
+            change = partial(replica.add_voter, self._entry(node_id, new))
+        node = leader.node
+        self._world.loop.in_process(
+            0.0, leader.process, lambda: self._world.loop.create_task(node.change_voters(change))
+        )
 
     # ---- processes
 
@@ -272,6 +340,7 @@ class QuorumVoters:
             replica,
             SimulatedPeers(runtime),
             session_timeout_ms=self.plan.session_timeout_ms,
+            snapshot_bytes=self.plan.snapshot_bytes,
             owner=f"{process.name} ({process.pid})",
             ledger=self.ledger,
             port=PORT + node_id,
@@ -286,16 +355,16 @@ class QuorumVoters:
             disk.remove_tree(folder)  # the first attempt failed
         _make_durable(disk, directory)
         key = self._keys.get(node_id)
-        if key is not None:
+        if key is not None and node_id not in self._wiped:
             properties = MetaProperties(BrokerId(node_id), None, key.directory_id)
             write_meta_properties(disk, f"{directory}/meta.properties", properties)
         format_folder(disk, folder, self._entries(), runtime.clock.wall_ms())
 
     def _entries(self) -> Sequence[VoterEntry]:
-        return [
-            VoterEntry(key, (Endpoint("CONTROLLER", self._hosts[node_id].name, PORT + node_id),))
-            for node_id, key in self._keys.items()
-        ]
+        return [self._entry(node_id, key) for node_id, key in self._keys.items()]
+
+    def _entry(self, node_id: int, key: VoterKey) -> VoterEntry:
+        return VoterEntry(key, (Endpoint("CONTROLLER", self._hosts[node_id].name, PORT + node_id),))
 
 
 def _directory(node_id: int) -> str:
@@ -306,4 +375,3 @@ def _make_durable(disk: Disk, directory: str) -> None:
     disk.make_directories(directory)
     for path in (directory, "/metadata", "/"):
         disk.sync_directory(path)
-

@@ -165,8 +165,11 @@ class QuorumNode:
         peers: Peers,
         *,
         session_timeout_ms: int = 6000,
+        snapshot_bytes: int | None = None,
     ) -> None:
+        """``snapshot_bytes``: instead of SNAPSHOT_BYTES."""
         self._runtime = runtime
+        self._snapshot_bytes = SNAPSHOT_BYTES if snapshot_bytes is None else snapshot_bytes
         self._disk = runtime.disk
         self._replica = replica
         self._peers = peers
@@ -453,7 +456,7 @@ class QuorumNode:
         self._give_up_below(self.applied, StoreUnavailable(REPLACED))  # a control record is there
         self._applied_bytes += len(found.records)
         self._tell()
-        if self._applied_bytes >= SNAPSHOT_BYTES and not self._is_making_snapshot:
+        if self._applied_bytes >= self._snapshot_bytes and not self._is_making_snapshot:
             self._is_making_snapshot = True
             self._spawn(self._stopping(self._make_snapshot))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from nilometer.coordination.quorum.commands import AppliedState, Append, Command, Outcome, encode
+from nilometer.coordination.quorum.commands import Append, AppliedState, Command, Outcome, encode
 from nilometer.coordination.store import StoreUnavailable
 from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.raft.durable import QuorumStopped
@@ -90,7 +90,9 @@ class QuorumLedger:
         """A broker's image has applied entries of this controller."""
         known = self._controllers.setdefault(epoch, (broker_id, incarnation))
         if known != (broker_id, incarnation):
-            self._note(f"entries of two controllers count in controller epoch {epoch}: {known[0]}, {broker_id}")
+            self._note(
+                f"entries of two controllers count in controller epoch {epoch}: {known[0]}, {broker_id}"
+            )
 
     def on_stopped(self, node_id: int, failure: Exception) -> None:
         cause: BaseException = failure.reason if isinstance(failure, QuorumStopped) else failure
