@@ -6,8 +6,8 @@ The brokers are the real ones; only the runtime is replaced. There are two layou
 - *a machine per broker*: the coordination folder is on a separate disk that all machines reach and that never
   loses power.
 
-Instead of the folder the coordination store may be an ensemble of ZooKeeper servers, on their own machines, or
-a metadata quorum of three of the brokers.
+Instead of the folder the coordination store may be an ensemble of ZooKeeper servers, on their own machines,
+or a metadata quorum of three of the brokers.
 
 Each broker has a supervisor that starts it again when its process ended unexpectedly, as systemd would.
 Brokers join (:meth:`Cluster.add`) and leave permanently (:meth:`Cluster.remove`).
@@ -360,7 +360,8 @@ class Cluster:
     ) -> None:
         """``users``: those who log in on a listener of their own, and have the rights that ACLs give them.
         ``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
-        coordination store instead of a folder; ``quorum``: use a metadata quorum; ``folders``: numbers of log directories, used in turn."""
+        coordination store instead of a folder; ``quorum``: use a metadata quorum; ``folders``: numbers
+        of log directories, used in turn."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace

@@ -5,8 +5,8 @@ own, ``/metadata/ID``, on the broker's disk: a broker that is killed loses what 
 a real one. Other brokers are observers. Where a broker has been removed for ever, its voter goes on as a
 process of its own, as a node with ``process.roles=controller`` would.
 
-A voter whose disk was lost comes back as an observer, with another directory id. An operator then replaces it:
-the former voter is removed from the quorum, and the new one added.
+A voter whose disk was lost comes back as an observer, with another directory id. An operator then replaces
+it: the former voter is removed from the quorum, and the new one added.
 """
 
 from __future__ import annotations
@@ -238,9 +238,7 @@ class QuorumVoters:
         ]
         role = leader.node.replica.core.role
         if isinstance(role, Leading) and committed <= role.epoch_start:
-            behind.append(
-                f"the leader of epoch {leader.node.epoch} of the metadata quorum has committed none"
-            )
+            behind.append(f"the leader of epoch {leader.node.epoch} of the quorum has committed nothing")
         return behind + [f"voter {node_id}, which lost its disk, is not replaced" for node_id in self._wiped]
 
     def judge(self) -> list[str]:
@@ -349,7 +347,7 @@ class QuorumVoters:
         return node
 
     def _format(self, runtime: Runtime, node_id: int, directory: str, folder: str) -> None:
-        """Make the folder of a node, as an operator does: of a voter with the id by which the others know it."""
+        """Make the folder of a node, as an operator does: a voter's with the id that the others know."""
         disk = runtime.disk
         if disk.exists(folder):
             disk.remove_tree(folder)  # the first attempt failed

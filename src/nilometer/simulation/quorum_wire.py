@@ -1,5 +1,5 @@
-"""How the nodes of a simulated metadata quorum ask each other: by frames over the connections of the simulated
-network. A cut, slow or reset link does to them what it does to the brokers' other connections.
+"""How the nodes of a simulated metadata quorum ask each other: by frames over the connections of the
+simulated network. A cut, slow or reset link does to them what it does to the brokers' other connections.
 
 A frame is a length, and a pickled value: requests and responses are the structs of the product. The real wire
 has Kafka's messages instead.

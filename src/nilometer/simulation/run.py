@@ -405,8 +405,8 @@ CONVERGENCE_S = 120.0
 """The time after healing within which the cluster must converge. Longest single waits: a connection attempt
 (10 s), a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
 QUORUM_CONVERGENCE_S = 15.0
-"""The time after healing within which a metadata quorum must have a leader that commits, and all its nodes what
-was committed: a broker's start, and some election time-outs."""
+"""The time after healing within which a metadata quorum must have a leader that commits, and all its nodes
+what was committed: a broker's start, and some election time-outs."""
 LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
 """Resource bounds are checked every five seconds, since a leak only grows."""

@@ -197,7 +197,7 @@ FAULTS = (
     ),
     PlantedFault(
         name="give-the-outcome-of-another-leader",
-        what="who has proposed to a deposed leader gets the outcome of what the next leader has at that offset",
+        what="who has proposed to a deposed leader gets the outcome of what the next one has at that offset",
         plant=give_the_outcome_of_another_leader,
         kinds=(Kind.QUORUM_PAUSE, Kind.QUORUM_CUT),
         seeds=40,

@@ -191,7 +191,12 @@ class QuorumStore:
     # ---- sessions
 
     async def register(self, broker_id: int, payload: bytes) -> QuorumSession:
+        """Also raises CoordinationError if this process's node has stopped: only a restart mends that."""
         self._check_open()
+        if self._node.failure is not None:
+            raise CoordinationError(
+                f"this broker's node of the metadata quorum has stopped: {self._node.failure}"
+            )
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")
         if len(payload) > ENTRY_SIZE_MAX:

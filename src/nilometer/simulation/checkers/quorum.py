@@ -1,7 +1,7 @@
 """Whether the metadata quorum keeps what it has promised. The invariants, from what its nodes do and say:
 
-- *state-machine safety*: every node applies the same command at an offset, with the same outcome, in the order
-  of offsets; also after restarts;
+- *state-machine safety*: every node applies the same command at an offset, with the same outcome, in the
+  order of offsets; also after restarts;
 - *one leader an epoch*;
 - *an acknowledged append is in the log, under its number; a refused one never is* (ONE_WINNER,
   FALSE_IS_FINAL), whatever has been lost meanwhile;
@@ -90,9 +90,7 @@ class QuorumLedger:
         """A broker's image has applied entries of this controller."""
         known = self._controllers.setdefault(epoch, (broker_id, incarnation))
         if known != (broker_id, incarnation):
-            self._note(
-                f"entries of two controllers count in controller epoch {epoch}: {known[0]}, {broker_id}"
-            )
+            self._note(f"entries of brokers {known[0]} and {broker_id} count in controller epoch {epoch}")
 
     def on_stopped(self, node_id: int, failure: Exception) -> None:
         cause: BaseException = failure.reason if isinstance(failure, QuorumStopped) else failure

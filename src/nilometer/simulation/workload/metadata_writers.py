@@ -1,14 +1,15 @@
 """Clients that change metadata at the same time, and whether each change that was acknowledged is there.
 
-What they change is theirs: topics, settings of one topic that all of them alter, ACLs. Every change has a name
-or a value of its own, so that the metadata log, read at the end, says when it took place, or that it never did.
+What they change is theirs: topics, settings of one topic that all of them alter, ACLs. Every change has a
+name or a value of its own, so that the metadata log, read at the end, says when it took place, or that it
+never did.
 
 The rules, by key (a topic, a setting, an ACL):
 
 - an acknowledged change is in the log;
-- changes of a key have one order that agrees with real time: of two that were acknowledged, the later one began
-  after the earlier one had ended only if the log has it later. A change whose outcome is not known may have
-  taken place at any time after it began, or never;
+- changes of a key have one order, which agrees with real time: what began after another one had been
+  acknowledged is later in the log. A change whose outcome is not known may have taken place at any time
+  after it began, or never;
 - at rest every broker's image has what the log's last change of each key says.
 """
 
@@ -81,11 +82,9 @@ class MetadataLedger:
         log = _read_log(entries)
         wrong = [text for key in self._keys() for text in self._judge_key(key, log.get(key, []))]
         for who, image in images.items():
-            wrong += (
-                f"metadata: {who} has {_value_in(image, key)} as {key[0]} {key[1]}, and the log {log[key][-1][1]}"
-                for key in self._keys()
-                if key in log and _value_in(image, key) != log[key][-1][1]
-            )
+            for key, last in ((key, log[key][-1][1]) for key in self._keys() if key in log):
+                if (value := _value_in(image, key)) != last:
+                    wrong.append(f"metadata: {key[0]} {key[1]} is {value} on {who}, and {last} in the log")
         return wrong[:VIOLATIONS_MAX]
 
     def _keys(self) -> list[Key]:
