@@ -29,6 +29,7 @@ POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
+SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
 FOUND_LOGS = (
@@ -1503,7 +1504,26 @@ COSTS = tuple(
     )
 )
 
+# --- the metadata quorum
+METADATA_QUORUM = (
+    Mutant(
+        "quorum-signal-of-each-fetch",
+        "brokers that follow the signal of the quorum's store make fetches without end",
+        "        if seen != self._seen:\n",
+        "        if True:\n",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-register-with-a-stopped-node",
+        "a broker whose node of the quorum has stopped tries to register again without end",
+        "        if self._node.failure is not None:\n            raise CoordinationError(",
+        "        if False:\n            raise CoordinationError(",
+        (SIMULATED_QUORUM,),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    *METADATA_QUORUM,
     *DIRECTORY_MOVES,
     *FOUND_LOGS,
     *TOPIC_IDS,
