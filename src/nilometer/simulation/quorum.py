@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome
 from nilometer.coordination.quorum.node import SNAPSHOT_BYTES, OnApplied, QuorumNode
 from nilometer.coordination.quorum.store import QuorumStore
-from nilometer.coordination.store import CoordinationError, SessionName
+from nilometer.coordination.store import CoordinationError, OutcomeUnknown, SessionName
 from nilometer.identifiers import BrokerId, Offset
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
@@ -106,7 +106,11 @@ class ObservedStore(QuorumStore):
         self._ledger = ledger
 
     async def append(self, expected_next: int, entry: bytes) -> bool:
-        is_appended = await super().append(expected_next, entry)
+        try:
+            is_appended = await super().append(expected_next, entry)
+        except OutcomeUnknown:
+            self._ledger.on_unknown(expected_next, entry)
+            raise
         self._ledger.on_answered(expected_next, entry, is_appended)
         return is_appended
 
@@ -131,6 +135,8 @@ class QuorumVoters:
         self._hosts = hosts
         self._chance = random.Random(f"{world.seed}/quorum")
         self._keys = {node_id: self._new_key(node_id) for node_id in hosts}
+        self._first = [self._entry(node_id, key) for node_id, key in self._keys.items()]
+        """The voters with which the quorum begins."""
         self._formatted: set[int] = set()
         self._wiped: set[int] = set()
         """The voters that have lost their disk, and have not been replaced yet."""
@@ -356,10 +362,7 @@ class QuorumVoters:
         if key is not None and node_id not in self._wiped:
             properties = MetaProperties(BrokerId(node_id), None, key.directory_id)
             write_meta_properties(disk, f"{directory}/meta.properties", properties)
-        format_folder(disk, folder, self._entries(), runtime.clock.wall_ms())
-
-    def _entries(self) -> Sequence[VoterEntry]:
-        return [self._entry(node_id, key) for node_id, key in self._keys.items()]
+        format_folder(disk, folder, self._first, runtime.clock.wall_ms())
 
     def _entry(self, node_id: int, key: VoterKey) -> VoterEntry:
         return VoterEntry(key, (Endpoint("CONTROLLER", self._hosts[node_id].name, PORT + node_id),))

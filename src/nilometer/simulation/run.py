@@ -514,6 +514,7 @@ class _Run:
         await self._driver.heal()
         if (quorum := self._cluster.quorum) is not None:
             await self._until(lambda: not quorum.not_converged(), QUORUM_CONVERGENCE_S)
+            self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)
             self._verdict.find(Exit.NO_CONVERGENCE, quorum.not_converged())
         if self._driver.failed_folders:
             await self._until(lambda: not host_disks.not_converged(self._cluster), CONVERGENCE_S)
@@ -676,7 +677,8 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
         if self._cluster.quorum is not None:
-            verdict.find(Exit.WRONG_RESULT, self._cluster.quorum.judge())
+            judged = self._cluster.quorum.judge()
+            verdict.find(Exit.WRONG_RESULT, (each for each in judged if each not in verdict.findings))
         verdict.find(Exit.CRASH, self._failed_disks.violations)
         verdict.find(Exit.WRONG_RESULT, self._checkpoint_files.violations)
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])

@@ -145,9 +145,10 @@ FAULTS = (
         name="acknowledge-what-is-not-flushed",
         what="a voter's fetch acknowledges what its log has, also what is not flushed",
         plant=acknowledge_what_is_not_flushed,
-        kinds=(Kind.CRASH_ALL,),
+        kinds=(Kind.STALL, Kind.CRASH_ALL),
         seeds=20,
         store=QUORUM,
+        churn=True,
     ),
     PlantedFault(
         name="renew-before-a-majority-has-confirmed",

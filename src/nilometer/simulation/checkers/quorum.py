@@ -40,6 +40,8 @@ class QuorumLedger:
         self._appended: dict[int, bytes] = {}
         """Of the acknowledged appends."""
         self._refused: set[tuple[int, bytes]] = set()
+        self._unknown: set[tuple[int, bytes]] = set()
+        """Those that may be there although the same entry is refused when it is sent again."""
         self._controllers: dict[int, tuple[int, str]] = {}
         """By controller epoch, the broker and the incarnation of whom entries were applied."""
         self._stopped: set[tuple[int, str]] = set()
@@ -81,6 +83,10 @@ class QuorumLedger:
         else:
             self._refused.add((number, _digest(data)))
 
+    def on_unknown(self, number: int, data: bytes) -> None:
+        """An append had no outcome that its writer learned."""
+        self._unknown.add((number, _digest(data)))
+
     def on_leader(self, node_id: int, epoch: LeaderEpoch) -> None:
         known = self._leaders.setdefault(epoch, node_id)
         if known != node_id:
@@ -109,7 +115,7 @@ class QuorumLedger:
         for number, digest in self._appended.items():
             if number >= state.first_number and (number not in found or _digest(found[number]) != digest):
                 wrong.append(f"quorum: entry {number} was acknowledged, and is not there")
-        for number, digest in self._refused:
+        for number, digest in sorted(self._refused - self._unknown):
             if number in found and _digest(found[number]) == digest:
                 wrong.append(f"quorum: entry {number} was refused, and is there")
         return wrong[:VIOLATIONS_MAX]
