@@ -207,7 +207,7 @@ class QuorumStore:
         # Of the first attempt: another one may be applied later, as a repetition.
         sent_ms = clock.monotonic_ms()
         holder: LiveSession | None = None
-        until_ms = sent_ms + self._patience_ms
+        until_ms, epoch = sent_ms + self._patience_ms, self._node.epoch
         while True:
             await self._within(
                 self._patience_ms,
@@ -218,6 +218,8 @@ class QuorumStore:
                 break
             holder = holder or live
             is_another = live is not None and holder is not None and live.token != holder.token
+            if self._node.epoch != epoch:  # a new leader keeps each session for one time-out more
+                until_ms, epoch = clock.monotonic_ms() + self._patience_ms, self._node.epoch
             if is_another or clock.monotonic_ms() >= until_ms:
                 raise BrokerIdInUse(broker_id, "another broker, with another folder, whose session is live")
             sent_ms = clock.monotonic_ms()  # it was refused, and so were those before

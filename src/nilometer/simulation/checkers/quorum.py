@@ -18,6 +18,7 @@ from nilometer.coordination.quorum.commands import Append, AppliedState, Command
 from nilometer.coordination.store import StoreUnavailable
 from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.raft.durable import QuorumStopped
+from nilometer.storage.errors import LogFenced
 
 VIOLATIONS_MAX = 20
 
@@ -101,7 +102,8 @@ class QuorumLedger:
     def on_stopped(self, node_id: int, failure: Exception) -> None:
         cause: BaseException = failure.reason if isinstance(failure, QuorumStopped) else failure
         text = f"node {node_id} has stopped: {cause!r}"
-        if not isinstance(cause, OSError | StoreUnavailable) and (node_id, text) not in self._stopped:
+        is_expected = isinstance(cause, OSError | LogFenced | StoreUnavailable)
+        if not is_expected and (node_id, text) not in self._stopped:
             self._stopped.add((node_id, text))
             self._note(text)
 
