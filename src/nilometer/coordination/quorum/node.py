@@ -411,7 +411,7 @@ class QuorumNode:
         change = self._change
         for name in self._keeper.look():
             logger.warning("Session %s is ended: no renewal came for longer than the session timeout", name)
-            self._spawn(self._end(name))
+            self._spawn(self._end(name, self.epoch))
         wait_ms = None
         if (next_ms := self._keeper.next_look_ms) is not None:
             wait_ms = max(next_ms - self._runtime.clock.monotonic_ms(), 1)
@@ -419,9 +419,14 @@ class QuorumNode:
             async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                 await change.wait()
 
-    async def _end(self, name: SessionName) -> None:
-        with suppress(StoreUnavailable, OutcomeUnknown):  # another leader ends it
-            await self.propose(End(name))
+    async def _end(self, name: SessionName, epoch: LeaderEpoch) -> None:
+        """Append the end of a session, as the leader of the epoch in which its time-out is over. It is not
+        proposed to another leader, which may have renewed it."""
+        async with self._events:
+            if self.failure is None and self.epoch == epoch:
+                with suppress(QuorumStopped):
+                    self._replica.append([encode(End(name))])
+        self._tell()
 
     # ── applying ────────────────────────────────────────────────────────────────────────────────
     async def _apply(self) -> None:
