@@ -60,7 +60,8 @@ FETCH_BYTES_MAX = 8 << 20
 """Of one fetch of the log or of a snapshot; at least one batch."""
 APPLY_BYTES_MAX = 1 << 20
 FETCH_WAIT_MS = 500
-"""How long a leader holds a fetch that has nothing to bring."""
+"""How long a leader holds a fetch that has nothing to bring; at most half as long as a follower waits for a
+response."""
 NOTE_MS = 1_000
 RETRY_MS = 100
 """The wait after a fetch has failed."""
@@ -681,7 +682,7 @@ class QuorumNode:
     async def _serve_fetch(self, request: QuorumFetch) -> Fetched:
         replica = self._replica
         response = await self._event(partial(replica.on_fetch, request))
-        until_ms = self._runtime.clock.monotonic_ms() + FETCH_WAIT_MS
+        until_ms = self._runtime.clock.monotonic_ms() + min(FETCH_WAIT_MS, replica.timing.fetch_ms // 2)
         while not self._has_more(request, response):
             left_ms = until_ms - self._runtime.clock.monotonic_ms()
             if left_ms <= 0:
