@@ -16,6 +16,7 @@ import pytest
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.commands import Append, AppliedState, Outcome
 from nilometer.coordination.quorum.node import PeerUnavailable, ReadIndex
+from nilometer.coordination.store import SessionName
 from nilometer.invariants import InvariantBroken
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import QuorumStopped
@@ -300,5 +301,59 @@ def test_a_member_whose_node_has_stopped_is_told_that_it_cannot_register_any_mor
         refused = await member.refusal("register", 1, "again")
         assert refused.kind == "CoordinationError"
         assert "Input/output error" in str(refused)
+
+    cluster.run(scenario)
+
+
+def test_a_leader_that_has_nothing_new_keeps_its_only_follower() -> None:
+    """It held fetches for longer than a follower with a short time-out waits, which began an election."""
+    cluster = QuorumCluster(5)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        await asyncio.sleep(2)
+        ((leader, node),) = [each for each in cluster.wire.nodes.values() if each[1].leads]
+        next(process for process in cluster.processes.values() if process is not leader).pause()
+        epoch = node.epoch
+        await asyncio.sleep(5)
+        assert node.leads
+        assert node.epoch == epoch
+
+    cluster.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_survive_leaders_that_do_not_answer(seed: int) -> None:
+    """Followers, observers and owners of sessions turn to the next leader before the former one answers."""
+    cluster = QuorumCluster(seed)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        members = [await cluster.start(broker_id) for broker_id in (1, 2, 3)]
+        before = await members[0].call("sessions")
+        for _ in range(2):
+            (leader,) = [process for process, node in cluster.wire.nodes.values() if node.leads]
+            leader.pause()
+            await asyncio.sleep(3)
+            leader.resume()
+            await asyncio.sleep(1)
+        assert await members[0].call("sessions") == before
+
+    cluster.run(scenario)
+
+
+def test_a_time_out_in_the_book_of_a_deposed_leader_ends_no_session() -> None:
+    """A leader that was stopped finds every session timed out. Its successor may have renewed them."""
+    cluster = QuorumCluster(6)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        member = await cluster.start(1)
+        ((broker_id, incarnation, _),) = await member.call("sessions")
+        name = SessionName(broker_id, incarnation)
+        (leader,) = [process for process, node in cluster.wire.nodes.values() if node.leads]
+        (node,) = [node for process, node in cluster.wire.nodes.values() if process is leader]
+        for epoch, is_live in ((node.epoch - 1, True), (node.epoch, False)):
+            end = node._end(name, epoch)
+            cluster.world.loop.in_process(0.0, leader, node._spawn, end)
+            await asyncio.sleep(0.3)
+            assert (len(await member.call("sessions")) == 1) is is_live
 
     cluster.run(scenario)

@@ -187,6 +187,8 @@ class QuorumNode:
         """Of the last commands, by offset: :meth:`_keep`."""
         self._told: dict[VoterKey, tuple[Offset, int]] = {}
         """The high watermark and the round of reads that each replica was told last."""
+        self._fetching: asyncio.Future[Any] | None = None
+        """The fetch that is asked for; it is given up with its leader, which may never answer."""
         self._note_at_ms = 0
         """When it is written down next how far the log is committed."""
         self._applied_bytes = 0
@@ -287,6 +289,8 @@ class QuorumNode:
         turn = await self._locked(event)
         for message in turn.messages:
             self._spawn(self._deliver(message))
+        if turn.is_new_leader and self._fetching is not None:
+            self._fetching.cancel()
         if turn.removable:
             self._spawn(self._remove(turn.removable))
         self._tell()
@@ -374,20 +378,39 @@ class QuorumNode:
             await self.wait_change(RETRY_MS)
 
     async def _look_for_leader(self) -> None:
-        """Ask any voter: an observer is not told of elections."""
+        """Ask all voters, as an observer is not told of elections; the one that has led may be silent."""
         core = self._replica.core
-        voter = self._runtime.entropy.choice(core.voters.latest.voters)
         request = QuorumFetch(core.key, core.epoch, core.leader, Offset(0), LeaderEpoch(0))
+        asking = {
+            asyncio.ensure_future(self._peers.ask(self._replica.entry_of(voter), request))
+            for voter in core.voters.latest.voters
+        }
         try:
-            found = await self._peers.ask(self._replica.entry_of(voter), request)
-        except PeerUnavailable:
-            await self.wait_change(RETRY_MS)
+            async with asyncio.timeout(self._replica.timing.election_ms / 1000):
+                for answer in asyncio.as_completed(asking):
+                    with suppress(PeerUnavailable):
+                        found = await answer
+                        await self._event(partial(self._replica.on_fetch_response, request, found.response))
+                    if not isinstance(core.role, Unattached):
+                        break
+        except TimeoutError:
             return
-        await self._event(partial(self._replica.on_fetch_response, request, found.response))
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
         await self.wait_change(RETRY_MS)
 
     async def _fetch_from(self, leader: VoterEntry, request: QuorumFetch | SnapshotFetch) -> None:
-        found = await self._peers.ask(leader, request)
+        self._fetching = asking = asyncio.ensure_future(self._peers.ask(leader, request))
+        try:
+            await asyncio.wait((asking,))
+        finally:
+            asking.cancel()
+            self._fetching = None
+        if asking.cancelled():
+            return
+        found = asking.result()
         if isinstance(request, QuorumFetch):
             event = partial(self._replica.on_fetch_response, request, found.response, found.records)
         else:

@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 4 << 20
 RENEWALS_PER_TIMEOUT = 6
+RENEWAL_PER_TIMEOUT = 3
+"""A renewal waits for its response for a third of the session time-out: then another leader may be known."""
 PATIENCE_PER_TIMEOUT = 2
 """So many session time-outs a proposal or a read waits for a leader; elections take less."""
 RETRY_MS = 50
@@ -295,7 +297,7 @@ class QuorumStore:
             await asyncio.sleep(self._timeout_ms / RENEWALS_PER_TIMEOUT / 1000)
             sent_ms = self._runtime.clock.monotonic_ms()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_ms / 1000):
+                async with asyncio.timeout(self._timeout_ms / RENEWAL_PER_TIMEOUT / 1000):
                     if await self._node.renew(session.name):
                         session.lease.on_renewed(sent_ms)
 
