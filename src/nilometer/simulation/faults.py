@@ -297,8 +297,7 @@ class FaultDriver:
         if fault.kind in FAILS_REPLICAS and not self._may_fail_replicas(fault):
             self.left_out += 1
             return
-        quorum = self._cluster.quorum
-        if fault.kind is Kind.QUORUM_WIPE and (quorum is None or not quorum.may_wipe(self._node(fault).id)):
+        if fault.kind is Kind.QUORUM_WIPE and not self._may_wipe(self._node(fault)):
             self.left_out += 1
             return
         self._world.trace.note("faults", f"{fault} begins")
@@ -568,6 +567,13 @@ class FaultDriver:
         if not self._broker_survives(fault) or not LOSES & set(self._plan.kinds):
             return True
         return self._may_lose_power(self._node(fault).host)
+
+    def _may_wipe(self, node: BrokerNode) -> bool:
+        """Return whether the broker's voter may lose its disk. Without it, the others are needed until it is
+        replaced: none may be down for as long as a log directory fails."""
+        quorum = self._cluster.quorum
+        fails_for_long = bool(LOG_DIR_KINDS & set(self._plan.kinds))
+        return quorum is not None and quorum.may_wipe(node.id) and not fails_for_long
 
     def _may_damage(self, host: Host) -> bool:
         """Return whether damage may be injected: only one machine may have lost data, by damage or power."""

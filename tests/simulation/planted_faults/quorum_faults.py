@@ -18,6 +18,7 @@ from nilometer.raft.replica import RaftReplica
 from nilometer.raft.voters import VoterKey
 from nilometer.simulation import quorum
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import QUORUM
 from nilometer.storage.directories.log_directory import (
     MetaProperties,
@@ -98,18 +99,6 @@ def acknowledge_what_is_appended(patch: Patch) -> None:
     patch.setattr(QuorumNode, "_outcome", outcome)
 
 
-def give_the_outcome_of_another_leader(patch: Patch) -> None:
-    apply_one = QuorumNode._apply_one
-
-    def of_any_epoch(self: QuorumNode, offset: Any, epoch: Any, value: bytes) -> None:
-        waiting = self._waiting.get(offset)
-        if waiting is not None:
-            self._waiting[offset] = waiting._replace(epoch=epoch)
-        apply_one(self, offset, epoch, value)
-
-    patch.setattr(QuorumNode, "_apply_one", of_any_epoch)
-
-
 def vote_again_after_a_wipe(patch: Patch) -> None:
     known: dict[int, str] = {}
 
@@ -149,6 +138,7 @@ FAULTS = (
         seeds=20,
         store=QUORUM,
         churn=True,
+        pace=Pace(pause_share=0.0, pause_ms=(0.01, 1.0), sync_ms=(100.0, 400.0)),
     ),
     PlantedFault(
         name="renew-before-a-majority-has-confirmed",
@@ -195,16 +185,6 @@ FAULTS = (
         seeds=10,
         store=QUORUM,
         one_machine=False,
-    ),
-    PlantedFault(
-        name="give-the-outcome-of-another-leader",
-        what="who has proposed to a deposed leader gets the outcome of what the next one has at that offset",
-        plant=give_the_outcome_of_another_leader,
-        kinds=(Kind.QUORUM_PAUSE, Kind.QUORUM_CUT),
-        seeds=40,
-        store=QUORUM,
-        one_machine=False,
-        longest_s=LONG_S,
     ),
     PlantedFault(
         name="vote-again-after-a-wipe",

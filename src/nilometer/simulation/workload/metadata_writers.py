@@ -41,6 +41,8 @@ WRITERS: Final = 2
 TOPICS_MAX: Final = 4
 ACLS_MAX: Final = 4
 TIMEOUT_MS: Final = 10_000
+PAUSE_S: Final = 0.2
+"""Before it connects again."""
 VIOLATIONS_MAX: Final = 10
 
 Key = tuple[str, str]
@@ -167,6 +169,7 @@ class MetadataWriter(AdminProgram):
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:
+            await asyncio.sleep(PAUSE_S)
             with suppress(KafkaError):
                 async with Admin(runtime, self._settings) as admin:
                     while not self._stopping:
