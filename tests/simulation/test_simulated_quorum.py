@@ -30,6 +30,7 @@ from nilometer.simulation.run import run
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.metadata_writers import MetadataLedger
 from nilometer.simulation.world import World
+from nilometer.storage.errors import LogFenced
 from support.coordination.quorum_cluster import QuorumCluster
 
 MINUTES = 0.3
@@ -148,6 +149,7 @@ def test_an_acknowledged_append_that_is_not_there_and_a_refused_one_that_is_are_
 def test_a_node_that_stops_for_a_broken_invariant_is_found() -> None:
     checker = ledger()
     checker.on_stopped(1, QuorumStopped("/m", OSError(5, "Input/output error")))
+    checker.on_stopped(1, QuorumStopped("/m", LogFenced("__cluster_metadata-0", OSError(28, "No space"))))
     assert checker.violations == []
     checker.on_stopped(1, QuorumStopped("/m", InvariantBroken("what is committed is never truncated")))
     assert len(checker.violations) == 1
@@ -355,5 +357,24 @@ def test_a_time_out_in_the_book_of_a_deposed_leader_ends_no_session() -> None:
             cluster.world.loop.in_process(0.0, leader, node._spawn, end)
             await asyncio.sleep(0.3)
             assert (len(await member.call("sessions")) == 1) is is_live
+
+    cluster.run(scenario)
+
+
+def test_a_broker_with_a_new_folder_waits_for_its_former_session_while_leaders_change() -> None:
+    cluster = QuorumCluster(7, session_timeout_ms=3_000)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        former = await cluster.start(1)
+        await former.kill()
+        member = await cluster.start()
+        registering = member.start("register", 1, "again")
+        for _ in range(2):
+            leading = [each for each in cluster.wire.nodes.values() if each[1].leads]
+            leader, _node = max(leading, key=lambda each: each[1].epoch)
+            leader.pause()
+            await asyncio.sleep(3.5)  # a leader that follows it keeps each session for 3 s more
+            leader.resume()
+        await registering
 
     cluster.run(scenario)

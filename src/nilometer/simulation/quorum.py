@@ -1,6 +1,6 @@
 """The metadata quorum of a simulated cluster: three voters, in the processes of the brokers with their ids.
 
-A voter lives and dies with its broker's process and machine. Its log is in a metadata log directory of its
+A voter starts and ends with its broker's process and machine. Its log is in a metadata log directory of its
 own, ``/metadata/ID``, on the broker's disk: a broker that is killed loses what is not synced there, more than
 a real one. Other brokers are observers. Where a broker has been removed for ever, its voter goes on as a
 process of its own, as a node with ``process.roles=controller`` would.

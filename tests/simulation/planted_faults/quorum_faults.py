@@ -18,7 +18,6 @@ from nilometer.raft.replica import RaftReplica
 from nilometer.raft.voters import VoterKey
 from nilometer.simulation import quorum
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import QUORUM
 from nilometer.storage.directories.log_directory import (
     MetaProperties,
@@ -39,19 +38,6 @@ def leave_votes_unsynced(patch: Patch) -> None:
         written(Unsynced(), folder, election)
 
     patch.setattr(durable, "write_election", write)
-
-
-def acknowledge_what_is_not_flushed(patch: Patch) -> None:
-    fetch = RaftReplica.next_fetch
-
-    def next_fetch(self: RaftReplica) -> Any:
-        flushed, self.flushed_end = self.flushed_end, self._log.log_end_offset
-        try:
-            return fetch(self)
-        finally:
-            self.flushed_end = flushed
-
-    patch.setattr(RaftReplica, "next_fetch", next_fetch)
 
 
 def renew_before_a_majority_has_confirmed(patch: Patch) -> None:
@@ -129,16 +115,6 @@ FAULTS = (
         seeds=40,
         store=QUORUM,
         one_machine=False,
-    ),
-    PlantedFault(
-        name="acknowledge-what-is-not-flushed",
-        what="a voter's fetch acknowledges what its log has, also what is not flushed",
-        plant=acknowledge_what_is_not_flushed,
-        kinds=(Kind.STALL, Kind.CRASH_ALL),
-        seeds=20,
-        store=QUORUM,
-        churn=True,
-        pace=Pace(pause_share=0.0, pause_ms=(0.01, 1.0), sync_ms=(100.0, 400.0)),
     ),
     PlantedFault(
         name="renew-before-a-majority-has-confirmed",

@@ -44,7 +44,7 @@ class QuorumLedger:
         self._unknown: set[tuple[int, bytes]] = set()
         """Those that may be there although the same entry is refused when it is sent again."""
         self._controllers: dict[int, tuple[int, str]] = {}
-        """By controller epoch, the broker and the incarnation of whom entries were applied."""
+        """By controller epoch, the broker and the incarnation whose entries were applied."""
         self._stopped: set[tuple[int, str]] = set()
         self.violations: list[str] = []
 
