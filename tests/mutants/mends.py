@@ -1520,6 +1520,34 @@ METADATA_QUORUM = (
         "        if False:\n            raise CoordinationError(",
         (SIMULATED_QUORUM,),
     ),
+    Mutant(
+        "quorum-ends-of-a-deposed-leader",
+        "a leader of the quorum that was deposed ends sessions that its successor has renewed",
+        "if self.failure is None and self.epoch == epoch:",
+        "if self.failure is None:",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-fetches-held-for-long",
+        "a leader of the quorum holds fetches for longer than a follower waits",
+        "min(FETCH_WAIT_MS, replica.timing.fetch_ms // 2)",
+        "FETCH_WAIT_MS",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-fetch-of-a-silent-leader",
+        "a follower waits for its fetch from a leader that does not answer, though there is another one",
+        "if turn.is_new_leader and self._fetching is not None:",
+        "if False:",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-former-session",
+        "a broker with a new folder gives up while new leaders keep its former session",
+        "            if self._node.epoch != epoch:  # a new leader",
+        "            if False:  # a new leader",
+        (SIMULATED_QUORUM,),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

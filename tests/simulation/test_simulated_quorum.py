@@ -32,6 +32,7 @@ from nilometer.simulation.workload.metadata_writers import MetadataLedger
 from nilometer.simulation.world import World
 from nilometer.storage.errors import LogFenced
 from support.coordination.quorum_cluster import QuorumCluster
+from support.eventually import becomes
 
 MINUTES = 0.3
 NAMED_BY_TESTS = (*range(9), 11, 13, 16, 101, 102)
@@ -319,6 +320,25 @@ def test_a_leader_that_has_nothing_new_keeps_its_only_follower() -> None:
         await asyncio.sleep(5)
         assert node.leads
         assert node.epoch == epoch
+
+    cluster.run(scenario)
+
+
+def test_the_successor_of_a_leader_that_does_not_answer_keeps_its_only_follower() -> None:
+    """The follower waited for its fetch from the former leader, and let the next one resign."""
+    cluster = QuorumCluster(3)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        await asyncio.sleep(1)
+        ((former, _node),) = [each for each in cluster.wire.nodes.values() if each[1].leads]
+        former.pause()
+        others = [node for process, node in cluster.wire.nodes.values() if process is not former]
+        await becomes(lambda: any(node.leads for node in others), "another leader is elected")
+        (leader,) = [node for node in others if node.leads]
+        epoch = leader.epoch
+        await asyncio.sleep(3)
+        assert leader.leads
+        assert leader.epoch == epoch
 
     cluster.run(scenario)
 
