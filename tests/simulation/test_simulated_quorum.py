@@ -34,16 +34,14 @@ from nilometer.storage.errors import LogFenced
 from support.coordination.quorum_cluster import QuorumCluster
 from support.eventually import becomes
 
-MINUTES, FEWER_MINUTES = 0.3, 0.2
+MINUTES, FEWER = 0.3, 0.2
 NAMED_BY_TESTS = (*range(9), 11, 13, 16, 101, 102)
 
 
 @pytest.mark.parametrize("seed", [1010, pytest.param(1005, marks=pytest.mark.thorough)])
 def test_a_cluster_with_a_quorum_survives_what_it_promises_to_survive(seed: int) -> None:
-    verdict = run(draw(seed, FEWER_MINUTES, store=QUORUM))
-    assert verdict.findings == [], (
-        f"nilometer simulate --seed {seed} --minutes {FEWER_MINUTES} --store quorum"
-    )
+    verdict = run(draw(seed, FEWER, store=QUORUM))
+    assert verdict.findings == [], f"nilometer simulate --seed {seed} --minutes {FEWER} --store quorum"
     assert verdict.workloads["epochs of the metadata quorum"] > 0
     assert verdict.workloads["acknowledged changes of a topic"] > 0
 
