@@ -108,7 +108,8 @@ class StoreFaults:
     """The times and kinds of the coordination store's faults."""
 
     def __init__(self, *, has_quorum: bool = False) -> None:
-        self._kinds = FOLDER_KINDS | ENSEMBLE_KINDS | (PART_OF_QUORUM if has_quorum else frozenset())
+        kinds = FOLDER_KINDS | ENSEMBLE_KINDS
+        self._kinds = kinds | PART_OF_QUORUM if has_quorum else kinds
         self._spans: dict[Fault, tuple[float, float]] = {}
 
     def begin(self, fault: Fault, now_s: float) -> None:

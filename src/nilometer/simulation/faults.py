@@ -488,7 +488,7 @@ class FaultDriver:
         own = self._node(fault).host.name
         others = [name for name in map(self._host_name, VOTERS) if name != own]
         links = [(own, name) for name in others[int(fault.size <= WHOLE) :]]
-        return links if fault.number % 4 == 3 else links + [link[::-1] for link in links]
+        return links if fault.number % 4 == 3 else links + [(target, source) for source, target in links]
 
     async def _wait_for_moment(self, fault: Fault) -> float:
         """Wait for a moment at which the fault does most harm; return how long it must last at least."""

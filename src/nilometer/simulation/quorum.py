@@ -337,7 +337,7 @@ class QuorumVoters:
         if node_id not in self._formatted:
             self._format(runtime, node_id, directory, folder)
             self._formatted.add(node_id)
-        key = identify(runtime.disk, directory, node_id, None, runtime.entropy.uuid())
+        key = identify(runtime.disk, directory, BrokerId(node_id), None, runtime.entropy.uuid())
         replica = DurableReplica.open(runtime, folder, key, timing=self.plan.timing)
         node = ObservedNode(
             runtime,
