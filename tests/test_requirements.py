@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "docs/requirements.md"
 ROW = re.compile(r"^\| ([A-Z]-\d+) \|", re.MULTILINE)
 CURVES = r"P-(?:256|384|521)"
-CITED = re.compile(rf"(?<![\w-])(?!{CURVES}\b)[ACEGKLNPRX]-\d+(?![\w-])")
+CITED = re.compile(rf"(?<![\w-])(?!{CURVES}\b)[ACEGKLNPQRX]-\d+(?![\w-])")
 OTHER_SCHEME = re.compile(r"\bEDGE[ -]?\d+")
 KINDS = {".py", ".md", ".txt"}
 

@@ -29,6 +29,7 @@ POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
+SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
 FOUND_LOGS = (
@@ -1545,7 +1546,54 @@ COSTS = tuple(
     )
 )
 
+# --- the metadata quorum
+METADATA_QUORUM = (
+    Mutant(
+        "quorum-signal-of-each-fetch",
+        "brokers that follow the signal of the quorum's store make fetches without end",
+        "        if seen != self._seen:\n",
+        "        if True:\n",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-register-with-a-stopped-node",
+        "a broker whose node of the quorum has stopped tries to register again without end",
+        "        if self._node.failure is not None:\n            raise CoordinationError(",
+        "        if False:\n            raise CoordinationError(",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-ends-of-a-deposed-leader",
+        "a leader of the quorum that was deposed ends sessions that its successor has renewed",
+        "if self.failure is None and self.epoch == epoch:",
+        "if self.failure is None:",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-fetches-held-for-long",
+        "a leader of the quorum holds fetches for longer than a follower waits",
+        "min(FETCH_WAIT_MS, replica.timing.fetch_ms // 2)",
+        "FETCH_WAIT_MS",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-fetch-of-a-silent-leader",
+        "a follower waits for its fetch from a leader that does not answer, though there is another one",
+        "if turn.is_new_leader and self._fetching is not None:",
+        "if False:",
+        (SIMULATED_QUORUM,),
+    ),
+    Mutant(
+        "quorum-former-session",
+        "a broker with a new folder gives up while new leaders keep its former session",
+        "            if self._node.epoch != epoch:  # a new leader",
+        "            if False:  # a new leader",
+        (SIMULATED_QUORUM,),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    *METADATA_QUORUM,
     *DIRECTORY_MOVES,
     *FOUND_LOGS,
     *TOPIC_IDS,

@@ -151,7 +151,7 @@ def _recorder(plan: Plan, options: SeedOptions, recording: RecordingOptions, fil
 def _headline(verdict: Verdict) -> str:
     plan = verdict.plan
     shape = "one machine" if plan.one_machine else f"{plan.brokers} machines"
-    store = "a folder" if plan.ensemble is None else "ZooKeeper"
+    store = "a quorum" if plan.quorum else "ZooKeeper" if plan.ensemble else "a folder"
     by_name = sorted(verdict.faults.items(), key=lambda item: item[0].value)
     faults = ", ".join(f"{count} {kind.value}" for kind, count in by_name) or "no faults"
     return (

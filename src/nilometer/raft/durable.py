@@ -138,6 +138,7 @@ class DurableReplica:
         """An election that is not durable yet."""
         self._committed_durable = found.committed
         self.folder = folder
+        self.timing = timing
         self.failure: Exception | None = None
         self.reading: SnapshotReading | None = None
         """A fetched snapshot that is to be read; then :meth:`on_snapshot_read`."""

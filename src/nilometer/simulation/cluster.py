@@ -6,7 +6,8 @@ The brokers are the real ones; only the runtime is replaced. There are two layou
 - *a machine per broker*: the coordination folder is on a separate disk that all machines reach and that never
   loses power.
 
-Instead of the folder the coordination store may be an ensemble of ZooKeeper servers, on their own machines.
+Instead of the folder the coordination store may be an ensemble of ZooKeeper servers, on their own machines,
+or a metadata quorum of three of the brokers.
 
 Each broker has a supervisor that starts it again when its process ended unexpectedly, as systemd would.
 Brokers join (:meth:`Cluster.add`) and leave permanently (:meth:`Cluster.remove`).
@@ -28,15 +29,16 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination.store import BrokerIdInUse
+from nilometer.coordination.store import BrokerIdInUse, OutcomeUnknown, StoreUnavailable
 from nilometer.identifiers import BrokerId
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.security.jaas import PLAIN_MODULE
 from nilometer.security.principal import ANONYMOUS
-from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Fault, Kind
+from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, QUORUM_KINDS, Fault, Kind
 from nilometer.simulation.host_disk import FolderNode, HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.quorum import VOTERS, QuorumPlan, QuorumVoters
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
 from nilometer.simulation.world import Host, Process, World
 
@@ -49,6 +51,27 @@ STORE_GRACE_S = 30.0
 """How long after a fault of the store a broker may end because of it: longer than a start waits for the
 store."""
 ENDS_BROKERS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS
+PART_OF_QUORUM = frozenset(
+    {
+        Kind.CRASH,
+        Kind.CRASH_ALL,
+        Kind.STOP,
+        Kind.POWER,
+        Kind.PAUSE,
+        Kind.CUT,
+        Kind.CUT_ONE_WAY,
+        Kind.ISOLATE,
+        Kind.SLOW,
+        Kind.LOSS,
+        Kind.STALL,
+        Kind.DISK_ERROR,
+        Kind.DISK_FULL,
+        Kind.CHECKPOINT_DAMAGE,
+        *QUORUM_KINDS,
+    }
+)
+"""Faults of brokers and links that leave a metadata quorum without a majority, or a broker without its
+leader."""
 DATA = "/data"
 
 
@@ -73,6 +96,8 @@ class UnexpectedExit(msgspec.Struct, frozen=True):
             # A ZooKeeper fault is no excuse for this error: a broker's start waits for the end of its own
             # earlier session. A folder on a stalled disk may still show that session.
             return not FOLDER_KINDS.isdisjoint(affecting)
+        if isinstance(cause, StoreUnavailable | OutcomeUnknown) and not PART_OF_QUORUM.isdisjoint(affecting):
+            return True
         return not ENDS_BROKERS.isdisjoint(affecting)
 
     def __str__(self) -> str:
@@ -82,11 +107,13 @@ class UnexpectedExit(msgspec.Struct, frozen=True):
 class StoreFaults:
     """The times and kinds of the coordination store's faults."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_quorum: bool = False) -> None:
+        kinds = FOLDER_KINDS | ENSEMBLE_KINDS
+        self._kinds = kinds | PART_OF_QUORUM if has_quorum else kinds
         self._spans: dict[Fault, tuple[float, float]] = {}
 
     def begin(self, fault: Fault, now_s: float) -> None:
-        if fault.kind in FOLDER_KINDS | ENSEMBLE_KINDS:
+        if fault.kind in self._kinds:
             self._spans[fault] = (now_s, float("inf"))
 
     def end(self, fault: Fault, now_s: float) -> None:
@@ -259,6 +286,7 @@ class BrokerNode:
         self.wanted = False
         if self.process is not None and self.process.alive:
             self.process.crash()
+            self.cluster.on_crash(self)
         self.broker = None
 
     def stop(self) -> None:
@@ -326,13 +354,15 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         pace: Pace = ATOMIC,
         ensemble: EnsemblePlan | None = None,
+        quorum: QuorumPlan | None = None,
         folders: Sequence[int] = (1,),
         first_epoch: int = 0,
         users: Sequence[str] = (),
     ) -> None:
         """``users``: those who log in on a listener of their own, and have the rights that ACLs give them.
         ``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
-        coordination store instead of a folder; ``folders``: numbers of log directories, used in turn."""
+        coordination store instead of a folder; ``quorum``: use a metadata quorum; ``folders``: numbers
+        of log directories, used in turn."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
@@ -348,9 +378,15 @@ class Cluster:
             self._enlist(self._new_node(broker_id))
         first = self.nodes[1].host
         self.store_disk: HostDisk = first.disk if one_machine else world.shared_disk("coordination")
-        self.store: ClusterStore = (
-            FolderStore(self.store_disk) if ensemble is None else ZooKeeperServers(world, ensemble)
-        )
+        self.quorum: QuorumVoters | None = None
+        self.store: ClusterStore
+        if quorum is not None:
+            voters = {node_id: self.nodes[node_id].host for node_id in VOTERS}
+            self.store = self.quorum = QuorumVoters(world, quorum, voters)
+        elif ensemble is not None:
+            self.store = ZooKeeperServers(world, ensemble)
+        else:
+            self.store = FolderStore(self.store_disk)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -397,6 +433,13 @@ class Cluster:
         """Remove a broker from the cluster's ``nodes``. It must be ``retired``: never started again."""
         check(node.retired, "a broker that is removed does not come back", node.name)
         self.nodes.pop(node.id, None)
+        if self.quorum is not None:
+            self.quorum.on_removed(node.id)
+
+    def on_crash(self, node: BrokerNode) -> None:
+        """A broker's process was killed."""
+        if self.quorum is not None:
+            self.quorum.on_crash(node.id, node.host)
 
     async def set_up(self) -> None:
         """Create the folders, start the store and all brokers, and wait until they serve."""
@@ -420,6 +463,8 @@ class Cluster:
 
     def power_on(self, host: Host) -> None:
         host.power_on()
+        if self.quorum is not None:
+            self.quorum.on_power(host)
         for node in self.nodes_on(host):
             node.start()
 

@@ -42,6 +42,10 @@ class Kind(enum.Enum):
     ZOOKEEPER_CUT = "zookeeper-cut"
     ZOOKEEPER_CUT_CLIENT = "zookeeper-cut-client"
     ZOOKEEPER_LAG = "zookeeper-lag"
+    QUORUM_CRASH = "quorum-crash"
+    QUORUM_PAUSE = "quorum-pause"
+    QUORUM_CUT = "quorum-cut"
+    QUORUM_WIPE = "quorum-wipe"
 
 
 EnsembleKind = Literal[
@@ -53,6 +57,8 @@ EnsembleKind = Literal[
 ]
 ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
 """Faults of a ZooKeeper ensemble; not used if the store is a folder."""
+QUORUM_KINDS = frozenset({Kind.QUORUM_CRASH, Kind.QUORUM_PAUSE, Kind.QUORUM_CUT, Kind.QUORUM_WIPE})
+"""Faults of the leader of a metadata quorum, or of a voter; not used with another store."""
 FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
 """Faults of a store that is a folder."""
 LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})

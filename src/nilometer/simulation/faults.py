@@ -18,9 +18,17 @@ from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster, StoreFaults
 from nilometer.simulation.disk_faults import Damage, DiskFaults, damage_index, tear_checkpoint, tear_topic_id
 from nilometer.simulation.fabric import Fabric
-from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
+from nilometer.simulation.fault_kinds import (
+    LOG_DIR_KINDS,
+    QUORUM_KINDS,
+    WITH_OTHER,
+    EnsembleKind,
+    Fault,
+    Kind,
+)
 from nilometer.simulation.host_disk import DiskUser, HostDisk
 from nilometer.simulation.plan import Plan
+from nilometer.simulation.quorum import VOTERS
 from nilometer.simulation.stores import ZooKeeperServers
 from nilometer.simulation.world import Host, Process
 from nilometer.simulation.zookeeper.server import Server
@@ -200,7 +208,7 @@ class FaultDriver:
         self.damaged: dict[str, Host] = {}
         """Machines that lost unsynced data, and whose brokers have not caught up since, by name."""
         self.played: Counter[Kind] = Counter()
-        self.store_faults = StoreFaults()
+        self.store_faults = StoreFaults(has_quorum=cluster.quorum is not None)
         self.broken_invariants = BrokenInvariants(self._world.loop.time)
         self.left_out = 0
 
@@ -289,9 +297,12 @@ class FaultDriver:
         if fault.kind in FAILS_REPLICAS and not self._may_fail_replicas(fault):
             self.left_out += 1
             return
+        if fault.kind is Kind.QUORUM_WIPE and not self._may_wipe(self._node(fault)):
+            self.left_out += 1
+            return
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
-        self._hit[fault] = self._node(fault)
+        self._hit[fault] = self._chosen(fault)
         if fault.kind in FAILS_REPLICAS and self._broker_survives(fault):
             self.damaged[self._node(fault).host.name] = self._node(fault).host
         self.store_faults.begin(fault, self._world.loop.time())
@@ -305,8 +316,13 @@ class FaultDriver:
     def _begin(self, fault: Fault) -> None:
         network = self._world.network
         match fault.kind:
-            case Kind.CRASH:
+            case Kind.CRASH | Kind.QUORUM_CRASH:
                 self._node(fault).crash()
+            case Kind.QUORUM_WIPE:
+                node, quorum = self._node(fault), self._cluster.quorum
+                assert quorum is not None, f"{fault} is for a quorum"
+                node.crash()
+                quorum.wipe(node.id, node.host)
             case Kind.CRASH_ALL:
                 for node in self._cluster.nodes.values():
                     node.crash()
@@ -316,8 +332,11 @@ class FaultDriver:
                 host = self._node(fault).host
                 self.damaged[host.name] = host
                 self._cluster.power_off(host)
-            case Kind.PAUSE:
+            case Kind.PAUSE | Kind.QUORUM_PAUSE:
                 self._pause(self._node(fault))
+            case Kind.QUORUM_CUT:
+                for link in self._quorum_links(fault):
+                    network.cut(*link)
             case Kind.CUT:
                 for link in self._links(fault):
                     network.cut(*link)
@@ -396,7 +415,7 @@ class FaultDriver:
     def _end(self, fault: Fault) -> None:
         network = self._world.network
         match fault.kind:
-            case Kind.CRASH | Kind.STOP | Kind.CHECKPOINT_DAMAGE:
+            case Kind.CRASH | Kind.STOP | Kind.CHECKPOINT_DAMAGE | Kind.QUORUM_CRASH | Kind.QUORUM_WIPE:
                 self._node(fault).start()
             case Kind.CRASH_ALL:
                 for node in self._cluster.nodes.values():
@@ -405,8 +424,11 @@ class FaultDriver:
                 host = self._node(fault).host
                 if not host.up:
                     self._cluster.power_on(host)
-            case Kind.PAUSE:
+            case Kind.PAUSE | Kind.QUORUM_PAUSE:
                 self._resume(self._node(fault))
+            case Kind.QUORUM_CUT:
+                for link in self._quorum_links(fault):
+                    network.heal(*link)
             case Kind.CUT | Kind.CUT_ONE_WAY:
                 for link in self._links(fault):
                     network.heal(*link)
@@ -452,6 +474,21 @@ class FaultDriver:
     def _node(self, fault: Fault) -> BrokerNode:
         """Return the broker that the fault affects; for a link between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
+
+    def _chosen(self, fault: Fault) -> BrokerNode:
+        """Return the broker to affect: for most faults of the quorum its leader's, if it has one."""
+        quorum = self._cluster.quorum
+        if fault.kind not in QUORUM_KINDS - {Kind.QUORUM_WIPE} or quorum is None or quorum.leader_id is None:
+            return self._node(fault)
+        return self._cluster.nodes.get(quorum.leader_id) or self._node(fault)
+
+    def _quorum_links(self, fault: Fault) -> list[tuple[str, str]]:
+        """Return the (source, target) links to cut between a voter's machine and those of the others: all, or
+        all but one; in both directions, for one fault in four in one only."""
+        own = self._node(fault).host.name
+        others = [name for name in map(self._host_name, VOTERS) if name != own]
+        links = [(own, name) for name in others[int(fault.size <= WHOLE) :]]
+        return links if fault.number % 4 == 3 else links + [(target, source) for source, target in links]
 
     async def _wait_for_moment(self, fault: Fault) -> float:
         """Wait for a moment at which the fault does most harm; return how long it must last at least."""
@@ -530,6 +567,13 @@ class FaultDriver:
         if not self._broker_survives(fault) or not LOSES & set(self._plan.kinds):
             return True
         return self._may_lose_power(self._node(fault).host)
+
+    def _may_wipe(self, node: BrokerNode) -> bool:
+        """Return whether the broker's voter may lose its disk. Without it, the others are needed until it is
+        replaced: none may be down for as long as a log directory fails."""
+        quorum = self._cluster.quorum
+        fails_for_long = bool(LOG_DIR_KINDS & set(self._plan.kinds))
+        return quorum is not None and quorum.may_wipe(node.id) and not fails_for_long
 
     def _may_damage(self, host: Host) -> bool:
         """Return whether damage may be injected: only one machine may have lost data, by damage or power."""

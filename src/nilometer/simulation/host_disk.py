@@ -308,6 +308,24 @@ class HostDisk:
         self.locks.clear()
         self.watches.clear()
 
+    def wipe(self, path: str) -> None:
+        """Remove a folder for good, if it exists, which no process uses."""
+        node = self.find(path)
+        if isinstance(node, FolderNode):
+            folder, name = self.parent(path)
+            folder.change({name: None})
+            folder.sync()
+            self.used -= sum(len(each.data) for each in node.files())
+
+    def lose_unsynced(self, path: str) -> None:
+        """Lose, keep or tear the unsynced data of one folder, if it exists, which no process uses."""
+        node = self.find(path)
+        if isinstance(node, FolderNode):
+            folder, name = self.parent(path)
+            folder.entries[name] = lost = node.after_power_loss(self.chance)
+            self.used += sum(len(each.data) for each in lost.files())
+            self.used -= sum(len(each.data) for each in node.files())
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         self.file(path).flip_bit(position, bit)
 

@@ -14,16 +14,19 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from nilometer.raft.exchange import Timing
 from nilometer.simulation.fault_kinds import (
     DERIVED_KINDS,
     ENSEMBLE_KINDS,
     FOLDER_KINDS,
     LOG_DIR_KINDS,
+    QUORUM_KINDS,
     WITH_OTHER,
     Fault,
     Kind,
 )
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
@@ -32,13 +35,38 @@ from nilometer.simulation.workload.producers import WriterPlan
 from nilometer.simulation.workload.transactions.program import V1, V2, TransactionPlan
 from nilometer.simulation.zookeeper.server import Settings
 
-# The part of a seed's plan about a ZooKeeper ensemble: whether there is one, its settings, its faults.
+# The part of a seed's plan about the coordination store: a folder, a ZooKeeper ensemble or a metadata quorum,
+# with its settings and its faults.
 
 SHARE = 1 / 3
-"""The share of the seeds that have an ensemble."""
+"""The share of the seeds that have an ensemble, of those that have no quorum."""
+QUORUM_SHARE = 1 / 3
+"""The share of the seeds that have a metadata quorum …"""
+QUORUM_DRAW = "quorum-998"
+"""… drawn with this word, so that the seeds which tests name keep their store."""
 LOCAL = "local"
 ZOOKEEPER = "zookeeper"
-STORES = (LOCAL, ZOOKEEPER)
+QUORUM = "quorum"
+STORES = (LOCAL, ZOOKEEPER, QUORUM)
+
+
+def draw_quorum(seed: int, store: str | None) -> QuorumPlan | None:
+    """Return the quorum's plan; None if the store is another one. ``store`` replaces the random choice."""
+    drawn = random.Random(f"{seed}/{QUORUM_DRAW}").random() < QUORUM_SHARE
+    chance = random.Random(f"{seed}/quorum-settings")
+    short = Timing(election_ms=400, fetch_ms=800, resend_ms=200)
+    plan = QuorumPlan(
+        timing=chance.choice((Timing(), Timing(), short)),
+        session_timeout_ms=chance.choice((9_000, 6_000, 4_000)),
+        snapshot_bytes=chance.choice((1 << 24, 20_000, 4_000)),
+    )
+    return plan if store == QUORUM or (store is None and drawn) else None
+
+
+def kinds_for_quorum(chance: random.Random, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """Return ``kinds`` for a quorum: with one to three faults of its leader, without those of a folder."""
+    own = chance.sample(sorted(QUORUM_KINDS, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
+    return tuple(kind for kind in Kind if kind in own or (kind in kinds and kind not in FOLDER_KINDS))
 
 
 def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
@@ -164,7 +192,9 @@ class Plan:
     cold: float = 0.0
     delay_spike_share: float = 0.0
     ensemble: EnsemblePlan | None = None
-    """The ZooKeeper ensemble that is the store; None: the store is a folder."""
+    """The ZooKeeper ensemble that is the store; None: the store is another one."""
+    quorum: QuorumPlan | None = None
+    """The metadata quorum that is the store; without it and an ensemble the store is a folder."""
 
     @property
     def fault_phase_s(self) -> float:
@@ -186,21 +216,27 @@ class Plan:
 def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
     """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store.
 
-    Kinds that do not apply to the store are ignored; if ``kinds`` has ZooKeeper faults, the default store is
-    an ensemble.
+    Kinds that do not apply to the store are ignored; if ``kinds`` has faults of ZooKeeper, the default store
+    is an ensemble, and if it has those of a quorum, a quorum.
     """
     wanted = None if kinds is None else frozenset(kinds)
     if store is None and wanted is not None and wanted & ENSEMBLE_KINDS:
         store = ZOOKEEPER
+    elif store is None and wanted is not None and wanted & QUORUM_KINDS:
+        store = QUORUM
     chance = random.Random(f"{seed}/plan")
     store_chance = random.Random(f"{seed}/store")
-    ensemble = draw_store(store_chance, store)
+    quorum = draw_quorum(seed, store)
+    ensemble = None if quorum is not None else draw_store(store_chance, store)
     one_machine = chance.random() < 0.2
     brokers = chance.choice((3, 3, 3, 4, 5))
     chosen = _kinds(chance, one_machine)
     if wanted is not None:
-        useless = ENSEMBLE_KINDS if ensemble is None else FOLDER_KINDS
+        useful = QUORUM_KINDS if quorum else ENSEMBLE_KINDS if ensemble else FOLDER_KINDS
+        useless = (QUORUM_KINDS | ENSEMBLE_KINDS | FOLDER_KINDS) - useful
         chosen = tuple(kind for kind in Kind if kind in wanted - useless)
+    elif quorum is not None:
+        chosen = kinds_for_quorum(store_chance, chosen)
     elif ensemble is not None:
         chosen = kinds_for(store_chance, chosen)
     if wanted is None and random.Random(f"{seed}/crash-all").random() < CRASH_ALL_SHARE:
@@ -256,6 +292,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         group=group,
         membership=membership,
         ensemble=ensemble,
+        quorum=quorum,
         reuses_names=random.Random(f"{seed}/names").random() < 0.35,
         compacts=random.Random(f"{seed}/compaction").random() < 0.35,
         transactions=transactions,
@@ -271,6 +308,7 @@ def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
         | {Kind.INVARIANT}
         | LOG_DIR_KINDS
         | ENSEMBLE_KINDS
+        | QUORUM_KINDS
         | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
     )
     pool = [kind for kind in Kind if kind not in spared]

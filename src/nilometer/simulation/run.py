@@ -51,6 +51,7 @@ from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTo
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
+from nilometer.simulation.workload.metadata_writers import WRITERS, MetadataLedger, MetadataWriter
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.program import Program
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
@@ -225,9 +226,14 @@ class RunClients:
         self.readers += self.transactions.readers if self.transactions is not None else []
         self._rogue = RogueClient(host, cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(host, cluster) if plan.administers else None
+        self.metadata = MetadataLedger()
+        metadata_writers = [
+            MetadataWriter(number, host, servers, plan.topics[0].name, self.metadata, acls=plan.rights)
+            for number in range(WRITERS if plan.quorum is not None else 0)
+        ]
         movers = (self._mover, self._directory_mover)
         operators = (self.churn, *movers, self._trimmer, self._reuser, self._rogue, self._random_admin)
-        changers = (*self._writers, *operators, self._compactor, *programs)
+        changers = (*self._writers, *operators, self._compactor, *programs, *metadata_writers)
         self.changers: list[_Client] = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
 
@@ -382,7 +388,7 @@ class RunClients:
         done["requests of a client in the name of a broker"] = tried
         if self._random_admin is not None:
             done["responses to random requests"] = self._random_admin.answers.total()
-        for workload in self._larger:
+        for workload in (*self._larger, self.metadata):
             done.update(workload.done())
         return done
 
@@ -398,6 +404,9 @@ def _alive(clients: Sequence[_Client]) -> list[str]:
 CONVERGENCE_S = 120.0
 """The time after healing within which the cluster must converge. Longest single waits: a connection attempt
 (10 s), a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
+QUORUM_CONVERGENCE_S = 15.0
+"""The time after healing within which a metadata quorum must have a leader that commits, and all its nodes
+what was committed: a broker's start, and some election time-outs."""
 LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
 """Resource bounds are checked every five seconds, since a leak only grows."""
@@ -462,6 +471,7 @@ class _Run:
             settings=plan.settings,
             pace=plan.pace,
             ensemble=plan.ensemble,
+            quorum=plan.quorum,
             folders=plan.folders,
             first_epoch=plan.transactions.first_epoch if plan.transactions is not None else 0,
             users=USERS if plan.rights else (),
@@ -502,6 +512,10 @@ class _Run:
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
+        if (quorum := self._cluster.quorum) is not None:
+            await self._until(lambda: not quorum.not_converged(), QUORUM_CONVERGENCE_S)
+            self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)
+            self._verdict.find(Exit.NO_CONVERGENCE, quorum.not_converged())
         if self._driver.failed_folders:
             await self._until(lambda: not host_disks.not_converged(self._cluster), CONVERGENCE_S)
             self._verdict.find(Exit.NO_CONVERGENCE, host_disks.not_converged(self._cluster))
@@ -568,6 +582,8 @@ class _Run:
 
     def _look(self) -> None:
         self._leader_invariants.look(self._driver.damaged)
+        if (quorum := self._cluster.quorum) is not None:
+            quorum.look(node.image for node in self._cluster.known.values() if node.image is not None)
         self._retention.look()
         self._failed_disks.look()
         self._checkpoint_files.look()
@@ -610,6 +626,9 @@ class _Run:
             done["brokers removed"] = int(self._membership.left is not None)
         done["log start offsets advanced"] = self._retention.taken
         done.update(self._compactions.done())
+        if (quorum := self._cluster.quorum) is not None:
+            done["epochs of the metadata quorum"] = quorum.ledger.epochs
+            done["commands in the metadata log"] = quorum.ledger.applied
         return +done
 
     # ---- checking
@@ -637,6 +656,9 @@ class _Run:
         self._leader_invariants.compare_images()
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._clients.partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
+        images = {node.name: node.image for node in self._cluster.nodes.values() if node.image is not None}
+        entries = self._cluster.store.entries()
+        self._verdict.find(Exit.WRONG_RESULT, self._clients.metadata.judge(entries, images))
         if self._clients.rights is None:  # else what a client is told depends on its rights
             responses = MetadataResponses(self._cluster)
             await self._finishes("metadata at rest", responses.ask, SETTLE_S)
@@ -654,6 +676,9 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
+        if self._cluster.quorum is not None:
+            judged = self._cluster.quorum.judge()
+            verdict.find(Exit.WRONG_RESULT, (each for each in judged if each not in verdict.findings))
         verdict.find(Exit.CRASH, self._failed_disks.violations)
         verdict.find(Exit.WRONG_RESULT, self._checkpoint_files.violations)
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])

@@ -60,7 +60,8 @@ FETCH_BYTES_MAX = 8 << 20
 """Of one fetch of the log or of a snapshot; at least one batch."""
 APPLY_BYTES_MAX = 1 << 20
 FETCH_WAIT_MS = 500
-"""How long a leader holds a fetch that has nothing to bring."""
+"""How long a leader holds a fetch that has nothing to bring; at most half as long as a follower waits for a
+response."""
 NOTE_MS = 1_000
 RETRY_MS = 100
 """The wait after a fetch has failed."""
@@ -200,6 +201,8 @@ class QuorumNode:
         """Of the last commands, by offset: :meth:`_keep`."""
         self._told: dict[VoterKey, tuple[Offset, int]] = {}
         """The high watermark and the round of reads that each replica was told last."""
+        self._fetching: asyncio.Future[Any] | None = None
+        """The fetch that is asked for; it is given up with its leader, which may never answer."""
         self._note_at_ms = 0
         """When it is written down next how far the log is committed."""
         self._applied_bytes = 0
@@ -305,6 +308,8 @@ class QuorumNode:
         turn = await self._locked(event)
         for message in turn.messages:
             self._spawn(self._deliver(message))
+        if turn.is_new_leader and self._fetching is not None:
+            self._fetching.cancel()
         if turn.removable:
             self._spawn(self._remove(turn.removable))
         self._tell()
@@ -398,23 +403,38 @@ class QuorumNode:
             self._silent_leader = None
 
     async def _look_for_leader(self) -> None:
-        """Ask any voter: an observer is not told of elections."""
+        """Ask all voters, as an observer is not told of elections; the one that has led may be silent."""
         core = self._replica.core
         servers = [self._replica.entry_of(voter) for voter in core.voters.latest.voters] or self._servers
         request = QuorumFetch(core.key, core.epoch, core.leader, Offset(0), LeaderEpoch(0))
+        asking = {asyncio.ensure_future(self._peers.ask(server, request)) for server in servers}
         try:
-            if not servers:
-                raise PeerUnavailable("no server is named")
-            found: Fetched = await self._peers.ask(self._runtime.entropy.choice(servers), request)
-        except PeerUnavailable:
-            await self.wait_change(RETRY_MS)
+            async with asyncio.timeout(self._replica.timing.election_ms / 1000):
+                for answer in asyncio.as_completed(asking):
+                    with suppress(PeerUnavailable):
+                        found: Fetched = await answer
+                        self._told_leader = found.leader or self._told_leader
+                        await self._event(partial(self._replica.on_fetch_response, request, found.response))
+                    if not isinstance(core.role, Unattached):
+                        break
+        except TimeoutError:
             return
-        self._told_leader = found.leader or self._told_leader
-        await self._event(partial(self._replica.on_fetch_response, request, found.response))
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
         await self.wait_change(RETRY_MS)
 
     async def _fetch_from(self, leader: VoterEntry, request: QuorumFetch | SnapshotFetch) -> None:
-        found = await self._peers.ask(leader, request)
+        self._fetching = asking = asyncio.ensure_future(self._peers.ask(leader, request))
+        try:
+            await asyncio.wait((asking,))
+        finally:
+            asking.cancel()
+            self._fetching = None
+        if asking.cancelled():
+            return
+        found = asking.result()
         if isinstance(request, QuorumFetch):
             self._told_leader = found.leader or self._told_leader
             event = partial(self._replica.on_fetch_response, request, found.response, found.records)
@@ -440,7 +460,7 @@ class QuorumNode:
         change = self._change
         for name in self._keeper.look():
             logger.warning("Session %s is ended: no renewal came for longer than the session timeout", name)
-            self._spawn(self._end(name))
+            self._spawn(self._end(name, self.epoch))
         wait_ms = None
         if (next_ms := self._keeper.next_look_ms) is not None:
             wait_ms = max(next_ms - self._runtime.clock.monotonic_ms(), 1)
@@ -448,9 +468,14 @@ class QuorumNode:
             async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                 await change.wait()
 
-    async def _end(self, name: SessionName) -> None:
-        with suppress(StoreUnavailable, OutcomeUnknown):  # another leader ends it
-            await self.propose(End(name))
+    async def _end(self, name: SessionName, epoch: LeaderEpoch) -> None:
+        """Append the end of a session, as the leader of the epoch in which its time-out is over. It is not
+        proposed to another leader, which may have renewed it."""
+        async with self._events:
+            if self.failure is None and self.epoch == epoch:
+                with suppress(QuorumStopped):
+                    self._replica.append([encode(End(name))])
+        self._tell()
 
     # ── applying ────────────────────────────────────────────────────────────────────────────────
     async def _apply(self) -> None:
@@ -705,7 +730,7 @@ class QuorumNode:
     async def _serve_fetch(self, request: QuorumFetch) -> Fetched:
         replica = self._replica
         response = await self._event(partial(replica.on_fetch, request))
-        until_ms = self._runtime.clock.monotonic_ms() + FETCH_WAIT_MS
+        until_ms = self._runtime.clock.monotonic_ms() + min(FETCH_WAIT_MS, replica.timing.fetch_ms // 2)
         while not self._has_more(request, response):
             left_ms = until_ms - self._runtime.clock.monotonic_ms()
             if left_ms <= 0:

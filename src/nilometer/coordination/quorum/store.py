@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 4 << 20
 RENEWALS_PER_TIMEOUT = 6
+RENEWAL_PER_TIMEOUT = 3
+"""A renewal waits for its response for a third of the session time-out: then another leader may be known."""
 PATIENCE_PER_TIMEOUT = 2
 """So many session time-outs a proposal or a read waits for a leader; elections take less."""
 CLOSE_PATIENCE_MS = 3_000
@@ -197,7 +199,12 @@ class QuorumStore:
     # ---- sessions
 
     async def register(self, broker_id: int, payload: bytes) -> QuorumSession:
+        """Also raises CoordinationError if this process's node has stopped: only a restart mends that."""
         self._check_open()
+        if self._node.failure is not None:
+            raise CoordinationError(
+                f"this broker's node of the metadata quorum has stopped: {self._node.failure}"
+            )
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")
         if len(payload) > ENTRY_SIZE_MAX:
@@ -208,7 +215,7 @@ class QuorumStore:
         # Of the first attempt: another one may be applied later, as a repetition.
         sent_ms = clock.monotonic_ms()
         holder: LiveSession | None = None
-        until_ms = sent_ms + self._patience_ms
+        until_ms, epoch = sent_ms + self._patience_ms, self._node.epoch
         while True:
             await self._within(
                 self._patience_ms,
@@ -219,6 +226,8 @@ class QuorumStore:
                 break
             holder = holder or live
             is_another = live is not None and holder is not None and live.token != holder.token
+            if self._node.epoch != epoch:  # a new leader keeps each session for one time-out more
+                until_ms, epoch = clock.monotonic_ms() + self._patience_ms, self._node.epoch
             if is_another or clock.monotonic_ms() >= until_ms:
                 raise BrokerIdInUse(broker_id, "another broker, with another folder, whose session is live")
             sent_ms = clock.monotonic_ms()  # it was refused, and so were those before
@@ -276,8 +285,11 @@ class QuorumStore:
         session = self._session
         if session is not None and not session.lost and not self._node.state.is_live(session.name):
             session.lose("it was ended: no renewal came for longer than the session timeout")
+        self._signal.notify()
 
     def _on_changed(self) -> None:
+        """Tell those who wait for the signal of another leader or state, but not of each fetch: what they do
+        then makes fetches itself."""
         session = self._session
         if session is not None and not self._node.state.is_live(session.name):  # also by a snapshot
             session.lose("it was ended: no renewal came for longer than the session timeout")
@@ -294,7 +306,7 @@ class QuorumStore:
             await asyncio.sleep(self._heartbeat_ms / 1000)
             sent_ms = self._runtime.clock.monotonic_ms()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_ms / 1000):
+                async with asyncio.timeout(self._timeout_ms / RENEWAL_PER_TIMEOUT / 1000):
                     if await self._node.renew(session.name):
                         session.lease.on_renewed(sent_ms)
 

@@ -183,6 +183,7 @@ class Grantor(Program):
                     await self._change_rights(runtime.entropy, AclAdmin(admin.client, CHANGES_TIMEOUT_MS))
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1
+                await asyncio.sleep(CHANGES_GAP_S[0])
 
     async def _change_rights(self, chance: Entropy, admin: AclAdmin) -> None:
         while not self._stopping:
