@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
-from cluster_harness import ClusterWorld
+from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster.controller.brokers import (
     decide_broker_up,
@@ -15,8 +16,24 @@ from nilometer.cluster.controller.brokers import (
     decide_controlled_shutdown,
 )
 from nilometer.cluster.controller.controllership import decide_repair
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.elections import (
+    ElectionType,
+    decide_elect_leaders,
+    decide_preferred_leaders,
+)
 from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
+from nilometer.cluster.controller.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+)
 from nilometer.cluster.entries import (
+    ENTRY_BYTES_MAX,
     ENTRY_BYTES_TARGET,
     decode_entry,
     decode_snapshot,
@@ -25,7 +42,9 @@ from nilometer.cluster.entries import (
     entries_of,
 )
 from nilometer.cluster.image import ClusterImage
-from nilometer.identifiers import BrokerId
+from nilometer.identifiers import BrokerId, EntryNumber, TopicId
+
+R = TypeVar("R")
 
 TOPICS, PARTITIONS = 10, 1000
 
@@ -51,6 +70,72 @@ def counted_calls() -> Iterator[list[int]]:
         yield calls
     finally:
         sys.setprofile(None)
+
+
+STEP_CALLS_MAX = 3_000
+"""In each step of what takes long; all of it has more than ten times as many."""
+
+
+def calls_of_steps(steps: Generator[int, None, R]) -> tuple[list[int], R]:
+    """Return how many functions each step calls, and the result of all."""
+    found: list[int] = []
+    while True:
+        with counted_calls() as calls:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return [*found, calls[0]], done.value
+        found.append(calls[0])
+
+
+def fold_in_steps(world: ClusterWorld, decision: Decision[object]) -> None:
+    """Append the one entry of ``decision``, prepared in steps; nothing takes long at once."""
+    (entry,) = entries_of(decision.units, world.image.controllership, ENTRY_BYTES_MAX)
+    calls, prepared = calls_of_steps(world.image.prepare(entry))
+    assert sum(calls) > 10 * STEP_CALLS_MAX
+    assert max(calls) < STEP_CALLS_MAX
+    number, before = EntryNumber(len(world.log)), world.image.snapshot()
+    with counted_calls() as at_once:
+        world.image.check_entry(number, entry, prepared)
+    assert at_once[0] < STEP_CALLS_MAX
+    assert world.image.snapshot() == before
+    with counted_calls() as at_once:
+        world.image.apply_entry(number, entry, prepared)
+    assert at_once[0] < STEP_CALLS_MAX
+    world.log.append(encode_entry(entry))
+    assert world.refold() == world.image
+
+
+def test_a_topic_of_thousands_of_partitions_is_made_changed_and_deleted_in_short_steps() -> None:
+    world = ClusterWorld().with_brokers(1, 2, 3)
+    image, count = world.image, 6_000
+    topic = NewTopic(name="wide", num_partitions=count, replication_factor=2)
+    how: Any = {"config_definition": TOPIC_CONFIGS, "chance": world.chance, "defaults": TopicDefaults()}
+    deciding = decide_create_topics.steps(image, [topic], **how)
+    calls, created = calls_of_steps(deciding)
+    assert created.reply[0].outcome.ok
+    assert sum(calls) > 10 * STEP_CALLS_MAX
+    assert max(calls) < STEP_CALLS_MAX
+    fold_in_steps(world, created)
+    moves = [Reassignment("wide", partition, (3, 1)) for partition in range(count)]
+    for steps in (
+        decide_alter_reassignments.steps(image, moves),
+        decide_elect_leaders.steps(image, ElectionType.PREFERRED, None),
+        decide_preferred_leaders.steps(image),
+        decide_brokers_down.steps(image, [BrokerId(1)]),
+    ):
+        calls, made = calls_of_steps(steps)
+        assert sum(calls) > 4 * count
+        assert max(calls) < 2 * count  # one look at each partition
+    fold_in_steps(world, made)
+    more = MorePartitions(name="wide", count=count + 3_000)
+    calls, added = calls_of_steps(decide_create_partitions.steps(image, [more], chance=world.chance))
+    assert added.reply[0][1].ok
+    assert max(calls) < STEP_CALLS_MAX
+    fold_in_steps(world, added)
+    fold_in_steps(world, decide_delete_topics(image, [created.reply[0].topic_id or TopicId("")]))
+    assert image.partitions_count == 0
+    assert image.partitions_on(BrokerId(2)) == []
 
 
 def shrink(world: ClusterWorld) -> int:
