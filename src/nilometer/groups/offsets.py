@@ -7,8 +7,10 @@ expire after a while or go with their topic, and then groups without members and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+
+import msgspec
 
 from nilometer.coordinators.turn import Token
 from nilometer.groups.classic.group import ClassicGroup
@@ -98,13 +100,19 @@ class OffsetsTable:
         """Return all topics of which a group has offsets."""
         return list(self._topics)
 
-    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the tombstones of all offsets of the group."""
-        return [
-            tombstone(group_id, topic, partition)
-            for topic, partitions in self.of_group(group_id).items()
+    def take(self, group_id: str) -> Iterator[OffsetCommitKey]:
+        """Remove all offsets of the group at once; the keys are yielded later."""
+        topics = self._groups.pop(group_id, {})
+        for topic, partitions in topics.items():
+            self._count -= len(partitions)
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
+        return (
+            OffsetCommitKey(group_id, topic, partition)
+            for topic, partitions in topics.items()
             for partition in partitions
-        ]
+        )
 
 
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
@@ -134,8 +142,19 @@ class PendingOffsets:
     def is_pending(self, key: OffsetCommitKey) -> bool:
         return key in self._by_group.get(key.group, {})
 
-    def of_group(self, group_id: str) -> list[OffsetCommitKey]:
-        return list(self._by_group.get(group_id, {}))
+    def has_any(self, group_id: str) -> bool:
+        return group_id in self._by_group
+
+    def take(self, group_id: str) -> Iterable[OffsetCommitKey]:
+        """Remove all offsets of the group, and return their keys."""
+        keys = self._by_group.pop(group_id, {})
+        for key, producer_ids in keys.items():
+            for producer_id in producer_ids:
+                offsets = self._by_producer[producer_id]
+                del offsets[key]
+                if not offsets:
+                    del self._by_producer[producer_id]
+        return keys
 
     def on_plain_record(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Note a record for the key that was written outside of a transaction: a commit, or a tombstone."""
@@ -166,11 +185,22 @@ class PendingOffsets:
             del self._by_group[key.group]
 
 
+class _Removal(msgspec.Struct):
+    """The offsets of a deleted group whose tombstones are still to be written."""
+
+    keys: Iterator[OffsetCommitKey]
+    then: list[Callable[[Turn], None]]
+    """To be called when all are written."""
+
+
 class Offsets:
     def __init__(self, state: ShardState) -> None:
         self._state = state
         self.table = OffsetsTable()
         self.pending = PendingOffsets()
+        self._removals: dict[str, _Removal] = {}
+        """By group id. The group is gone already, and no offsets of it are committed before the last
+        tombstone, which would remove them when the log is loaded again."""
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Apply an offset record that was written outside of a transaction, while loading or just now."""
@@ -226,6 +256,8 @@ class Offsets:
         return self.pending.count_of(request.producer.producer_id) + more <= PENDING_MAX
 
     def _check_commit(self, request: OffsetCommit) -> ErrorCode:
+        if request.group_id in self._removals:
+            return ErrorCode.coordinator_load_in_progress  # on which every client tries again
         group = self._state.groups.get(request.group_id)
         if group is not None:
             error = group.check_offset_commit(request)
@@ -340,15 +372,33 @@ class Offsets:
             tuple(OffsetDeletePartitionReply(partition, error) for partition in topic.partition_indexes),
         )
 
-    def delete_all(self, turn: Turn, group_id: str) -> None:
-        for record in self.table.tombstones(group_id):
-            self.write(turn, record)
-        for key in self.pending.of_group(group_id):
-            self.write(turn, CoordinatorRecord(key, None))
+    def delete_all(self, turn: Turn, group_id: str, then: Callable[[Turn], None]) -> None:
+        """Forget all offsets of the group, and call ``then`` in the turn that writes the last tombstone.
+
+        A turn writes ``TOMBSTONES_PER_CALL_MAX``. If the log is loaded again before the last one, the offsets
+        without a tombstone are those of a simple group.
+        """
+        if (removal := self._removals.get(group_id)) is not None:
+            removal.then.append(then)  # the group was created and deleted again, and has no offsets
+            return
+        keys = chain(self.table.take(group_id), self.pending.take(group_id))
+        self._removals[group_id] = _Removal(keys, [then])
+        self.write_tombstones(turn)
+
+    def write_tombstones(self, turn: Turn) -> None:
+        while self._removals and (budget := TOMBSTONES_PER_CALL_MAX - turn.records_count) > 0:
+            group_id, removal = next(iter(self._removals.items()))
+            turn.write_all(CoordinatorRecord(key, None) for key in islice(removal.keys, budget))
+            if turn.records_count < TOMBSTONES_PER_CALL_MAX:
+                del self._removals[group_id]
+                for each in removal.then:
+                    each(turn)
+        if self._removals:
+            self._state.timers.schedule(_PURGE, turn.now_ms)
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has offsets, committed or pending."""
-        return bool(self.table.of_group(group_id) or self.pending.of_group(group_id))
+        return bool(self.table.of_group(group_id)) or self.pending.has_any(group_id)
 
     def _has_offset(self, key: OffsetCommitKey) -> bool:
         return self.table.get(key.group, key.topic, key.partition) is not None or self.pending.is_pending(key)
@@ -482,7 +532,8 @@ class OffsetExpiry:
                 self._topic_ids.setdefault(name, topic.id)
 
     def on_purge(self, turn: Turn) -> None:
-        budget = TOMBSTONES_PER_CALL_MAX
+        self._offsets.write_tombstones(turn)
+        budget = TOMBSTONES_PER_CALL_MAX - turn.records_count
         while self._deleted and budget > 0:
             name, new_id = next(iter(self._deleted.items()))
             budget -= self._purge(turn, name, new_id, budget)

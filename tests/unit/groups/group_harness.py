@@ -176,8 +176,12 @@ class GroupWorld:
         end_ms = self.now_ms + ms
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
-            self._take(self.shard.on_time(self.now_ms, self.wall_ms))
+            self.on_time()
         self.now_ms = end_ms
+
+    def on_time(self) -> None:
+        """Call the shard once for the timers that are due."""
+        self._take(self.shard.on_time(self.now_ms, self.wall_ms))
 
     def compute(self) -> None:
         """Compute the first thing that is needed."""

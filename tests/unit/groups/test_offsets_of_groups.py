@@ -10,6 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
+from nilometer.coordinators.turn import Producer
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
@@ -188,6 +189,36 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
     assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), GroupMetadataKey("g")]
     world.fail_over()
     assert (world.committed(), world.state()) == ({}, "Dead")
+
+
+def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -> None:
+    """Meanwhile the group is gone: a new one with its id gets offsets after the last tombstone only."""
+    world, count = GroupWorld(), 3 * TOMBSTONES_PER_CALL_MAX + 500
+    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    world.commit(1, group="other")
+    token = world.send(DeleteGroups(("g",)))
+    tombstones = world.written
+    assert len(tombstones) == TOMBSTONES_PER_CALL_MAX + 1, "those of offsets, and the group's"
+    calls = 0
+    while token not in world.replies:
+        calls += 1
+        assert (world.committed(), world.state()) == ({}, "Dead")
+        assert world.commit(2) is ErrorCode.coordinator_load_in_progress
+        assert world.commit(2, producer=Producer(1, 0)) is ErrorCode.coordinator_load_in_progress
+        world.on_time()
+        assert 0 < len(world.written) <= TOMBSTONES_PER_CALL_MAX
+        tombstones += world.written
+    assert calls == 3
+    reply = world.replies[token]
+    assert isinstance(reply, DeleteGroupsReply)
+    assert reply.results[0].error_code is ErrorCode.none
+    keys = {record.key for record in tombstones if isinstance(record.key, OffsetCommitKey)}
+    assert {key.partition for key in keys} == set(range(count))
+    assert world.commit(3) is ErrorCode.none
+    assert world.shard.offsets_count == 2
+    world.fail_over()
+    assert world.committed() == {("t", 0): 3}
+    assert world.shard.offsets_count == 2
 
 
 # ── expiry ────────────────────────────────────────────────────────────────────────────────────────
