@@ -7,7 +7,8 @@ expire after a while or go with their topic, and then groups without members and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 
 import msgspec
@@ -36,6 +37,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, TimerKind, Turn
 from nilometer.identifiers import TopicId, topic_id_of
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 
 PartitionOffsets = Mapping[int, OffsetCommitValue]
@@ -142,8 +144,8 @@ class PendingOffsets:
     def is_pending(self, key: OffsetCommitKey) -> bool:
         return key in self._by_group.get(key.group, {})
 
-    def has_any(self, group_id: str) -> bool:
-        return group_id in self._by_group
+    def of_group(self, group_id: str) -> Collection[OffsetCommitKey]:
+        return self._by_group.get(group_id, {})
 
     def take(self, group_id: str) -> Iterable[OffsetCommitKey]:
         """Remove all offsets of the group, and return their keys."""
@@ -314,20 +316,23 @@ class Offsets:
             topics = tuple(self._fetch_topic(request, topic) for topic in request.topics)
         turn.reply(token, OffsetFetchReply(request.group_id, topics=topics))
 
-    def _everything(self, request: OffsetFetch) -> tuple[OffsetFetchTopicReply, ...]:
-        return tuple(
-            OffsetFetchTopicReply(
-                topic,
-                tuple(
-                    _unstable(partition)
-                    if self._is_unstable(request, topic, partition)
-                    else _fetched(partition, value)
-                    for partition, value in partitions.items()
-                ),
-                next(iter(partitions.values())).topic_id,
-            )
-            for topic, partitions in self.table.of_group(request.group_id).items()
-        )
+    def _everything(self, request: OffsetFetch) -> Sequence[OffsetFetchTopicReply]:
+        """Return all offsets as they are now; the replies of topics and partitions are made later."""
+        group_id = request.group_id
+        unstable = frozenset(self.pending.of_group(group_id) if request.require_stable else ())
+        offsets = [(topic, dict(found)) for topic, found in self.table.of_group(group_id).items()]
+
+        def offset_of(topic: str, item: tuple[int, OffsetCommitValue]) -> OffsetFetchPartitionReply:
+            partition, value = item
+            is_unstable = unstable and OffsetCommitKey(group_id, topic, partition) in unstable
+            return _unstable(partition) if is_unstable else _fetched(partition, value)
+
+        def topic_of(found: tuple[str, PartitionOffsets]) -> OffsetFetchTopicReply:
+            topic, partitions = found
+            replies = LazySequence(partial(offset_of, topic), list(partitions.items()))
+            return OffsetFetchTopicReply(topic, replies, next(iter(partitions.values())).topic_id)
+
+        return LazySequence(topic_of, offsets)
 
     def _is_unstable(self, request: OffsetFetch, topic: str, partition: int) -> bool:
         """Whether an open transaction may change the offset, and the request wants stable offsets only."""
@@ -398,7 +403,7 @@ class Offsets:
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has offsets, committed or pending."""
-        return bool(self.table.of_group(group_id)) or self.pending.has_any(group_id)
+        return bool(self.table.of_group(group_id) or self.pending.of_group(group_id))
 
     def _has_offset(self, key: OffsetCommitKey) -> bool:
         return self.table.get(key.group, key.topic, key.partition) is not None or self.pending.is_pending(key)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 import pytest
@@ -43,6 +41,7 @@ from nilometer.cluster.entries import (
 )
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId, EntryNumber, TopicId
+from support.calls import counted_calls
 
 R = TypeVar("R")
 
@@ -55,21 +54,6 @@ def big_world(topics: int = TOPICS) -> ClusterWorld:
         created = world.create(f"topic-{index}", num_partitions=PARTITIONS, replication_factor=3)
         assert created.outcome.ok
     return world
-
-
-@contextmanager
-def counted_calls() -> Iterator[list[int]]:
-    """How many Python functions ran: a measure of work that no other process can disturb."""
-    calls = [0]
-
-    def on_event(_frame: object, event: str, _argument: object) -> None:
-        calls[0] += event == "call"
-
-    sys.setprofile(on_event)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
 
 
 STEP_CALLS_MAX = 3_000

@@ -10,7 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
-from nilometer.coordinators.turn import Producer
+from nilometer.coordinators.turn import Producer, Token
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
@@ -32,6 +32,7 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.wire.errors import ErrorCode
+from support.calls import counted_calls
 
 HOUR_MS = 3_600_000
 RETENTION = GroupConfig(offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000)
@@ -219,6 +220,23 @@ def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -
     world.fail_over()
     assert world.committed() == {("t", 0): 3}
     assert world.shard.offsets_count == 2
+
+
+def test_all_of_thousands_of_offsets_are_a_reply_that_is_made_later() -> None:
+    """It has the offsets as they were then."""
+    world, count = GroupWorld(), 5_000
+    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    with counted_calls() as calls:
+        effects = world.shard.handle(
+            Token(-1), OffsetFetch("g", require_stable=True), world.now_ms, world.wall_ms
+        )
+    assert calls[0] < count // 10
+    world.ask(commit_of(None, 0, offset=8), OffsetCommitReply)
+    ((_, reply),) = effects.replies
+    assert isinstance(reply, OffsetFetchReply)
+    (topic,) = reply.topics
+    offsets = [OffsetFetchPartitionReply(partition, 7) for partition in range(count)]
+    assert list(topic.partitions) == offsets
 
 
 # ── expiry ────────────────────────────────────────────────────────────────────────────────────────
