@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
+from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from nilometer.cluster.controller.acls import decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.brokers import (
     decide_broker_up,
     decide_brokers_down,
@@ -33,6 +35,7 @@ from nilometer.cluster.controller.topics import (
 from nilometer.cluster.entries import (
     ENTRY_BYTES_MAX,
     ENTRY_BYTES_TARGET,
+    RECORDS_TARGET,
     decode_entry,
     decode_snapshot,
     encode_entry,
@@ -56,6 +59,7 @@ def big_world(topics: int = TOPICS) -> ClusterWorld:
     return world
 
 
+PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
 STEP_CALLS_MAX = 3_000
 """In each step of what takes long; all of it has more than ten times as many."""
 
@@ -120,6 +124,42 @@ def test_a_topic_of_thousands_of_partitions_is_made_changed_and_deleted_in_short
     fold_in_steps(world, decide_delete_topics(image, [created.reply[0].topic_id or TopicId("")]))
     assert image.partitions_count == 0
     assert image.partitions_on(BrokerId(2)) == []
+
+
+def test_thousands_of_acls_are_selected_and_deleted_in_short_steps() -> None:
+    world, count = ClusterWorld(), 9_000
+    users = [f"User:{number % 50}" for number in range(count)]
+    acls = [
+        Acl(
+            ResourceType.TOPIC,
+            f"t{number}",
+            PATTERNS[number % 2],
+            user,
+            "*",
+            Operation.READ,
+            Permission.ALLOW,
+        )
+        for number, user in enumerate(users)
+    ]
+    world.enact(decide_create_acls(world.image, acls, chance=world.chance))
+    for wanted in (
+        AclFilter(principal="User:7"),
+        AclFilter(resource_name="t10"),
+        AclFilter(resource_name="t1000", pattern_type=PatternType.MATCH),
+        AclFilter(resource_name="t1", pattern_type=PatternType.PREFIXED),
+        AclFilter(resource_name="*", pattern_type=PatternType.LITERAL),
+    ):
+        calls, found = calls_of_steps(world.image.acls.select(wanted))
+        assert list(found.values()) == sorted(acl for acl in acls if wanted.matches(acl))
+        assert max(calls) < STEP_CALLS_MAX
+        assert wanted.resource_name is None or sum(calls) < STEP_CALLS_MAX, "found by name"
+    calls, decision = calls_of_steps(decide_delete_acls.steps(world.image, [AclFilter()]))
+    assert sum(calls) > 2 * count
+    assert max(calls) < count + STEP_CALLS_MAX  # one look at each
+    entries = list(entries_of(decision.units, world.image.controllership))
+    assert [len(entry.records) for entry in entries] == [RECORDS_TARGET] * 9
+    world.enact(decision)
+    assert len(world.image.acls) == 0
 
 
 def shrink(world: ClusterWorld) -> int:
