@@ -1,6 +1,6 @@
 """What an entry of the metadata log changes of partitions, computed before the entry is applied.
 
-An entry may create, change or delete thousands of partitions, and nobody may see an image with a part of
+An entry may create, change or delete thousands of partitions, and no reader may see an image with a part of
 them. So :func:`prepare` computes each partition's new state in steps, between which others may run, while
 the image stays as it is; :class:`PreparedEntry` is then applied at once, which only stores what was computed.
 
