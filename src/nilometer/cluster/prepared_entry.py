@@ -72,6 +72,8 @@ def at_once(steps: Generator[int, None, T]) -> T:
 class Topics(Protocol):
     """The topics of an image."""
 
+    @property
+    def number(self) -> int: ...
     def topic_by_id(self, topic_id: TopicId) -> Topic | None: ...
 
 
@@ -80,7 +82,7 @@ def prepare(image: Topics, entry: Entry) -> Generator[int, None, PreparedEntry]:
 
     Raises InvariantBroken if a record about a partition does not fit the image and the records before it.
     """
-    preparation = _Preparation(image)
+    preparation = Preparation(image)
     for number, record in enumerate(entry.records, start=1):
         if isinstance(record, PartitionCreated):
             preparation.create(record)
@@ -96,12 +98,12 @@ def prepare(image: Topics, entry: Entry) -> Generator[int, None, PreparedEntry]:
     return preparation.prepared
 
 
-class _Preparation:
+class Preparation:
     """Invariant: with the records so far, a topic of ``_counts`` has so many partitions."""
 
     def __init__(self, image: Topics) -> None:
         self.prepared = PreparedEntry()
-        self._image = image
+        self.image = image
         self._counts: dict[TopicId, int] = {}
 
     def keep(self, record: Record) -> None:
@@ -155,7 +157,7 @@ class _Preparation:
     def _count(self, topic_id: TopicId, record: Record) -> int:
         count = self._counts.get(topic_id)
         if count is None:
-            topic = self._image.topic_by_id(topic_id)
+            topic = self.image.topic_by_id(topic_id)
             if topic is None:
                 raise InvariantBroken(f"{record} although there is no such topic")
             count = self._counts[topic_id] = len(topic.partitions)
@@ -166,7 +168,7 @@ class _Preparation:
         known = self.prepared.partitions.get(key)
         if known is not None:
             return known.after
-        topic = self._image.topic_by_id(key.topic_id)
+        topic = self.image.topic_by_id(key.topic_id)
         return None if topic is None else topic.partition(key.partition)
 
     def _run(self, topic_id: TopicId) -> PartitionRun:

@@ -283,7 +283,7 @@ class ReplicaManager:
         for key in [key for key in (*self._partitions.by_key, *self._fenced) if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
         self.offline.on_image(image)
-        for _ in self._reconfigure(image, ConfigResourceType.CLUSTER, ""):
+        for _ in self._reconfigure(image, [ConfigResource(ConfigResourceType.CLUSTER, "")]):
             pass
         for key, state in assigned.items():
             self._follow_state(key, state)
