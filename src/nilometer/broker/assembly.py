@@ -212,7 +212,7 @@ def _control(given: Prerequisites) -> ControlParts:
         security=config.inter_broker_security,
         authentication=config.broker_authentication,
     )
-    metadata = MetadataLog(store, given.fence)
+    metadata = MetadataLog(store, given.fence, given.turns)
     now_us = given.runtime.clock.monotonic_us
     controller = Controller(node_id, store, metadata, given.tasks, given.turns)
     channel = ControllerChannel(node_id, peers, metadata)

@@ -16,8 +16,9 @@ cost does not depend on the number of ACLs.
 from __future__ import annotations
 
 import enum
+import heapq
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NewType
 
 import msgspec
@@ -26,6 +27,7 @@ from nilometer.cluster.acl import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
     Acl,
+    AclFilter,
     Operation,
     PatternType,
     Permission,
@@ -264,14 +266,20 @@ def record_of(acl_id: AclId, acl: Acl) -> AclCreated:
     )
 
 
+STEP_ACLS = 256
+"""So many ACLs are compared with a filter in a step: 1 us each."""
+
+
 class AclTable:
     """All ACLs by id. Invariant: no two of them are equal."""
 
-    __slots__ = ("_by_id", "_ids", "index")
+    __slots__ = ("_by_id", "_by_name", "_ids", "index")
 
     def __init__(self) -> None:
         self._by_id: dict[AclId, Acl] = {}
         self._ids: dict[Acl, AclId] = {}
+        self._by_name: dict[int, dict[str, dict[AclId, Acl]]] = {}
+        """By the length of the resource's name, and the name."""
         self.index = AclIndex()
 
     def __len__(self) -> int:
@@ -282,6 +290,32 @@ class AclTable:
 
     def items(self) -> Iterator[tuple[AclId, Acl]]:
         return iter(self._by_id.items())
+
+    def select(self, wanted: AclFilter) -> Generator[int, None, dict[AclId, Acl]]:
+        """Return the ACLs that ``wanted`` selects, in their order; yields after each step how many it was
+        about."""
+        runs: list[list[tuple[Acl, AclId]]] = []
+        candidates = self._candidates(wanted)
+        for first in range(0, len(candidates), STEP_ACLS):
+            some = candidates[first : first + STEP_ACLS]
+            runs.append(sorted((acl, acl_id) for acl_id, acl in some if wanted.matches(acl)))
+            yield len(some)
+        found: dict[AclId, Acl] = {}
+        for acl, acl_id in heapq.merge(*runs):
+            found[acl_id] = acl
+            if len(found) % STEP_ACLS == 0:
+                yield STEP_ACLS
+        return found
+
+    def _candidates(self, wanted: AclFilter) -> list[tuple[AclId, Acl]]:
+        """Return all ACLs that ``wanted`` may select."""
+        name = wanted.resource_name
+        if name is None:
+            return list(self._by_id.items())
+        if wanted.pattern_type is not PatternType.MATCH:
+            return list(self._by_name.get(len(name), {}).get(name, {}).items())
+        names = {name[:length] for length in self._by_name if length <= len(name)} | {WILDCARD}
+        return [one for each in names for one in self._by_name.get(len(each), {}).get(each, {}).items()]
 
     def has_id(self, acl_id: str) -> bool:
         return acl_id in self._by_id
@@ -307,6 +341,8 @@ class AclTable:
             raise InvariantBroken(f"{acl} is added with id {acl_id}, although the id is taken or it exists")
         self._by_id[AclId(acl_id)] = acl
         self._ids[acl] = AclId(acl_id)
+        named = self._by_name.setdefault(len(acl.resource_name), {})
+        named.setdefault(acl.resource_name, {})[AclId(acl_id)] = acl
         self.index.add(acl)
 
     def remove(self, acl_id: str) -> Acl:
@@ -314,8 +350,17 @@ class AclTable:
         acl = self.get(acl_id)
         del self._by_id[AclId(acl_id)]
         del self._ids[acl]
+        self._forget_name(AclId(acl_id), acl.resource_name)
         self.index.remove(acl)
         return acl
+
+    def _forget_name(self, acl_id: AclId, name: str) -> None:
+        names = self._by_name[len(name)]
+        del names[name][acl_id]
+        if not names[name]:
+            del names[name]
+        if not names:
+            del self._by_name[len(name)]
 
     def snapshot(self) -> tuple[AclCreated, ...]:
         return tuple(record_of(acl_id, self._by_id[acl_id]) for acl_id in sorted(self._by_id))

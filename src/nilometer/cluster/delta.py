@@ -80,9 +80,3 @@ class ImageDelta(msgspec.Struct):
     def note_broker(self, broker: BrokerId, before: Broker | None, after: Broker | None) -> None:
         known = self.brokers.get(broker)
         self.brokers[broker] = BrokerTransition(known.before if known else before, after)
-
-    def note_partition(
-        self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState | None
-    ) -> None:
-        known = self.partitions.get(key)
-        self.partitions[key] = PartitionTransition(known.before if known else before, after)

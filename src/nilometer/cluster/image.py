@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
@@ -32,6 +32,7 @@ from nilometer.cluster.entries import (
     in_lowest_format,
 )
 from nilometer.cluster.features import LEVELS_BEFORE
+from nilometer.cluster.prepared_entry import PartitionRun, PreparedEntry, at_once, prepare
 from nilometer.cluster.records import (
     AclCreated,
     AclDeleted,
@@ -45,7 +46,6 @@ from nilometer.cluster.records import (
     ConfigResourceType,
     ControllerElected,
     DelegationTokenChanged,
-    Election,
     FeatureLevelChanged,
     PartitionChanged,
     PartitionCreated,
@@ -58,12 +58,12 @@ from nilometer.cluster.records import (
 from nilometer.cluster.states import (
     Broker,
     BrokerRecord,
+    IndexChange,
     PartitionState,
     ReplicaIndex,
     Topic,
     TopicTable,
     broker_after,
-    partition_of,
 )
 from nilometer.cluster.tables import ConfigTable, DelegationTokens, ScramUsers
 from nilometer.identifiers import (
@@ -228,19 +228,39 @@ class ClusterImage:
 
     # -- the fold --------------------------------------------------------------------------------------
 
-    def apply_entry(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Apply the next entry; return its changes. Raises InvariantBroken with the image unchanged."""
-        delta = self._try(number, entry)
+    def apply_entry(
+        self, number: EntryNumber, entry: Entry, prepared: PreparedEntry | None = None
+    ) -> ImageDelta:
+        """Apply the next entry; return its changes. Raises InvariantBroken with the image unchanged.
+
+        ``prepared``: what :meth:`prepare` returned for this entry and this image. It must not be used again.
+        """
+        delta = self._try(number, entry, prepared)
         self._undo.clear()
         self.number = number
         return delta
 
-    def check_entry(self, number: EntryNumber, entry: Entry) -> None:
+    def check_entry(self, number: EntryNumber, entry: Entry, prepared: PreparedEntry | None = None) -> None:
         """Raise InvariantBroken if :meth:`apply_entry` would; the image is unchanged in any case."""
-        self._try(number, entry)
+        self._try(number, entry, prepared)
         self._roll_back()
 
-    def _try(self, number: EntryNumber, entry: Entry) -> ImageDelta:
+    def prepare(self, entry: Entry) -> Generator[int, None, PreparedEntry]:
+        """Compute in steps what takes long of an entry with many partitions; yields the records of each step.
+
+        Valid until the image changes. Raises InvariantBroken if the entry cannot be applied next.
+        """
+        if not self.counts(entry):
+            return PreparedEntry()
+        number = self.number + 1
+        try:
+            return (yield from prepare(self, entry))
+        except InvariantBroken:
+            raise
+        except Exception as error:
+            raise InvariantBroken(f"entry {number} cannot be folded: {error!r}") from error
+
+    def _try(self, number: EntryNumber, entry: Entry, prepared: PreparedEntry | None) -> ImageDelta:
         """Apply ``entry`` so that it can be rolled back. Raises InvariantBroken, with nothing applied."""
         if number != self.number + 1:
             raise InvariantBroken(f"entry {number} cannot follow entry {self.number}")
@@ -248,16 +268,20 @@ class ClusterImage:
         if not self.counts(entry):
             delta.accepted = False
             return delta
+        changes = at_once(self.prepare(entry)) if prepared is None else prepared
         values = {name: getattr(self, name) for name in _SINGLE_VALUES}
         self._undo.append(lambda: vars(self).update(values))
+        delta.partitions = changes.partitions
         try:
-            for record in entry.records:
-                self._apply(record, delta)
+            for step in changes.steps:
+                self._apply(step, delta)
         except Exception as error:
             self._roll_back()
             if isinstance(error, InvariantBroken):
                 raise
             raise InvariantBroken(f"entry {number} cannot be folded: {error!r}") from error
+        self._index.apply(changes.index)
+        self._undo.append(lambda: self._index.apply(changes.index.undone()))
         return delta
 
     def _roll_back(self) -> None:
@@ -274,12 +298,10 @@ class ClusterImage:
             )
         return entry.controllership == self.controllership
 
-    def _apply(self, record: Record, delta: ImageDelta) -> None:
+    def _apply(self, record: Record | PartitionRun, delta: ImageDelta) -> None:
         match record:
-            case PartitionChanged():
-                self._change_partition(record, delta)
-            case PartitionCreated():
-                self._create_partition(record, delta)
+            case PartitionRun():
+                self._apply_run(record)
             case BrokerRegistered() | BrokerFenced() | BrokerInControlledShutdown() | BrokerUnregistered():
                 self._change_broker(record, delta)
             case TopicCreated():
@@ -311,6 +333,8 @@ class ClusterImage:
                 delta.controller_changed = True
             case ClusterCreated():
                 self.cluster_id = record.cluster_id
+            case PartitionCreated() | PartitionChanged():
+                raise InvariantBroken(f"{record} outside of a run")
             case _:
                 assert_never(record)
 
@@ -341,48 +365,23 @@ class ClusterImage:
         self._undo.append(lambda: self._topics.add(topic))
         settings = self._configs.forget_topic(topic.name)
         self._undo.append(lambda: self._configs.restore_topic(topic.name, settings))
-        for index, state in enumerate(topic.partitions):
-            self._note_partition(TopicIdPartition(topic.id, index), state, None, delta)
         delta.topics_deleted[topic.id] = topic
 
-    def _create_partition(self, record: PartitionCreated, delta: ImageDelta) -> None:
-        topic = self._topic_of(record.topic_id, record)
-        if record.partition != len(topic.partitions):
-            raise InvariantBroken(f"{record} although the next partition is {len(topic.partitions)}")
-        key, state = TopicIdPartition(topic.id, record.partition), partition_of(record)
-        topic.partitions.append(state)
-        self._index.add(key, state)
-        self._undo.append(lambda: self._take_partition(topic, key, state))
-        delta.note_partition(key, None, state)
+    def _apply_run(self, run: PartitionRun) -> None:
+        partitions = self._topics.by_id[run.topic_id].partitions
+        count = len(partitions)
+        partitions.extend(run.created)
+        for index, _, after in run.changed:
+            partitions[index] = after
 
-    def _take_partition(self, topic: Topic, key: TopicIdPartition, state: PartitionState) -> None:
-        topic.partitions.pop()
-        self._index.update(key, state, None)
+        def undo() -> None:
+            del partitions[count:]
+            for index, before, _ in reversed(run.changed):
+                partitions[index] = before
 
-    def _change_partition(self, record: PartitionChanged, delta: ImageDelta) -> None:
-        topic = self._topic_of(record.topic_id, record)
-        before = topic.partition(record.partition)
-        if before is None:
-            raise InvariantBroken(f"{record} although there is no such partition")
-        after = before.after(record)
-        topic.partitions[record.partition] = after
-        self._undo.append(lambda: topic.partitions.__setitem__(record.partition, before))
-        if record.election is Election.UNCLEAN:
-            self.unclean_elections += 1
-        elif record.election is Election.LAST_KNOWN:
-            self.last_known_elections += 1
-        self._note_partition(TopicIdPartition(topic.id, record.partition), before, after, delta)
-
-    def _note_partition(
-        self,
-        key: TopicIdPartition,
-        before: PartitionState | None,
-        after: PartitionState | None,
-        delta: ImageDelta,
-    ) -> None:
-        self._index.update(key, before, after)
-        self._undo.append(lambda: self._index.update(key, after, before))
-        delta.note_partition(key, before, after)
+        self._undo.append(undo)
+        self.unclean_elections += run.unclean_elections
+        self.last_known_elections += run.last_known_elections
 
     def _change_config(self, record: ConfigChanged, delta: ImageDelta) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
@@ -438,12 +437,14 @@ class ClusterImage:
         image.unclean_elections = snapshot.unclean_elections
         image.last_known_elections = snapshot.last_known_elections
         image._brokers = {broker.id: broker for broker in snapshot.brokers}
+        change = IndexChange()
         for found in snapshot.topics:
             topic = Topic(found.name, found.id, list(found.partitions))
             image._topics.add(topic)
             for index, state in enumerate(topic.partitions):
                 state.check()
-                image._index.update(TopicIdPartition(topic.id, index), None, state)
+                change.note(TopicIdPartition(topic.id, index), None, state)
+        image._index.apply(change)
         image._configs.restore(snapshot.configs)
         image._features = snapshot.features
         image.acls.restore(snapshot.acls)

@@ -13,7 +13,7 @@ higher ``FORMAT_VERSION``, which :func:`_format_version_of` returns for it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 
@@ -273,27 +273,27 @@ class DelegationTokenChanged(_Record, frozen=True):
     token: DelegationToken | None = None
 
 
-def format_version_of(records: Iterable[Record]) -> int:
+def format_version_of(records: Collection[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
-    return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
+    kinds = set(map(type, records))  # thousands of records are of few kinds
+    formats = {_FORMATS.get(kind, OLDEST_FORMAT_VERSION) for kind in kinds}
+    if ConfigChanged in kinds and any(map(_is_of_group, records)):
+        formats.add(GROUP_CONFIGS_FORMAT_VERSION)
+    return max(formats, default=OLDEST_FORMAT_VERSION)
 
 
-def _format_version_of(record: Record) -> int:
-    match record:
-        case ConfigChanged(resource_type=ConfigResourceType.GROUP):
-            return GROUP_CONFIGS_FORMAT_VERSION
-        case AclCreated() | AclDeleted():
-            return ACLS_FORMAT_VERSION
-        case ScramCredentialChanged():
-            return SCRAM_FORMAT_VERSION
-        case ClientQuotaChanged():
-            return QUOTAS_FORMAT_VERSION
-        case DelegationTokenChanged():
-            return TOKENS_FORMAT_VERSION
-        case FeatureLevelChanged():
-            return FEATURES_FORMAT_VERSION
-        case _:
-            return OLDEST_FORMAT_VERSION
+def _is_of_group(record: Record) -> bool:
+    return isinstance(record, ConfigChanged) and record.resource_type is ConfigResourceType.GROUP
+
+
+_FORMATS: dict[type, int] = {
+    AclCreated: ACLS_FORMAT_VERSION,
+    AclDeleted: ACLS_FORMAT_VERSION,
+    ScramCredentialChanged: SCRAM_FORMAT_VERSION,
+    ClientQuotaChanged: QUOTAS_FORMAT_VERSION,
+    DelegationTokenChanged: TOKENS_FORMAT_VERSION,
+    FeatureLevelChanged: FEATURES_FORMAT_VERSION,
+}
 
 
 Record = (

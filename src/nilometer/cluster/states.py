@@ -321,38 +321,79 @@ class ReplicaIndex:
     def reassigning(self) -> list[TopicIdPartition]:
         return list(self._reassigning)
 
-    def add(self, key: TopicIdPartition, state: PartitionState) -> None:
-        """As :meth:`update` of a partition that was not there: thousands are created at once."""
-        self.partitions_count += 1
-        for broker in state.replicas:
-            self._hosted.setdefault(broker, {})[key] = None
-        if not state.has_leader:
-            self._leaderless[key] = None
-        if state.is_reassigning:
-            self._reassigning[key] = None
+    def apply(self, change: IndexChange) -> None:
+        self.partitions_count += change.count
+        for broker, keys in change.left.items():
+            hosted = self._hosted[broker]
+            for key in keys:
+                del hosted[key]
+        for broker, keys in change.hosted.items():
+            self._hosted.setdefault(broker, {}).update(keys)
+        _replace(self._leaderless, change.led, change.leaderless)
+        _replace(self._reassigning, change.at_rest, change.reassigning)
 
-    def update(
+
+def _replace(keys: _Keys, removed: _Keys, added: _Keys) -> None:
+    for key in removed:
+        del keys[key]
+    keys.update(added)
+
+
+class IndexChange:
+    """How an index changes: what :class:`ReplicaIndex` gets, and what it loses, each key once."""
+
+    __slots__ = ("at_rest", "count", "hosted", "leaderless", "led", "left", "reassigning")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hosted: dict[BrokerId, _Keys] = {}
+        self.left: dict[BrokerId, _Keys] = {}
+        self.leaderless: _Keys = {}
+        self.led: _Keys = {}
+        self.reassigning: _Keys = {}
+        self.at_rest: _Keys = {}
+
+    def note(
         self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState | None
     ) -> None:
-        self.partitions_count += (after is not None) - (before is not None)
+        """Note the change of a partition, which must not have been noted before."""
+        self.count += (after is not None) - (before is not None)
         old = () if before is None else before.replicas
         new = () if after is None else after.replicas
         if old != new:
-            self._move(key, old, new)
-        _mark(self._leaderless, key, after is not None and not after.has_leader)
-        _mark(self._reassigning, key, after is not None and after.is_reassigning)
+            for broker in old:
+                if broker not in new:
+                    self.left.setdefault(broker, {})[key] = None
+            for broker in new:
+                if broker not in old:
+                    self.hosted.setdefault(broker, {})[key] = None
+        _mark(
+            key,
+            before is not None and not before.has_leader,
+            after is not None and not after.has_leader,
+            self.led,
+            self.leaderless,
+        )
+        _mark(
+            key,
+            before is not None and before.is_reassigning,
+            after is not None and after.is_reassigning,
+            self.at_rest,
+            self.reassigning,
+        )
 
-    def _move(self, key: TopicIdPartition, old: tuple[BrokerId, ...], new: tuple[BrokerId, ...]) -> None:
-        for broker in old:
-            if broker not in new:
-                del self._hosted[broker][key]
-        for broker in new:
-            if broker not in old:
-                self._hosted.setdefault(broker, {})[key] = None
+    def undone(self) -> IndexChange:
+        """Return the change that takes this one back."""
+        change = IndexChange()
+        change.count = -self.count
+        change.hosted, change.left = self.left, self.hosted
+        change.leaderless, change.led = self.led, self.leaderless
+        change.reassigning, change.at_rest = self.at_rest, self.reassigning
+        return change
 
 
-def _mark(keys: _Keys, key: TopicIdPartition, wanted: bool) -> None:
-    if wanted:
-        keys[key] = None
-    else:
-        keys.pop(key, None)
+def _mark(key: TopicIdPartition, was: bool, is_now: bool, removed: _Keys, added: _Keys) -> None:
+    if was and not is_now:
+        removed[key] = None
+    elif is_now and not was:
+        added[key] = None

@@ -7,8 +7,11 @@ expire after a while or go with their topic, and then groups without members and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+
+import msgspec
 
 from nilometer.coordinators.turn import Token
 from nilometer.groups.classic.group import ClassicGroup
@@ -34,6 +37,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, TimerKind, Turn
 from nilometer.identifiers import TopicId, topic_id_of
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 
 PartitionOffsets = Mapping[int, OffsetCommitValue]
@@ -98,13 +102,19 @@ class OffsetsTable:
         """Return all topics of which a group has offsets."""
         return list(self._topics)
 
-    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the tombstones of all offsets of the group."""
-        return [
-            tombstone(group_id, topic, partition)
-            for topic, partitions in self.of_group(group_id).items()
+    def take(self, group_id: str) -> Iterator[OffsetCommitKey]:
+        """Remove all offsets of the group at once; the keys are yielded later."""
+        topics = self._groups.pop(group_id, {})
+        for topic, partitions in topics.items():
+            self._count -= len(partitions)
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
+        return (
+            OffsetCommitKey(group_id, topic, partition)
+            for topic, partitions in topics.items()
             for partition in partitions
-        ]
+        )
 
 
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
@@ -134,8 +144,19 @@ class PendingOffsets:
     def is_pending(self, key: OffsetCommitKey) -> bool:
         return key in self._by_group.get(key.group, {})
 
-    def of_group(self, group_id: str) -> list[OffsetCommitKey]:
-        return list(self._by_group.get(group_id, {}))
+    def of_group(self, group_id: str) -> Collection[OffsetCommitKey]:
+        return self._by_group.get(group_id, {})
+
+    def take(self, group_id: str) -> Iterable[OffsetCommitKey]:
+        """Remove all offsets of the group, and return their keys."""
+        keys = self._by_group.pop(group_id, {})
+        for key, producer_ids in keys.items():
+            for producer_id in producer_ids:
+                offsets = self._by_producer[producer_id]
+                del offsets[key]
+                if not offsets:
+                    del self._by_producer[producer_id]
+        return keys
 
     def on_plain_record(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Note a record for the key that was written outside of a transaction: a commit, or a tombstone."""
@@ -166,11 +187,22 @@ class PendingOffsets:
             del self._by_group[key.group]
 
 
+class _Removal(msgspec.Struct):
+    """The offsets of a deleted group whose tombstones are still to be written."""
+
+    keys: Iterator[OffsetCommitKey]
+    then: list[Callable[[Turn], None]]
+    """To be called when all are written."""
+
+
 class Offsets:
     def __init__(self, state: ShardState) -> None:
         self._state = state
         self.table = OffsetsTable()
         self.pending = PendingOffsets()
+        self._removals: dict[str, _Removal] = {}
+        """By group id. The group is gone already, and no offsets of it are committed before the last
+        tombstone, which would remove them when the log is loaded again."""
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Apply an offset record that was written outside of a transaction, while loading or just now."""
@@ -226,6 +258,8 @@ class Offsets:
         return self.pending.count_of(request.producer.producer_id) + more <= PENDING_MAX
 
     def _check_commit(self, request: OffsetCommit) -> ErrorCode:
+        if request.group_id in self._removals:
+            return ErrorCode.coordinator_load_in_progress  # on which every client tries again
         group = self._state.groups.get(request.group_id)
         if group is not None:
             error = group.check_offset_commit(request)
@@ -282,20 +316,23 @@ class Offsets:
             topics = tuple(self._fetch_topic(request, topic) for topic in request.topics)
         turn.reply(token, OffsetFetchReply(request.group_id, topics=topics))
 
-    def _everything(self, request: OffsetFetch) -> tuple[OffsetFetchTopicReply, ...]:
-        return tuple(
-            OffsetFetchTopicReply(
-                topic,
-                tuple(
-                    _unstable(partition)
-                    if self._is_unstable(request, topic, partition)
-                    else _fetched(partition, value)
-                    for partition, value in partitions.items()
-                ),
-                next(iter(partitions.values())).topic_id,
-            )
-            for topic, partitions in self.table.of_group(request.group_id).items()
-        )
+    def _everything(self, request: OffsetFetch) -> Sequence[OffsetFetchTopicReply]:
+        """Return all offsets as they are now; the replies of topics and partitions are made later."""
+        group_id = request.group_id
+        unstable = frozenset(self.pending.of_group(group_id) if request.require_stable else ())
+        offsets = [(topic, dict(found)) for topic, found in self.table.of_group(group_id).items()]
+
+        def offset_of(topic: str, item: tuple[int, OffsetCommitValue]) -> OffsetFetchPartitionReply:
+            partition, value = item
+            is_unstable = unstable and OffsetCommitKey(group_id, topic, partition) in unstable
+            return _unstable(partition) if is_unstable else _fetched(partition, value)
+
+        def topic_of(found: tuple[str, PartitionOffsets]) -> OffsetFetchTopicReply:
+            topic, partitions = found
+            replies = LazySequence(partial(offset_of, topic), list(partitions.items()))
+            return OffsetFetchTopicReply(topic, replies, next(iter(partitions.values())).topic_id)
+
+        return LazySequence(topic_of, offsets)
 
     def _is_unstable(self, request: OffsetFetch, topic: str, partition: int) -> bool:
         """Whether an open transaction may change the offset, and the request wants stable offsets only."""
@@ -340,11 +377,29 @@ class Offsets:
             tuple(OffsetDeletePartitionReply(partition, error) for partition in topic.partition_indexes),
         )
 
-    def delete_all(self, turn: Turn, group_id: str) -> None:
-        for record in self.table.tombstones(group_id):
-            self.write(turn, record)
-        for key in self.pending.of_group(group_id):
-            self.write(turn, CoordinatorRecord(key, None))
+    def delete_all(self, turn: Turn, group_id: str, then: Callable[[Turn], None]) -> None:
+        """Forget all offsets of the group, and call ``then`` in the turn that writes the last tombstone.
+
+        A turn writes ``TOMBSTONES_PER_CALL_MAX``. If the log is loaded again before the last one, the offsets
+        without a tombstone are those of a simple group.
+        """
+        if (removal := self._removals.get(group_id)) is not None:
+            removal.then.append(then)  # the group was created and deleted again, and has no offsets
+            return
+        keys = chain(self.table.take(group_id), self.pending.take(group_id))
+        self._removals[group_id] = _Removal(keys, [then])
+        self.write_tombstones(turn)
+
+    def write_tombstones(self, turn: Turn) -> None:
+        while self._removals and (budget := TOMBSTONES_PER_CALL_MAX - turn.records_count) > 0:
+            group_id, removal = next(iter(self._removals.items()))
+            turn.write_all(CoordinatorRecord(key, None) for key in islice(removal.keys, budget))
+            if turn.records_count < TOMBSTONES_PER_CALL_MAX:
+                del self._removals[group_id]
+                for each in removal.then:
+                    each(turn)
+        if self._removals:
+            self._state.timers.schedule(_PURGE, turn.now_ms)
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has offsets, committed or pending."""
@@ -482,7 +537,8 @@ class OffsetExpiry:
                 self._topic_ids.setdefault(name, topic.id)
 
     def on_purge(self, turn: Turn) -> None:
-        budget = TOMBSTONES_PER_CALL_MAX
+        self._offsets.write_tombstones(turn)
+        budget = TOMBSTONES_PER_CALL_MAX - turn.records_count
         while self._deleted and budget > 0:
             name, new_id = next(iter(self._deleted.items()))
             budget -= self._purge(turn, name, new_id, budget)

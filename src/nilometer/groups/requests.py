@@ -631,7 +631,7 @@ class OffsetFetchPartitionReply(msgspec.Struct, frozen=True):
 
 class OffsetFetchTopicReply(msgspec.Struct, frozen=True):
     name: str
-    partitions: tuple[OffsetFetchPartitionReply, ...]
+    partitions: Sequence[OffsetFetchPartitionReply]
     topic_id: UUID | None = None
     """The id in the request; if all topics were requested, the id in the commit, or None."""
 
@@ -639,7 +639,8 @@ class OffsetFetchTopicReply(msgspec.Struct, frozen=True):
 class OffsetFetchReply(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.none
-    topics: tuple[OffsetFetchTopicReply, ...] = ()
+    topics: Sequence[OffsetFetchTopicReply] = ()
+    """Of a request for all topics, each is made when it is looked at: there may be thousands."""
 
 
 # ── OffsetDelete ────────────────────────────────────────────────────────────────────────────────

@@ -266,19 +266,27 @@ class GroupShard:
             if isinstance(group, ShareGroup):
                 error = self._share.delete(turn, group, deletion)
             else:
-                error = self._delete_group(turn, group)
+                error = self._delete_group(turn, group, deletion)
             if error is not None:
                 deletion.results[group_id] = error
         deletion.reply_if_known(turn)
 
-    def _delete_group(self, turn: Turn, group: Group | None) -> ErrorCode:
+    def _delete_group(self, turn: Turn, group: Group | None, deletion: Deletion) -> ErrorCode | None:
+        """Return the error, or None if ``deletion`` has to wait until all tombstones are written."""
         if group is None:
             return ErrorCode.group_id_not_found
-        error = group.check_delete()
-        if error is ErrorCode.none:
-            self._offsets.delete_all(turn, group.group_id)
-            self._classic.remove(turn, group)
-        return error
+        error, group_id = group.check_delete(), group.group_id
+        if error is not ErrorCode.none:
+            return error
+
+        def done(at: Turn) -> None:
+            deletion.results[group_id] = ErrorCode.none
+            if at is not turn:
+                deletion.reply_if_known(at)
+
+        self._offsets.delete_all(turn, group_id, done)
+        self._classic.remove(turn, group)
+        return deletion.results[group_id]
 
     def forget(self, token: Token) -> None:
         """Drop the reply to a request whose connection was lost; the member stays in its group."""

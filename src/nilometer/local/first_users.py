@@ -10,9 +10,10 @@ from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import decide_create_acls
 from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alter_scram_credentials
-from nilometer.cluster.controller.decision import Decision, Outcome, Refusal, at_once
+from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.prepared_entry import at_once
 from nilometer.coordination.factory import make_store
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder

@@ -335,6 +335,28 @@ def test_thousands_of_segments_of_one_batch_are_made_and_deleted_in_short_turns(
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
 
 
+def test_a_long_list_is_extended_in_a_short_turn(
+    broker: NilometerBroker, peer: WirePeer, written: str
+) -> None:
+    key, parts = ApiKey.INCREMENTAL_ALTER_CONFIGS, 4_000
+    for first in range(0, 4 * parts, parts):
+        value = ",".join(f"{number}:1" for number in range(first, first + parts))
+        change = make(
+            key,
+            1,
+            "AlterableConfig",
+            name="leader.replication.throttled.replicas",
+            config_operation=2,
+            value=value,
+        )
+        resource = make(
+            key, 1, "AlterConfigsResource", resource_type=2, resource_name=written, configs=(change,)
+        )
+        answer = peer.ask(key, 1, resources=(resource,), validate_only=False)
+        assert answer.responses[0].error_code == ErrorCode.none
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
 def test_the_sessions_of_thousands_of_groups_end_in_short_turns(tmp_path: Path) -> None:
     """Each group has one member. Their sessions end at the same moment, in all partitions of the groups."""
     settings = {

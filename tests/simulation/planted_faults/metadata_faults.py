@@ -12,6 +12,7 @@ from nilometer.broker.replicas import leader_liveness
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.cluster.controller import brokers, isr_changes
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.prepared_entry import Preparation
 from nilometer.coordination.local.store import LocalStore
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.plan import Kind
@@ -62,17 +63,17 @@ def keep_the_fenced_in_sync(patch: Patch) -> None:
 
 
 def keep_the_leader_epoch(patch: Patch) -> None:
-    change = ClusterImage._change_partition
+    change = Preparation.change
 
-    def same_epoch(self: ClusterImage, record: Any, delta: Any) -> None:
+    def same_epoch(self: Preparation, record: Any) -> None:
         kept = msgspec.structs.replace(record, leader_epoch=None)
-        change(self, kept if self.number % 3 == 0 else record, delta)
+        change(self, kept if self.image.number % 3 == 0 else record)
 
-    patch.setattr(ClusterImage, "_change_partition", same_epoch)
+    patch.setattr(Preparation, "change", same_epoch)
 
 
 def trust_unclean_restarts(patch: Patch) -> None:
-    patch.setattr(brokers, "_forfeit", lambda draft, known, registration: None)
+    patch.setattr(brokers, "_forfeit", lambda draft, known, registration: iter(()))
 
 
 def never_find_a_leader_again(patch: Patch) -> None:

@@ -61,7 +61,7 @@ async def test_an_entry_is_checked_once_and_a_large_one_in_a_turn_of_its_own(
         chance = SeededEntropy(random.Random(1))
         entry = controllership_entry(controller.log.image, BrokerId(1), Incarnation("i"), chance)
         data = encode_entry(entry)
-        controller.log.check(0, entry, data)
+        assert await controller.log.check(0, entry, data)
         assert await store.append(0, data) is True
         for broker in (controller, other):
             await broker.catch_up()
@@ -82,7 +82,7 @@ async def test_another_entry_that_came_first_is_checked(tmp_path: Path) -> None:
             controllership_entry(broker.log.image, BrokerId(number), Incarnation(f"{number}"), chance)
             for number in (1, 2)
         )
-        broker.log.check(0, mine, encode_entry(mine))
+        assert await broker.log.check(0, mine, encode_entry(mine))
         assert await store.append(0, encode_entry(others)) is True
         await broker.catch_up()
         assert broker.works == ["check", "check", "apply"]

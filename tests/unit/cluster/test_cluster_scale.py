@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import pytest
-from cluster_harness import ClusterWorld
+from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
+from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from nilometer.cluster.controller.acls import decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.brokers import (
     decide_broker_up,
     decide_brokers_down,
     decide_controlled_shutdown,
 )
 from nilometer.cluster.controller.controllership import decide_repair
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.elections import (
+    ElectionType,
+    decide_elect_leaders,
+    decide_preferred_leaders,
+)
 from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
+from nilometer.cluster.controller.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+)
 from nilometer.cluster.entries import (
+    ENTRY_BYTES_MAX,
     ENTRY_BYTES_TARGET,
+    RECORDS_TARGET,
     decode_entry,
     decode_snapshot,
     encode_entry,
@@ -25,7 +43,10 @@ from nilometer.cluster.entries import (
     entries_of,
 )
 from nilometer.cluster.image import ClusterImage
-from nilometer.identifiers import BrokerId
+from nilometer.identifiers import BrokerId, EntryNumber, TopicId
+from support.calls import counted_calls
+
+R = TypeVar("R")
 
 TOPICS, PARTITIONS = 10, 1000
 
@@ -38,19 +59,107 @@ def big_world(topics: int = TOPICS) -> ClusterWorld:
     return world
 
 
-@contextmanager
-def counted_calls() -> Iterator[list[int]]:
-    """How many Python functions ran: a measure of work that no other process can disturb."""
-    calls = [0]
+PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
+STEP_CALLS_MAX = 3_000
+"""In each step of what takes long; all of it has more than ten times as many."""
 
-    def on_event(_frame: object, event: str, _argument: object) -> None:
-        calls[0] += event == "call"
 
-    sys.setprofile(on_event)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
+def calls_of_steps(steps: Generator[int, None, R]) -> tuple[list[int], R]:
+    """Return how many functions each step calls, and the result of all."""
+    found: list[int] = []
+    while True:
+        with counted_calls() as calls:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return [*found, calls[0]], done.value
+        found.append(calls[0])
+
+
+def fold_in_steps(world: ClusterWorld, decision: Decision[object]) -> None:
+    """Append the one entry of ``decision``, prepared in steps; nothing takes long at once."""
+    (entry,) = entries_of(decision.units, world.image.controllership, ENTRY_BYTES_MAX)
+    calls, prepared = calls_of_steps(world.image.prepare(entry))
+    assert sum(calls) > 10 * STEP_CALLS_MAX
+    assert max(calls) < STEP_CALLS_MAX
+    number, before = EntryNumber(len(world.log)), world.image.snapshot()
+    with counted_calls() as at_once:
+        world.image.check_entry(number, entry, prepared)
+    assert at_once[0] < STEP_CALLS_MAX
+    assert world.image.snapshot() == before
+    with counted_calls() as at_once:
+        world.image.apply_entry(number, entry, prepared)
+    assert at_once[0] < STEP_CALLS_MAX
+    world.log.append(encode_entry(entry))
+    assert world.refold() == world.image
+
+
+def test_a_topic_of_thousands_of_partitions_is_made_changed_and_deleted_in_short_steps() -> None:
+    world = ClusterWorld().with_brokers(1, 2, 3)
+    image, count = world.image, 6_000
+    topic = NewTopic(name="wide", num_partitions=count, replication_factor=2)
+    how: Any = {"config_definition": TOPIC_CONFIGS, "chance": world.chance, "defaults": TopicDefaults()}
+    deciding = decide_create_topics.steps(image, [topic], **how)
+    calls, created = calls_of_steps(deciding)
+    assert created.reply[0].outcome.ok
+    assert sum(calls) > 10 * STEP_CALLS_MAX
+    assert max(calls) < STEP_CALLS_MAX
+    fold_in_steps(world, created)
+    moves = [Reassignment("wide", partition, (3, 1)) for partition in range(count)]
+    for steps in (
+        decide_alter_reassignments.steps(image, moves),
+        decide_elect_leaders.steps(image, ElectionType.PREFERRED, None),
+        decide_preferred_leaders.steps(image),
+        decide_brokers_down.steps(image, [BrokerId(1)]),
+    ):
+        calls, made = calls_of_steps(steps)
+        assert sum(calls) > 4 * count
+        assert max(calls) < 2 * count  # one look at each partition
+    fold_in_steps(world, made)
+    more = MorePartitions(name="wide", count=count + 3_000)
+    calls, added = calls_of_steps(decide_create_partitions.steps(image, [more], chance=world.chance))
+    assert added.reply[0][1].ok
+    assert max(calls) < STEP_CALLS_MAX
+    fold_in_steps(world, added)
+    fold_in_steps(world, decide_delete_topics(image, [created.reply[0].topic_id or TopicId("")]))
+    assert image.partitions_count == 0
+    assert image.partitions_on(BrokerId(2)) == []
+
+
+def test_thousands_of_acls_are_selected_and_deleted_in_short_steps() -> None:
+    world, count = ClusterWorld(), 9_000
+    users = [f"User:{number % 50}" for number in range(count)]
+    acls = [
+        Acl(
+            ResourceType.TOPIC,
+            f"t{number}",
+            PATTERNS[number % 2],
+            user,
+            "*",
+            Operation.READ,
+            Permission.ALLOW,
+        )
+        for number, user in enumerate(users)
+    ]
+    world.enact(decide_create_acls(world.image, acls, chance=world.chance))
+    for wanted in (
+        AclFilter(principal="User:7"),
+        AclFilter(resource_name="t10"),
+        AclFilter(resource_name="t1000", pattern_type=PatternType.MATCH),
+        AclFilter(resource_name="t1", pattern_type=PatternType.PREFIXED),
+        AclFilter(resource_name="*", pattern_type=PatternType.LITERAL),
+    ):
+        calls, found = calls_of_steps(world.image.acls.select(wanted))
+        assert list(found.values()) == sorted(acl for acl in acls if wanted.matches(acl))
+        assert max(calls) < STEP_CALLS_MAX
+        assert wanted.resource_name is None or sum(calls) < STEP_CALLS_MAX, "found by name"
+    calls, decision = calls_of_steps(decide_delete_acls.steps(world.image, [AclFilter()]))
+    assert sum(calls) > 2 * count
+    assert max(calls) < count + STEP_CALLS_MAX  # one look at each
+    entries = list(entries_of(decision.units, world.image.controllership))
+    assert [len(entry.records) for entry in entries] == [RECORDS_TARGET] * 9
+    world.enact(decision)
+    assert len(world.image.acls) == 0
 
 
 def shrink(world: ClusterWorld) -> int:

@@ -11,10 +11,10 @@ from nilometer.cluster.controller.credentials import (
     ScramUpsertion,
     decide_alter_scram_credentials,
 )
-from nilometer.cluster.controller.decision import at_once
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.prepared_entry import at_once
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken

@@ -33,6 +33,7 @@ from nilometer.groups.requests import (
     OffsetCommitTopic,
     OffsetFetch,
     OffsetFetchReply,
+    OffsetFetchTopicReply,
     Reply,
     SyncGroup,
     SyncGroupAssignment,
@@ -72,6 +73,14 @@ def counted_ids() -> Callable[[str], str]:
         return f"{prefix}-{count}"
 
     return new_member_id
+
+
+def _whole(reply: OffsetFetchReply) -> OffsetFetchReply:
+    """Return the reply with all its parts made."""
+    topics = (
+        OffsetFetchTopicReply(topic.name, tuple(topic.partitions), topic.topic_id) for topic in reply.topics
+    )
+    return OffsetFetchReply(reply.group_id, reply.error_code, tuple(topics))
 
 
 @dataclass
@@ -133,7 +142,7 @@ class GroupWorld:
         self.needed += [action for action in effects.actions if isinstance(action, COMPUTED)]
         for token, reply in effects.replies:
             assert token not in self.replies, f"{token} is answered twice"
-            self.replies[token] = reply
+            self.replies[token] = _whole(reply) if isinstance(reply, OffsetFetchReply) else reply
         return effects
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
@@ -176,8 +185,12 @@ class GroupWorld:
         end_ms = self.now_ms + ms
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
-            self._take(self.shard.on_time(self.now_ms, self.wall_ms))
+            self.on_time()
         self.now_ms = end_ms
+
+    def on_time(self) -> None:
+        """Call the shard once for the timers that are due."""
+        self._take(self.shard.on_time(self.now_ms, self.wall_ms))
 
     def compute(self) -> None:
         """Compute the first thing that is needed."""

@@ -10,6 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
+from nilometer.coordinators.turn import Producer, Token
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
@@ -31,6 +32,7 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.wire.errors import ErrorCode
+from support.calls import counted_calls
 
 HOUR_MS = 3_600_000
 RETENTION = GroupConfig(offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000)
@@ -188,6 +190,53 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
     assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), GroupMetadataKey("g")]
     world.fail_over()
     assert (world.committed(), world.state()) == ({}, "Dead")
+
+
+def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -> None:
+    """Meanwhile the group is gone: a new one with its id gets offsets after the last tombstone only."""
+    world, count = GroupWorld(), 3 * TOMBSTONES_PER_CALL_MAX + 500
+    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    world.commit(1, group="other")
+    token = world.send(DeleteGroups(("g",)))
+    tombstones = world.written
+    assert len(tombstones) == TOMBSTONES_PER_CALL_MAX + 1, "those of offsets, and the group's"
+    calls = 0
+    while token not in world.replies:
+        calls += 1
+        assert (world.committed(), world.state()) == ({}, "Dead")
+        assert world.commit(2) is ErrorCode.coordinator_load_in_progress
+        assert world.commit(2, producer=Producer(1, 0)) is ErrorCode.coordinator_load_in_progress
+        world.on_time()
+        assert 0 < len(world.written) <= TOMBSTONES_PER_CALL_MAX
+        tombstones += world.written
+    assert calls == 3
+    reply = world.replies[token]
+    assert isinstance(reply, DeleteGroupsReply)
+    assert reply.results[0].error_code is ErrorCode.none
+    keys = {record.key for record in tombstones if isinstance(record.key, OffsetCommitKey)}
+    assert {key.partition for key in keys} == set(range(count))
+    assert world.commit(3) is ErrorCode.none
+    assert world.shard.offsets_count == 2
+    world.fail_over()
+    assert world.committed() == {("t", 0): 3}
+    assert world.shard.offsets_count == 2
+
+
+def test_all_of_thousands_of_offsets_are_a_reply_that_is_made_later() -> None:
+    """It has the offsets as they were then."""
+    world, count = GroupWorld(), 5_000
+    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    with counted_calls() as calls:
+        effects = world.shard.handle(
+            Token(-1), OffsetFetch("g", require_stable=True), world.now_ms, world.wall_ms
+        )
+    assert calls[0] < count // 10
+    world.ask(commit_of(None, 0, offset=8), OffsetCommitReply)
+    ((_, reply),) = effects.replies
+    assert isinstance(reply, OffsetFetchReply)
+    (topic,) = reply.topics
+    offsets = [OffsetFetchPartitionReply(partition, 7) for partition in range(count)]
+    assert list(topic.partitions) == offsets
 
 
 # ── expiry ────────────────────────────────────────────────────────────────────────────────────────

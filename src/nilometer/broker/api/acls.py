@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from nilometer.broker.api.access import CLUSTER_DENIED, access_of
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import DeletedAcls, decide_create_acls, decide_delete_acls
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 
@@ -65,9 +68,8 @@ Outcomes = Sequence[Outcome]
 Deleted = Sequence[DeletedAcls]
 
 
-def describe(services: Services, request: Request) -> Reply:
+def describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     error, why = ErrorCode.none, None
-    found: list[Acl] = []
     if services.authorizer is None:
         error, why = ErrorCode.security_disabled, _WHY
     elif not access_of(services, request).on_cluster(Operation.DESCRIBE):
@@ -75,33 +77,40 @@ def describe(services: Services, request: Request) -> Reply:
     else:
         try:
             wanted = filter_of(request.body)
-            found = sorted(acl for _, acl in services.image.acls.items() if wanted.matches(acl))
+            return spawn(services, _describe(services, request, wanted), "DescribeAcls")
         except KafkaError as refused:
             error, why = refused.code, refused.message
-    return request.respond(error_code=error, error_message=why, resources=_resources(request, found))
+    return request.respond(error_code=error, error_message=why, resources=())
 
 
-def _resources(request: Request, acls: Sequence[Acl]) -> tuple[Message, ...]:
-    by_pattern: dict[tuple[ResourceType, str, PatternType], list[Message]] = {}
-    for acl in acls:
-        by_pattern.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(
-            request.make(
-                "AclDescription",
-                principal=acl.principal,
-                host=acl.host,
-                operation=int(acl.operation),
-                permission_type=int(acl.permission),
-            )
-        )
-    return tuple(
-        request.make(
-            "DescribeAclsResource",
-            resource_type=int(kind),
-            resource_name=name,
-            pattern_type=int(pattern),
-            acls=tuple(described),
-        )
-        for (kind, name, pattern), described in by_pattern.items()
+async def _describe(services: Services, request: Request, wanted: AclFilter) -> Reply:
+    work = LongWork(services.turns)
+    by_pattern: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
+    for acl in (await work.go_through(services.image.acls.select(wanted))).values():
+        by_pattern.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
+        await work.step(1)
+    resources = LazySequence(partial(_resource, request), list(by_pattern.values()))
+    return request.respond(error_code=ErrorCode.none, error_message=None, resources=resources)
+
+
+def _resource(request: Request, acls: Sequence[Acl]) -> Message:
+    """Describe the ACLs of one pattern."""
+    return request.make(
+        "DescribeAclsResource",
+        resource_type=int(acls[0].resource_type),
+        resource_name=acls[0].resource_name,
+        pattern_type=int(acls[0].pattern_type),
+        acls=LazySequence(partial(_described, request), acls),
+    )
+
+
+def _described(request: Request, acl: Acl) -> Message:
+    return request.make(
+        "AclDescription",
+        principal=acl.principal,
+        host=acl.host,
+        operation=int(acl.operation),
+        permission_type=int(acl.permission),
     )
 
 
@@ -134,8 +143,8 @@ def delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     if services.authorizer is None:
         return _refuse_filters(services, request, ErrorCode.security_disabled, _WHY)
 
-    def decide(image: ClusterImage) -> Decision[Deleted]:
-        return decide_delete_acls(image, [filter_of(each) for each in request.body.filters])
+    def decide(image: ClusterImage) -> Steps[Deleted]:
+        return decide_delete_acls.steps(image, [filter_of(each) for each in request.body.filters])
 
     return on_controller(services, request, decide, _respond_deleted, _refuse_filters, needs=Operation.ALTER)
 
@@ -147,7 +156,7 @@ def _respond_deleted(services: Services, request: Request, results: Deleted) -> 
                 "DeleteAclsFilterResult",
                 error_code=outcome.error,
                 error_message=outcome.message,
-                matching_acls=tuple(_matching(request, acl) for acl in deleted),
+                matching_acls=LazySequence(partial(_matching, request), deleted),
             )
             for outcome, deleted in results
         )

@@ -20,7 +20,7 @@ from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
     ForfeitedReplica,
@@ -178,13 +178,15 @@ PROVE_BROKER = ApiSpec(
 def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Future[Reply]:
     body = request.body
 
-    def decide(image: ClusterImage) -> Decision[ShutdownProgress]:
+    def decide(image: ClusterImage) -> Decision[ShutdownProgress] | Steps[ShutdownProgress]:
         if not body.want_shut_down:
             why = (
                 "BrokerHeartbeat is only for a controlled shutdown: liveness is by session, not by heartbeat"
             )
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
-        return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
+        return decide_controlled_shutdown.steps(
+            image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch)
+        )
 
     cause = decision_log.shutdown(body.broker_id)
     return on_controller(

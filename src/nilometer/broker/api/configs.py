@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.controller_requests import on_controller
@@ -43,6 +44,7 @@ from nilometer.groups import settings
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
@@ -115,14 +117,18 @@ def handle_list(services: Services, request: Request) -> Reply:
     asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
     if not set(asked) <= set(_LIST_TYPES):
         return request.respond(error_code=ErrorCode.unsupported_version, config_resources=())
-    return request.respond(
-        config_resources=tuple(
-            request.make("ConfigResource", resource_name=name, resource_type=kind)
-            for kind in _LIST_TYPES
-            if not asked or kind in asked
-            for name in _names(services.image, kind)
-        )
-    )
+    listed = [
+        (kind, name)
+        for kind in _LIST_TYPES
+        if not asked or kind in asked
+        for name in _names(services.image, kind)
+    ]
+    return request.respond(config_resources=LazySequence(partial(_config_resource, request), listed))
+
+
+def _config_resource(request: Request, listed: tuple[int, str]) -> Message:
+    kind, name = listed
+    return request.make("ConfigResource", resource_name=name, resource_type=kind)
 
 
 def _names(image: ClusterImage, kind: int) -> list[str]:

@@ -11,7 +11,7 @@ from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.brokers import decide_unregister_broker
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
@@ -180,13 +180,13 @@ DESCRIBE_QUORUM = ApiSpec(
 
 
 def handle_unregister_broker(services: Services, request: Request) -> asyncio.Future[Reply]:
-    def decide(image: ClusterImage) -> Decision[Outcome]:
+    def decide(image: ClusterImage) -> Decision[Outcome] | Steps[Outcome]:
         known = image.broker(request.body.broker_id)
         if known is not None and not known.fenced:
             return Decision(
                 (), Outcome(ErrorCode.invalid_request, f"Broker {known.id} is alive; stop it first.")
             )
-        return decide_unregister_broker(image, request.body.broker_id)
+        return decide_unregister_broker.steps(image, request.body.broker_id)
 
     return on_controller(
         services,

@@ -18,6 +18,7 @@ from nilometer.broker.coordinators.shells import coordinator_error
 from nilometer.broker.coordinators.verification import Asker
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
 from nilometer.coordinators.turn import Producer
@@ -375,6 +376,8 @@ OFFSET_FETCH_FIRST_BY_ID = 10
 
 _NO_ID = UUID(int=0)
 DENIED = ErrorCode.topic_authorization_failed
+SHOWN_AT_ONCE = 128
+"""Of all topics with offsets, so many are looked at in one step."""
 
 
 class _Asked(NamedTuple):
@@ -387,7 +390,7 @@ def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio
     body = request.body
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
     asked = [_asked(services, request, group) for group in groups]
-    if len(asked) > 1 and any(one.fetch.topics is None for one in asked):
+    if any(one.fetch.topics is None for one in asked):
         return spawn(services, _all_offsets(services, request, asked), "OffsetFetch")
     return ask_groups(
         services,
@@ -399,11 +402,37 @@ def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio
 
 
 async def _all_offsets(services: Services, request: Request, asked: Sequence[_Asked]) -> Reply:
-    """Respond with all offsets of several groups, slice by slice."""
+    """Respond with all offsets of groups, slice by slice."""
+    work = LongWork(services.turns)
     of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
     replies = await ask_groups_in_turns(services, request, Operation.DESCRIBE, of_groups)
+    shown: list[GroupReply] = []
+    for one, reply in zip(asked, replies, strict=True):
+        assert isinstance(reply, OffsetFetchReply)
+        if one.fetch.topics is None and reply.error_code is ErrorCode.none:
+            topics: list[OffsetFetchTopicReply] = []
+            for first in range(0, len(reply.topics), SHOWN_AT_ONCE):
+                some = reply.topics[first : first + SHOWN_AT_ONCE]
+                topics += _described(services, request, some)
+                await work.step(len(some))
+            reply = OffsetFetchReply(reply.group_id, topics=topics)
+        shown.append(reply)
     await services.turns.wait_next()
-    return _respond_offset_fetch(services, request, asked, replies)
+    return _respond_offset_fetch(services, request, asked, shown)
+
+
+def _described(
+    services: Services, request: Request, topics: Sequence[OffsetFetchTopicReply]
+) -> Sequence[OffsetFetchTopicReply]:
+    """Return those of all topics with offsets that the client may describe, with the ids of its version."""
+    access, shown = access_of(services, request), [*topics]
+    if not access.is_full:
+        names = [topic.name for topic in shown]
+        described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names)
+        shown = [topic for topic in shown if topic.name in described]
+    if request.version < OFFSET_FETCH_FIRST_BY_ID:
+        return shown
+    return [topic for each in shown if (topic := _with_id(services, each)) is not None]
 
 
 def _asked(services: Services, request: Request, group: Message) -> _Asked:
@@ -505,15 +534,11 @@ def _complete(
             for topic in asked.unknown
         )
         return OffsetFetchReply(reply.group_id, reply.error_code, topics)
-    shown = reply.topics
-    access = access_of(services, request)
-    if asked.fetch.topics is None and not access.is_full:
-        names = [topic.name for topic in shown]
-        described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names)
-        shown = tuple(topic for topic in shown if topic.name in described)
+    if asked.fetch.topics is None:
+        return reply
     if request.version < OFFSET_FETCH_FIRST_BY_ID:
-        return OffsetFetchReply(reply.group_id, topics=(*shown, *asked.unknown))
-    named = (_with_id(services, topic) for topic in shown)
+        return OffsetFetchReply(reply.group_id, topics=(*reply.topics, *asked.unknown))
+    named = (_with_id(services, topic) for topic in reply.topics)
     topics = tuple(topic for topic in named if topic is not None)
     return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
 

@@ -12,7 +12,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.elections import ElectedPartition, decide_elect_leaders
 from nilometer.cluster.controller.reassignments import (
     ReassignedPartition,
@@ -40,8 +40,10 @@ def handle_alter_reassignments(services: Services, request: Request) -> asyncio.
     ]
     allow_factor_change = request.field("allow_replication_factor_change", True)
 
-    def decide(image: ClusterImage) -> Decision[Reassigned]:
-        return decide_alter_reassignments(image, wanted, allow_replication_factor_change=allow_factor_change)
+    def decide(image: ClusterImage) -> Steps[Reassigned]:
+        return decide_alter_reassignments.steps(
+            image, wanted, allow_replication_factor_change=allow_factor_change
+        )
 
     return on_controller(
         services,
@@ -170,8 +172,8 @@ def handle_elect_leaders(services: Services, request: Request) -> asyncio.Future
     )
     kind = request.field("election_type", 0)
 
-    def decide(image: ClusterImage) -> Decision[Elected]:
-        return decide_elect_leaders(image, kind, partitions)
+    def decide(image: ClusterImage) -> Steps[Elected]:
+        return decide_elect_leaders.steps(image, kind, partitions)
 
     return on_controller(
         services, request, decide, _respond_elect_leaders, _refuse_elect_leaders, needs=Operation.ALTER

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from itertools import chain
 
 from msgspec import structs
 
@@ -312,28 +313,38 @@ DESCRIBE = ApiSpec(
 # A replica that moves has two logs: that in use, and its copy in the target directory (``is_future_key``).
 
 
-def handle_describe_log_dirs(services: Services, request: Request) -> Reply:
+def handle_describe_log_dirs(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if not access_of(services, request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, results=())
+    return spawn(services, _describe_log_dirs(services, request), "DescribeLogDirs")
+
+
+async def _describe_log_dirs(services: Services, request: Request) -> Reply:
+    work = LongWork(services.turns)
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
-    results = tuple(
-        _directory(services, request, found, wanted) for found in services.replicas.logs.describe()
-    )
+    results = [
+        await work.go_through(_directory(services, request, found, wanted))
+        for found in await work.go_through(services.replicas.logs.describe())
+    ]
     return request.respond(results=results)
 
 
 def _directory(
     services: Services, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
-) -> Message:
+) -> Generator[int, None, Message]:
     topics: dict[str, list[tuple[TopicPartition, int, int | None]]] = {}
-    logs = [(name, size, None) for name, size in found.sizes.items()]
+    logs = ((name, size, None) for name, size in found.sizes.items())
     futures = [(move.name, move.size, move.offset_lag) for move in services.replica_moves.into(found.path)]
-    for name, size, lag in (*logs, *futures):
+    for name, size, lag in chain(logs, futures):
         if wanted is None or name.partition in wanted.get(name.topic, ()):
             topics.setdefault(name.topic, []).append((name, size, lag))
+        yield 1
+    for partitions in topics.values():
+        partitions.sort(key=_partition_number)
+        yield len(partitions)
 
     def describe(one: tuple[TopicPartition, int, int | None]) -> Message:
         name, size, future_lag = one
@@ -357,6 +368,10 @@ def _directory(
         usable_bytes=found.usable_bytes,
         is_cordoned=False,
     )
+
+
+def _partition_number(one: tuple[TopicPartition, int, int | None]) -> int:
+    return one[0].partition
 
 
 DESCRIBE_LOG_DIRS = ApiSpec(

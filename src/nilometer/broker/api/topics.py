@@ -22,7 +22,7 @@ from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.controller.topics import (
     CreatedTopic,
     MorePartitions,
@@ -50,9 +50,9 @@ def handle_create(services: Services, request: Request) -> asyncio.Future[Reply]
     validate_only = request.field("validate_only", False)
     quota = mutation_quota(services, request, strict_from=6)
 
-    def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
+    def decide(image: ClusterImage) -> Steps[tuple[CreatedTopic, ...]]:
         creatable = _creatable(services, request, topics)
-        decision = decide_create_topics(
+        decision = yield from decide_create_topics.steps(
             image,
             [topic for topic in topics if topic.name in creatable],
             config_definition=TOPIC_CONFIG,
@@ -186,11 +186,11 @@ def handle_create_partitions(services: Services, request: Request) -> asyncio.Fu
 
     quota = mutation_quota(services, request, strict_from=3)
 
-    def decide(image: ClusterImage) -> Decision[Outcomes]:
+    def decide(image: ClusterImage) -> Steps[Outcomes]:
         access, names = access_of(services, request), [topic.name for topic in wanted]
         alterable = access.allowed(Operation.ALTER, ResourceType.TOPIC, names)
         allowed = [topic for topic in wanted if topic.name in alterable]
-        decision = decide_create_partitions(
+        decision = yield from decide_create_partitions.steps(
             image,
             allowed,
             chance=services.runtime.entropy,

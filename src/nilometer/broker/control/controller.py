@@ -122,11 +122,17 @@ class Controller:
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
                 self._check_is_active()
-                number, made = self._metadata.image.number, decide(self._metadata.image)
-                decision = (
-                    made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
-                )
-                entries = await self._entries(decision)
+                number = self._metadata.image.number
+                try:
+                    made = decide(self._metadata.image)
+                    decision = (
+                        made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
+                    )
+                    entries = await self._entries(decision)
+                except Exception:
+                    if self._metadata.image.number == number:
+                        raise
+                    continue
                 if self._metadata.image.number != number:
                     continue  # it changed between two steps
                 if await self._append_all(entries, cause):
@@ -172,18 +178,18 @@ class Controller:
         controllership = self.controllership
         for _ in range(APPEND_ATTEMPTS_MAX):
             number = self._metadata.image.number + 1
-            self._check(number, entry, data)
-            await let_others_run(data)
-            self._decision_log.expect(data, entry, cause)
-            try:
-                await self._store.append(number, data)
-            except OutcomeUnknown as error:
-                logger.warning("Entry %d of the metadata log: %s", number, error)
-            except SessionLost as error:
-                raise KafkaError(ErrorCode.not_controller, str(error)) from None
-            await self._metadata.catch_up()
-            if self._metadata.entry_bytes.get(number) == data:
-                return True
+            if await self._check(number, entry, data):
+                await let_others_run(data)
+                self._decision_log.expect(data, entry, cause)
+                try:
+                    await self._store.append(number, data)
+                except OutcomeUnknown as error:
+                    logger.warning("Entry %d of the metadata log: %s", number, error)
+                except SessionLost as error:
+                    raise KafkaError(ErrorCode.not_controller, str(error)) from None
+                await self._metadata.catch_up()
+                if self._metadata.entry_bytes.get(number) == data:
+                    return True
             if self.controllership != controllership:
                 raise KafkaError(ErrorCode.not_controller, "another broker became controller")
             if self._has_counting_entries(number, controllership):
@@ -212,9 +218,10 @@ class Controller:
                 return True
         return False
 
-    def _check(self, number: int, entry: Entry, data: bytes) -> None:
+    async def _check(self, number: int, entry: Entry, data: bytes) -> bool:
+        """Check an entry; return False if another one with its number has been folded meanwhile."""
         try:
-            self._metadata.check(number, entry, data)
+            return await self._metadata.check(number, entry, data)
         except InvariantBroken as error:
             logger.critical("A decision is dropped: it would violate a metadata invariant: %s", error)
             raise KafkaError(

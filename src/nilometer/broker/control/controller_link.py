@@ -19,7 +19,7 @@ from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.configs import InheritedOf, nothing_inherited
-from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.topics import (
@@ -239,10 +239,10 @@ class ControllerLink:
                 cause = decision_log.auto_creation(decision_log.client_name(client.client_id, client.context))
                 quota = client.quota
 
-            def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
+            def decide(image: ClusterImage) -> Steps[tuple[CreatedTopic, ...]]:
                 if quota is not None:
                     quota.begin()
-                return decide_create_topics(
+                return decide_create_topics.steps(
                     image,
                     topics,
                     config_definition=TOPIC_CONFIG,
@@ -331,7 +331,7 @@ class ControllerLink:
         """
         if self._controller.is_active:
             progress = await self._controller.decide(
-                lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch),
+                lambda image: decide_controlled_shutdown.steps(image, self._broker_id, self._broker_epoch),
                 decision_log.shutdown(self._broker_id),
             )
             outcome = progress.outcome

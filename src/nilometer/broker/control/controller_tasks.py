@@ -67,7 +67,7 @@ class PreferredLeaderRebalancer:
         percentage = self._config.integer("leader.imbalance.per.broker.percentage")
         try:
             while await self._controller.decide(
-                lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage),
+                lambda image: decide_preferred_leaders.steps(image, imbalance_percentage=percentage),
                 decision_log.PREFERRED_LEADERS,
             ):
                 pass  # one decision moves a limited number; repeat until none is left

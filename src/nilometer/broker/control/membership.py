@@ -283,12 +283,12 @@ class Membership:
             match event:
                 case BrokersDown(broker_ids):
                     await self._controller.decide(
-                        lambda image, ids=broker_ids: decide_brokers_down(image, ids),
+                        lambda image, ids=broker_ids: decide_brokers_down.steps(image, ids),
                         decision_log.sessions_ended(broker_ids),
                     )
                 case BrokerUp(registration):
                     outcome = await self._controller.decide(
-                        lambda image, new=registration: decide_broker_up(image, new),
+                        lambda image, new=registration: decide_broker_up.steps(image, new),
                         self._why_registered(registration),
                     )
                     if not outcome.ok:

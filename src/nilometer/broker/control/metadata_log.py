@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, decode_snapshot, encode_snapshot
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.prepared_entry import PreparedEntry, at_once
 from nilometer.coordination.factory import StoreReader, open_reader
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
@@ -24,8 +26,7 @@ logger = logging.getLogger("nilometer.broker.control")
 
 READ_ENTRIES_MAX = 256
 LARGE_ENTRY_BYTES = 32 * 1024
-"""An entry above this size is decoded, checked and applied in a turn of the event loop each: one that creates
-thousands of partitions takes some 4 us for each of them to check, and as long to apply."""
+"""An entry above this size is decoded, checked and applied in a turn of the event loop each."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Of the newest entries as stored: one may have almost a megabyte, as clients alter settings."""
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
@@ -41,12 +42,25 @@ class MetadataBlocked(CoordinationError):
     """The metadata log has an entry that this version of the broker cannot fold."""
 
 
+class _Checked(NamedTuple):
+    number: int
+    data: bytes
+    entry: Entry
+    prepared: PreparedEntry
+
+
 class MetadataLog:
     def __init__(
-        self, store: CoordinationStore, on_blocked: Callable[[str], None] = lambda _reason: None
+        self,
+        store: CoordinationStore,
+        on_blocked: Callable[[str], None] = lambda _reason: None,
+        turns: Turns | None = None,
     ) -> None:
-        """``on_blocked`` is called once, before any request can act on an image that is no longer updated."""
+        """``on_blocked`` is called once, before any request can act on an image that is no longer updated.
+
+        ``turns``: in which large entries are prepared; None: at once."""
         self._store = store
+        self._turns = turns
         self.image = ClusterImage()
         self._subscribers: list[Subscriber] = []
         self._reload_subscribers: list[Callable[[ClusterImage], None]] = []
@@ -60,8 +74,8 @@ class MetadataLog:
         self.entry_bytes: dict[int, bytes] = {}
         """The newest entries as stored, by number, so that the controller recognises its own."""
         self._kept_bytes = 0
-        self._checked: tuple[int, bytes] | None = None
-        """The number and the data of an entry that this broker has checked, to append it."""
+        self._checked: _Checked | None = None
+        """An entry that this broker has checked, to append it."""
 
     def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
         """Call ``subscriber`` after each folded entry, with the delta and the new image. It may return what
@@ -77,13 +91,22 @@ class MetadataLog:
         and ``before_reload`` before the image is replaced, with the new image."""
         self._preparers.append((before_entry, before_reload))
 
-    def check(self, number: int, entry: Entry, data: bytes) -> None:
+    async def check(self, number: int, entry: Entry, data: bytes) -> bool:
         """Check an entry that is to be appended next; it is not checked again when it is folded.
 
-        ``data``: the entry as stored. Raises InvariantBroken.
+        ``data``: the entry as stored. Returns False if another entry has been folded meanwhile. Raises
+        InvariantBroken.
         """
-        self.image.check_entry(EntryNumber(number), entry)
-        self._checked = number, data
+        prepared = await self._prepare(entry)
+        if number != self.image.number + 1:
+            return False
+        self.image.check_entry(EntryNumber(number), entry, prepared)
+        self._checked = _Checked(number, data, entry, prepared)
+        return True
+
+    async def _prepare(self, entry: Entry) -> PreparedEntry:
+        steps = self.image.prepare(entry)
+        return at_once(steps) if self._turns is None else await LongWork(self._turns).go_through(steps)
 
     async def catch_up(self) -> None:
         """Fold all entries that the store has now.
@@ -159,18 +182,21 @@ class MetadataLog:
 
     async def _fold(self, number: int, data: bytes) -> None:
         try:
-            entry = decode_entry(data)
-            if self._checked != (number, data):
+            checked, self._checked = self._checked, None
+            if checked is not None and (checked.number, checked.data) == (number, data):
+                entry, prepared = checked.entry, checked.prepared
+            else:
+                entry = decode_entry(data)
                 await let_others_run(data)
-                self.image.check_entry(EntryNumber(number), entry)
-            self._checked = None
+                prepared = await self._prepare(entry)
+                self.image.check_entry(EntryNumber(number), entry, prepared)
             await let_others_run(data)
         except (BadEntry, InvariantBroken) as error:
             raise self._block(f"entry {number} of the metadata log", error) from None
         if self.image.counts(entry):
             for before_entry, _ in self._preparers:
                 await before_entry(entry, self.image)
-        delta = self.image.apply_entry(EntryNumber(number), entry)
+        delta = self.image.apply_entry(EntryNumber(number), entry, prepared)
         self._bytes_since_snapshot += len(data)
         self._keep(number, data)
         if not delta.accepted:

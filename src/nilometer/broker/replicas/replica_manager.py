@@ -27,7 +27,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.replication_config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
 from nilometer.broker.turns import LongWork, Turns
-from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
@@ -69,6 +69,8 @@ logger = logging.getLogger("nilometer.broker.replicas")
 
 APPLIED_AT_ONCE = 16
 """So many changes of partitions are applied before other clients are served."""
+
+_OF_ALL_TOPICS = (ConfigResourceType.BROKER, ConfigResourceType.CLUSTER)
 
 
 class ReplicaManager:
@@ -261,8 +263,7 @@ class ReplicaManager:
             self._forget_traffic_of_deleted_topics()
         if delta.brokers:
             self._update_eligible(image)
-        for resource in delta.configs:
-            yield from self._reconfigure(image, resource.type, resource.name)
+        yield from self._reconfigure(image, delta.configs)
         for key, transition in delta.partitions_on(self._broker_id):
             if transition.after is not None and self._is_registered:
                 self._follow_state(key, transition.after)
@@ -282,7 +283,7 @@ class ReplicaManager:
         for key in [key for key in (*self._partitions.by_key, *self._fenced) if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
         self.offline.on_image(image)
-        for _ in self._reconfigure(image, ConfigResourceType.CLUSTER, ""):
+        for _ in self._reconfigure(image, [ConfigResource(ConfigResourceType.CLUSTER, "")]):
             pass
         for key, state in assigned.items():
             self._follow_state(key, state)
@@ -476,10 +477,12 @@ class ReplicaManager:
         self.with_flush_ms.pop(partition, None)
         self._partitions.remove(partition)
 
-    def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> Iterator[None]:
-        """Apply changed settings; yields after each partition."""
-        for partition in list(self):
-            if kind is not ConfigResourceType.TOPIC or partition.topic == name:
+    def _reconfigure(self, image: ClusterImage, changed: Iterable[ConfigResource]) -> Iterator[None]:
+        """Apply changed settings, those of groups are none of partitions; yields after each partition."""
+        topics = {each.name for each in changed if each.type is ConfigResourceType.TOPIC}
+        all_topics = any(each.type in _OF_ALL_TOPICS for each in changed)
+        for partition in list(self) if topics or all_topics else ():
+            if all_topics or partition.topic in topics:
                 partition.log.configure(self._hosted.configs.of_topic(image, partition.topic))
                 self._note_flush_ms(partition)
                 with self._fencing(partition):

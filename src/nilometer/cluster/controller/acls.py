@@ -17,7 +17,7 @@ from nilometer.cluster.acl import (
     ResourceType,
 )
 from nilometer.cluster.acl_table import AclId, record_of
-from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Steps, Stepwise
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import AclDeleted
 from nilometer.identifiers import uuid_to_text
@@ -74,9 +74,8 @@ def _why_invalid(acl: Acl) -> str | None:
     return None
 
 
-def decide_delete_acls(
-    image: ClusterImage, filters: Sequence[AclFilter]
-) -> Decision[tuple[DeletedAcls, ...]]:
+@Stepwise
+def decide_delete_acls(image: ClusterImage, filters: Sequence[AclFilter]) -> Steps[tuple[DeletedAcls, ...]]:
     """Delete the ACLs that ``filters`` select; the reply has a result for each filter, in their order.
 
     An ACL that several filters select is in the result of each of them.
@@ -84,7 +83,7 @@ def decide_delete_acls(
     results: list[DeletedAcls] = []
     deleted: dict[AclId, None] = {}
     for each in filters:
-        found = {acl_id: acl for acl_id, acl in image.acls.items() if each.matches(acl)}
+        found = yield from image.acls.select(each)
         why = _why_invalid_filter(each)
         if why is None and len(deleted.keys() | found.keys()) > CREATIONS_MAX:
             why = f"Cannot remove more than {CREATIONS_MAX} acls in a single delete operation."
@@ -92,7 +91,7 @@ def decide_delete_acls(
             results.append((Outcome(ErrorCode.invalid_request, why), ()))
             continue
         deleted.update(dict.fromkeys(found))
-        results.append((OK, tuple(sorted(found.values()))))
+        results.append((OK, tuple(found.values())))
     return Decision(tuple((AclDeleted(id=acl_id),) for acl_id in sorted(deleted)), tuple(results))
 
 

@@ -13,12 +13,12 @@ A restart of a broker is two events, down and up; the second is decided on the i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps, Stepwise
 from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.features import unsupported_feature
@@ -130,7 +130,8 @@ def check_registration(image: ClusterImage, registration: BrokerRegistration) ->
     return OK
 
 
-def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> Decision[Outcome]:
+@Stepwise
+def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> Steps[Outcome]:
     """Register a broker whose session has started. No records if this incarnation is registered already."""
     outcome = check_registration(image, registration)
     known = image.broker(registration.broker_id)
@@ -144,8 +145,8 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
     broker_id = registration.broker_id
     draft = PartitionDraft(image)
     if known is not None:
-        _forfeit(draft, known, registration)
-        _note_offline(draft, registration)
+        yield from _forfeit(draft, known, registration)
+        yield from _note_offline(draft, registration)
     record = BrokerRegistered(
         broker_id=broker_id,
         incarnation=registration.incarnation,
@@ -163,10 +164,12 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
                 draft.with_election_policy(key, RequestedChange()),
                 may_lead=lambda r: r == broker_id or image.is_active(r),
             )
+            yield 1
     return Decision((*before, (record,), *draft.take_units()), OK)
 
 
-def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -> Decision[None]:
+@Stepwise
+def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -> Steps[None]:
     """Fence the brokers whose sessions have ended, and elect other leaders for their partitions.
 
     Brokers whose sessions ended together are decided together: none of them is elected leader in between,
@@ -178,12 +181,14 @@ def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -
     fenced: Unit = tuple(BrokerFenced(broker_id=b.id, broker_epoch=b.epoch) for b in gone)
     if not fenced:
         return Decision((), None)
-    return Decision((fenced, *_without(image, [broker.id for broker in gone])), None)
+    changed = yield from _without(image, [broker.id for broker in gone])
+    return Decision((fenced, *changed), None)
 
 
+@Stepwise
 def decide_controlled_shutdown(
     image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch
-) -> Decision[ShutdownProgress]:
+) -> Steps[ShutdownProgress]:
     """Start the controlled shutdown of a broker: its leaderships move, and it leaves every ISR.
 
     The broker may stop as soon as it has applied the entries of this decision. A repeated request has no
@@ -198,11 +203,12 @@ def decide_controlled_shutdown(
     if known is not None and not known.in_controlled_shutdown:
         announced.append((BrokerInControlledShutdown(broker_id=broker_id, broker_epoch=broker_epoch),))
     led = sum(state.leader == broker_id for _, state in image.partitions_on(broker_id))
-    units = (*announced, *_without(image, [broker_id]))
+    units = (*announced, *(yield from _without(image, [broker_id])))
     return Decision(units, ShutdownProgress(outcome=OK, leaderships=led))
 
 
-def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decision[Outcome]:
+@Stepwise
+def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Steps[Outcome]:
     """Unregister a broker that will not return: remove it from the ISRs, ELRs and leaderships first."""
     known = image.broker(broker_id)
     if known is None:
@@ -217,12 +223,15 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
     for key, _ in image.partitions_on(broker_id):
         wanted = draft.with_election_policy(key, RequestedChange(lost=(broker_id,)))
         draft.change(key, wanted, may_lead=lambda r: r != broker_id and image.is_active(r))
+        yield 1
     units.extend(draft.take_units())
     units.append((BrokerUnregistered(broker_id=broker_id, broker_epoch=known.epoch),))
     return Decision(tuple(units), OK)
 
 
-def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
+def _forfeit(
+    draft: PartitionDraft, known: Broker, registration: BrokerRegistration
+) -> Generator[int, None, None]:
     """Remove the broker from ISRs and ELRs, unless its previous incarnation certainly lost no records."""
     disk_lost = not set(known.log_dirs) <= set(_log_dirs(known, registration))
     if registration.previous_broker_epoch == known.epoch and not disk_lost:
@@ -237,6 +246,7 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
                 draft.with_election_policy(key, wanted),
                 may_lead=lambda r: r != registration.broker_id and draft.image.is_active(r),
             )
+        yield 1
 
 
 def _log_dirs(known: Broker | None, registration: BrokerRegistration) -> tuple[str, ...]:
@@ -248,7 +258,7 @@ def _log_dirs(known: Broker | None, registration: BrokerRegistration) -> tuple[s
     return tuple(dict.fromkeys((*registration.log_dirs, *failed)))
 
 
-def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> None:
+def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> Generator[int, None, None]:
     """Mark the replicas that the broker cannot use as offline, and all its others as online.
 
     A replica that was offline may have lost records: it returns outside the ISR, and catches up.
@@ -264,9 +274,10 @@ def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> No
                 draft.with_election_policy(key, goes_offline if is_offline else comes_back),
                 may_lead=lambda r: r != broker_id and draft.image.is_active(r),
             )
+        yield 1
 
 
-def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit, ...]:
+def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> Generator[int, None, tuple[Unit, ...]]:
     """Return records that remove the brokers from every ISR and every leadership."""
     draft = PartitionDraft(image)
     affected: dict[TopicIdPartition, None] = {}
@@ -280,4 +291,5 @@ def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit,
             draft.with_election_policy(key, RequestedChange()),
             may_lead=lambda r: r not in broker_ids and image.is_active(r),
         )
+        yield 1
     return draft.take_units()

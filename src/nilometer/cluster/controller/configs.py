@@ -421,5 +421,7 @@ def _combined(alteration: ConfigAlteration, present: str) -> str:
     parts = [part for part in present.split(",") if part]
     named = [part for part in (alteration.value or "").split(",") if part]
     if alteration.operation is ConfigOperation.APPEND:
-        return ",".join([*parts, *(part for part in named if part not in parts)])
-    return ",".join(part for part in parts if part not in named)
+        known = set(parts)  # there may be thousands
+        return ",".join([*parts, *(part for part in named if part not in known)])
+    removed = set(named)
+    return ",".join(part for part in parts if part not in removed)

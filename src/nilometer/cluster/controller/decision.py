@@ -7,16 +7,19 @@ If an entry is not accepted, the response is NOT_CONTROLLER.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from nilometer.cluster.entries import Unit
+from nilometer.cluster.prepared_entry import at_once
 from nilometer.cluster.records import Record
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R", covariant=True)
+P = ParamSpec("P")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -52,13 +55,16 @@ Steps = Generator[int, None, Decision[R]]
 change between two steps: then the decision is not appended, but made again."""
 
 
-def at_once(steps: Steps[R]) -> Decision[R]:
-    """Return the decision of ``steps``, made without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
+class Stepwise(Generic[P, R]):
+    """A decorator of a decision that takes long: call it to decide at once, or its ``steps`` to decide in
+    :data:`Steps`."""
+
+    def __init__(self, steps: Callable[P, Steps[R]]) -> None:
+        self.steps = steps
+        functools.update_wrapper(self, steps)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Decision[R]:
+        return at_once(self.steps(*args, **kwargs))
 
 
 class Refusal(KafkaError):

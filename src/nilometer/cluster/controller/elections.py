@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps, Stepwise
 from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
+STEP_PARTITIONS = 64
+"""At so many partitions a step of a decision looks."""
 PREFERRED_ELECTIONS_MAX = 1000
 """How many partitions change their leader in one round at most; the next round continues."""
 
@@ -30,11 +32,12 @@ class ElectedPartition(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+@Stepwise
 def decide_elect_leaders(
     image: ClusterImage,
     election_type: int,
     partitions: Sequence[tuple[str, int]] | None,
-) -> Decision[tuple[ElectedPartition, ...]]:
+) -> Steps[tuple[ElectedPartition, ...]]:
     """Elect leaders of the given partitions (topic, number); None: of all that need an election.
 
     Raises Refusal for an unknown election type.
@@ -53,40 +56,49 @@ def decide_elect_leaders(
             outcome = refusal.outcome
         if partitions is not None or outcome.error is not ErrorCode.election_not_needed:
             reply.append(ElectedPartition(topic, partition, outcome))
+        yield 1
     return Decision(draft.take_units(), tuple(reply))
 
 
-def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
-    """Return for every preferred leader how many partitions it should lead, and how many it does not."""
+def preferred_imbalance(image: ClusterImage) -> Generator[int, None, dict[BrokerId, tuple[int, int]]]:
+    """Return in steps for every preferred leader how many partitions it should lead, and how many it does
+    not."""
     found: dict[BrokerId, tuple[int, int]] = {}
-    for _, state in image.partitions():
+    for number, (_, state) in enumerate(image.partitions(), start=1):
         wanted, missing = found.get(state.replicas[0], (0, 0))
         found[state.replicas[0]] = (wanted + 1, missing + (not state.has_preferred_leader))
+        if number % STEP_PARTITIONS == 0:
+            yield STEP_PARTITIONS
     return dict(sorted(found.items()))
 
 
+@Stepwise
 def decide_preferred_leaders(
     image: ClusterImage, *, imbalance_percentage: int = 0, limit: int = PREFERRED_ELECTIONS_MAX
-) -> Decision[bool]:
+) -> Steps[bool]:
     """Elect the preferred leaders of brokers that do not lead more than ``imbalance_percentage`` of the
     partitions they should lead, if they are in sync.
 
     The reply is whether ``limit`` was reached, so that the next round should follow at once.
     """
+    imbalance = yield from preferred_imbalance(image)
     unbalanced = {
         broker
-        for broker, (wanted, missing) in preferred_imbalance(image).items()
+        for broker, (wanted, missing) in imbalance.items()
         if missing * 100 > imbalance_percentage * wanted
     }
     draft = PartitionDraft(image)
     changed = 0
-    for key, state in image.partitions():
+    for number, (key, state) in enumerate(image.partitions(), start=1):
+        if number % STEP_PARTITIONS == 0:
+            yield STEP_PARTITIONS
         preferred = state.replicas[0]
         if state.has_preferred_leader or preferred not in unbalanced or preferred not in state.isr:
             continue
         if changed == limit:
             return Decision(draft.take_units(), True)
         changed += draft.change(key, RequestedChange(prefer_first=True), may_lead=image.is_active) is not None
+        yield 1
     return Decision(draft.take_units(), False)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps, Stepwise
 from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.controller.topics import check_assignment
 from nilometer.cluster.image import ClusterImage
@@ -47,12 +47,13 @@ class OngoingReassignment(msgspec.Struct, frozen=True):
     state: PartitionState
 
 
+@Stepwise
 def decide_alter_reassignments(
     image: ClusterImage,
     requests: Sequence[Reassignment],
     *,
     allow_replication_factor_change: bool = True,
-) -> Decision[tuple[ReassignedPartition, ...]]:
+) -> Steps[tuple[ReassignedPartition, ...]]:
     draft = PartitionDraft(image)
     reply: list[ReassignedPartition] = []
     times = Counter((request.topic, request.partition) for request in requests)
@@ -65,6 +66,7 @@ def decide_alter_reassignments(
         except Refusal as refusal:
             outcome = refusal.outcome
         reply.append(ReassignedPartition(request.topic, request.partition, outcome))
+        yield 1
     return Decision(draft.take_units(), tuple(reply))
 
 

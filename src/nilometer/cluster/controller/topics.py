@@ -8,12 +8,12 @@ topic with only some of its partitions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
 from nilometer.cluster.controller.configs import InheritedOf, check_configs, nothing_inherited
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps, Stepwise
 from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.entries import Unit, fits_one_entry
 from nilometer.cluster.image import ClusterImage
@@ -91,6 +91,8 @@ TakeQuota = Callable[[int], None]
 (THROTTLING_QUOTA_EXCEEDED)."""
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
+STEP_PARTITIONS = 64
+"""Of so many new partitions a step of a decision is."""
 """A request for more is rejected before placement. The maximum size of an entry usually allows fewer."""
 
 
@@ -132,6 +134,7 @@ def without_quota(_partitions: int) -> None:
     pass
 
 
+@Stepwise
 def decide_create_topics(
     image: ClusterImage,
     topics: Sequence[NewTopic],
@@ -142,7 +145,7 @@ def decide_create_topics(
     inherited_of: InheritedOf = nothing_inherited,
     validate_only: bool = False,
     take_quota: TakeQuota = without_quota,
-) -> Decision[tuple[CreatedTopic, ...]]:
+) -> Steps[tuple[CreatedTopic, ...]]:
     """Create the valid ones of ``topics``. As in Kafka, those that are only validated count for the quota."""
     units: list[Unit] = []
     reply: list[CreatedTopic] = []
@@ -154,8 +157,8 @@ def decide_create_topics(
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             _check_name(image, topic.name, taken)
             configs = check_configs(image, config_definition, inherited_of, topic.configs)
-            assignments = _assignments(image, topic, defaults, chance)
-            created, unit = _create(image, topic.name, assignments, configs, chance)
+            assignments = yield from _assignments(image, topic, defaults, chance)
+            created, unit = yield from _create(image, topic.name, assignments, configs, chance)
             take_quota(len(assignments))
         except Refusal as refusal:
             reply.append(CreatedTopic(name=topic.name, outcome=refusal.outcome))
@@ -191,6 +194,7 @@ def decide_delete_topics(
     return Decision(tuple(units), tuple(reply))
 
 
+@Stepwise
 def decide_create_partitions(
     image: ClusterImage,
     requests: Sequence[MorePartitions],
@@ -198,7 +202,7 @@ def decide_create_partitions(
     chance: Entropy,
     validate_only: bool = False,
     take_quota: TakeQuota = without_quota,
-) -> Decision[tuple[tuple[str, Outcome], ...]]:
+) -> Steps[tuple[tuple[str, Outcome], ...]]:
     units: list[Unit] = []
     reply: list[tuple[str, Outcome]] = []
     names = Counter(request.name for request in requests)
@@ -206,7 +210,7 @@ def decide_create_partitions(
         try:
             if names[request.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic in request.")
-            unit = _add_partitions(image, request, chance)
+            unit = yield from _add_partitions(image, request, chance)
             take_quota(len(unit))
         except Refusal as refusal:
             reply.append((request.name, refusal.outcome))
@@ -234,14 +238,14 @@ def _create(
     assignments: Sequence[Replicas],
     configs: Mapping[str, str],
     chance: Entropy,
-) -> tuple[CreatedTopic, Unit]:
+) -> Generator[int, None, tuple[CreatedTopic, Unit]]:
     topic_id = topic_id_of(chance.uuid())
     records: list[Record] = [TopicCreated(name=name, topic_id=topic_id)]
     records.extend(
         ConfigChanged(resource_type=ConfigResourceType.TOPIC, resource_name=name, key=key, value=value)
         for key, value in sorted(configs.items())
     )
-    records.extend(_new_partitions(image, topic_id, 0, assignments))
+    records.extend((yield from _new_partitions(image, topic_id, 0, assignments)))
     created = CreatedTopic(
         name=name,
         outcome=OK,
@@ -264,9 +268,9 @@ def _bounded(records: Sequence[Record]) -> Unit:
 
 def _assignments(
     image: ClusterImage, topic: NewTopic, defaults: TopicDefaults, chance: Entropy
-) -> Sequence[Replicas]:
+) -> Generator[int, None, Sequence[Replicas]]:
     if topic.assignments:
-        return _manual(image, topic)
+        return (yield from _manual(image, topic))
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise Refusal(
             ErrorCode.invalid_replication_factor,
@@ -278,10 +282,10 @@ def _assignments(
         )
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
     count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
-    return _placed(image, count, factor, chance)
+    return (yield from _placed(image, count, factor, chance))
 
 
-def _manual(image: ClusterImage, topic: NewTopic) -> Sequence[Replicas]:
+def _manual(image: ClusterImage, topic: NewTopic) -> Generator[int, None, Sequence[Replicas]]:
     for what, given in (
         ("replication factor", topic.replication_factor),
         ("numPartitions", topic.num_partitions),
@@ -303,6 +307,7 @@ def _manual(image: ClusterImage, topic: NewTopic) -> Sequence[Replicas]:
         check_assignment(image, replicas, factor)
         factor = len(replicas)
         found[partition] = replicas
+        yield 1
     if sorted(found) != list(range(len(found))):
         raise Refusal(
             ErrorCode.invalid_replica_assignment,
@@ -310,6 +315,7 @@ def _manual(image: ClusterImage, topic: NewTopic) -> Sequence[Replicas]:
         )
     for partition, replicas in sorted(found.items()):
         _refuse_without_active_replica(image, partition, replicas)
+        yield 1
     return [found[partition] for partition in range(len(found))]
 
 
@@ -329,31 +335,36 @@ def _placed(
     chance: Entropy,
     *,
     first_partition: int = 0,
-) -> Sequence[Replicas]:
+) -> Generator[int, None, Sequence[Replicas]]:
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
     brokers = usable_brokers(image)
     circle = max(1, len(brokers))
     start = chance.below(circle)
+    shift = chance.below(circle)
+    placed: list[Replicas] = []
     try:
-        return place_replicas(
-            brokers,
-            partitions=count,
-            replication_factor=factor,
-            start=start,
-            shift=chance.below(circle),
-            first_partition=first_partition,
-        )
+        while len(placed) < count:
+            placed += place_replicas(
+                brokers,
+                partitions=min(STEP_PARTITIONS, count - len(placed)),
+                replication_factor=factor,
+                start=start,
+                shift=shift,
+                first_partition=first_partition + len(placed),
+            )
+            yield STEP_PARTITIONS
     except CannotPlace as error:
         raise Refusal(
             ErrorCode.invalid_replication_factor,
             f"Unable to replicate the partition {factor} time(s): {error}",
         ) from error
+    return placed
 
 
 def _new_partitions(
     image: ClusterImage, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
-) -> Sequence[Record]:
+) -> Generator[int, None, Sequence[Record]]:
     records: list[Record] = []
     for index, replicas in enumerate(assignments, start=first):
         isr = first_isr(image, replicas)
@@ -365,13 +376,17 @@ def _new_partitions(
                 isr=None if isr == replicas else isr,
             )
         )
+        if len(records) % STEP_PARTITIONS == 0:
+            yield STEP_PARTITIONS
     return records
 
 
 _KEPT_BY_HASH = {TRANSACTION_STATE_TOPIC: "transactional ids", SHARE_GROUP_STATE_TOPIC: "share partitions"}
 
 
-def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entropy) -> Unit:
+def _add_partitions(
+    image: ClusterImage, request: MorePartitions, chance: Entropy
+) -> Generator[int, None, Unit]:
     topic = image.topic(request.name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
@@ -390,18 +405,18 @@ def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entrop
             f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an "
             "increase.",
         )
-    assignments = _additional(image, topic, request, chance)
-    return _bounded(_new_partitions(image, topic.id, present, assignments))
+    assignments = yield from _additional(image, topic, request, chance)
+    return _bounded((yield from _new_partitions(image, topic.id, present, assignments)))
 
 
 def _additional(
     image: ClusterImage, topic: Topic, request: MorePartitions, chance: Entropy
-) -> Sequence[Replicas]:
+) -> Generator[int, None, Sequence[Replicas]]:
     present = len(topic.partitions)
     additional = request.count - present
     factor = len(topic.partitions[0].target_replicas)
     if request.assignments is None:
-        return _placed(image, additional, factor, chance, first_partition=present)
+        return (yield from _placed(image, additional, factor, chance, first_partition=present))
     if len(request.assignments) != additional:
         raise Refusal(
             ErrorCode.invalid_replica_assignment,
@@ -414,6 +429,7 @@ def _additional(
         check_assignment(image, replicas, factor)
         _refuse_without_active_replica(image, index, replicas)
         found.append(replicas)
+        yield 1
     return found
 
 

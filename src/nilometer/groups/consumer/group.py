@@ -34,7 +34,7 @@ from nilometer.groups.records import (
     CoordinatorRecord,
 )
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
-from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of
+from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode
@@ -153,7 +153,7 @@ def _owned_of(topics: Iterable[AssignedTopicPartitions], member_epoch: int) -> O
 
 def _owned_in_record(owned: Owned) -> tuple[AssignedTopicPartitions, ...]:
     found: list[AssignedTopicPartitions] = []
-    for topic_id in sorted(owned):
+    for topic_id in sorted(owned, key=BY_NUMBER):
         partitions = tuple(sorted(owned[topic_id]))
         epochs = tuple(owned[topic_id][partition] for partition in partitions)
         found.append(AssignedTopicPartitions(topic_id, partitions, epochs))

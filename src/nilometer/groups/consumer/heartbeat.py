@@ -33,7 +33,14 @@ from nilometer.groups.consumer.rebalance import (
 )
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.topics import Assignment, Topics, assignment_of, check_topic_regex, topic_partitions
+from nilometer.groups.topics import (
+    BY_NUMBER,
+    Assignment,
+    Topics,
+    assignment_of,
+    check_topic_regex,
+    topic_partitions,
+)
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -100,7 +107,7 @@ def _towards(
         return _stepped(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, excess)
 
     waits = False
-    for topic_id in sorted(target.assignment):
+    for topic_id in sorted(target.assignment, key=BY_NUMBER):
         mine = member.assigned.get(topic_id, {})
         for partition in sorted(target.wants(topic_id)):
             if partition in mine:

@@ -35,7 +35,7 @@ from nilometer.groups.records import (
     TopicPartitionsInfo,
 )
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
-from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of, topic_partitions
+from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of, topic_partitions
 from nilometer.groups.turn import DeleteShareState, GroupType, InitializeShareState, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
@@ -127,13 +127,15 @@ class StatePartitions(msgspec.Struct, frozen=True):
         return ShareGroupStatePartitionMetadataValue(
             self._with_names(self.initializing),
             self._with_names(self.initialized),
-            tuple(TopicInfo(topic_id, self.names[topic_id]) for topic_id in sorted(self.deleting)),
+            tuple(
+                TopicInfo(topic_id, self.names[topic_id]) for topic_id in sorted(self.deleting, key=BY_NUMBER)
+            ),
         )
 
     def _with_names(self, partitions: Assignment) -> tuple[TopicPartitionsInfo, ...]:
         return tuple(
             TopicPartitionsInfo(topic_id, self.names[topic_id], tuple(sorted(partitions[topic_id])))
-            for topic_id in sorted(partitions)
+            for topic_id in sorted(partitions, key=BY_NUMBER)
         )
 
     @property

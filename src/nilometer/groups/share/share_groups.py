@@ -51,7 +51,7 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.share.assignor import assign_simply
 from nilometer.groups.share.group import SHARE_GROUP_KEYS, ShareGroup, ShareMember, StatePartitions
-from nilometer.groups.topics import Assignment, Topics, described_partitions, topic_partitions
+from nilometer.groups.topics import BY_NUMBER, Assignment, Topics, described_partitions, topic_partitions
 from nilometer.groups.turn import (
     AssignmentNeeded,
     Computation,
@@ -711,7 +711,7 @@ def _state_to_delete(group: ShareGroup, topics: Topics) -> dict[UUID, frozenset[
     """Return the partitions that have a state, or may have one."""
     state = group.partitions
     found: dict[UUID, frozenset[int]] = {}
-    for topic_id in sorted(state.topic_ids):
+    for topic_id in sorted(state.topic_ids, key=BY_NUMBER):
         partitions = state.initialized.get(topic_id, frozenset[int]())
         partitions |= state.initializing.get(topic_id, frozenset[int]())
         if topic_id in state.deleting:  # an earlier deletion failed for some of them

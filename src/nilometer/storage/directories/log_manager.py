@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
@@ -765,10 +765,14 @@ class LogManager:
             listener(path, reason, affected)
         return affected
 
-    def describe(self) -> list[DirectoryDescription]:
+    def describe(self) -> Generator[int, None, list[DirectoryDescription]]:
+        """Describe all directories; yields after each log how many segments it has."""
         descriptions: list[DirectoryDescription] = []
         for directory in self.directories:
-            sizes = {key: log.segments.size for key, log in sorted(self._table.logs_in(directory).items())}
+            sizes: dict[TopicPartition, int] = {}
+            for key, log in list(self._table.logs_in(directory).items()):
+                sizes[key] = log.segments.size
+                yield len(log.segments)
             try:
                 total = self._disk.total_bytes(directory.path) if directory.failure is None else -1
                 usable = self._disk.free_bytes(directory.path) if directory.failure is None else -1
