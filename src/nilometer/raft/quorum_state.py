@@ -55,13 +55,7 @@ def identify(
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     if owner is None or found.directory_id is None:
         found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
-        disk.make_directories(directory)
-        write_meta_properties(disk, path, found)
-        disk.make_directories(folder)
-        for parent in (posixpath.dirname(directory) or ".", directory):
-            disk.sync_directory(parent)
-        content = f"directory.id={found.directory_id}\nversion={VERSION}\n"
-        disk.replace_file(posixpath.join(folder, OWNER), content.encode())
+        claim(disk, directory, found)
     elif owner != found.directory_id:
         raise CorruptCheckpoint(
             folder, f"belongs to the directory {owner}, and {path} has directory.id {found.directory_id}"
@@ -69,6 +63,17 @@ def identify(
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:
+    """Write durably to whom the directory and the metadata log in it belong. Blocks. Raises OSError."""
+    folder = posixpath.join(directory, FOLDER)
+    disk.make_directories(folder)
+    write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
+    for parent in (posixpath.dirname(directory) or ".", directory):
+        disk.sync_directory(parent)
+    content = f"directory.id={properties.directory_id}\nversion={VERSION}\n"
+    disk.replace_file(posixpath.join(folder, OWNER), content.encode())
 
 
 def _owner(disk: Disk, folder: str) -> str | None:

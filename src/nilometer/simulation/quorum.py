@@ -30,7 +30,7 @@ from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import ChangeRefused, Timing
 from nilometer.raft.leading import Leading
-from nilometer.raft.quorum_state import identify
+from nilometer.raft.quorum_state import claim, identify
 from nilometer.raft.recovery import METADATA_LOG, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk, Listener, Runtime
@@ -40,7 +40,6 @@ from nilometer.simulation.world import Host, Process, World
 from nilometer.storage.directories.log_directory import (
     MetaProperties,
     new_directory_id,
-    write_meta_properties,
 )
 
 VOTERS = (1, 2, 3)
@@ -360,8 +359,9 @@ class QuorumVoters:
         _make_durable(disk, directory)
         key = self._keys.get(node_id)
         if key is not None and node_id not in self._wiped:
-            properties = MetaProperties(BrokerId(node_id), None, key.directory_id)
-            write_meta_properties(disk, f"{directory}/meta.properties", properties)
+            claim(disk, directory, MetaProperties(BrokerId(node_id), None, key.directory_id))
+        else:
+            identify(disk, directory, BrokerId(node_id), None, runtime.entropy.uuid())
         format_folder(disk, folder, self._first, runtime.clock.wall_ms())
 
     def _entry(self, node_id: int, key: VoterKey) -> VoterEntry:
