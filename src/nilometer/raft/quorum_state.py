@@ -66,7 +66,7 @@ def identify(
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Write durably to whom the directory and the metadata log in it belong. Blocks. Raises OSError."""
+    """Write durably which node has the directory and the metadata log in it. Blocks. Raises OSError."""
     folder = posixpath.join(directory, FOLDER)
     disk.make_directories(folder)
     write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
