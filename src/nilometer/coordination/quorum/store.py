@@ -115,8 +115,8 @@ class QuorumStore:
         self._session: QuorumSession | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._signal = ChangeSignal()
-        self._shown: object = None
-        """What members may see of the node, as it was when they were last told that it had changed."""
+        self._seen: object = None
+        """What members may see of the node, as it was when they were last told of a change."""
         self._opened = False
         node.listen(self._on_applied, self._on_changed)
 
@@ -296,9 +296,9 @@ class QuorumStore:
         if self._node.failure is not None and session is not None:
             session.lose(f"this broker's node of the metadata quorum has stopped: {self._node.failure}")
         node = self._node
-        shown = node.applied, node.epoch, node.leads, node.leader(), node.failure
-        if shown != self._shown:  # a read changes nothing: who reads when told would read for ever
-            self._shown = shown
+        seen = node.applied, node.epoch, node.leads, node.leader(), node.failure
+        if seen != self._seen:
+            self._seen = seen
             self._signal.notify()
 
     async def _renew(self, session: QuorumSession) -> None:
