@@ -65,6 +65,7 @@ from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
+from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationStore
 from nilometer.runtime import Runtime
 from nilometer.share.sessions import ShareSessions
@@ -386,6 +387,7 @@ def _services(
         replication_quotas=replication.quotas,
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,
+        quorum=given.store if isinstance(given.store, QuorumStore) else None,
         client_quotas=ClientQuotas(config, given.runtime.clock, control.metadata),
         authorizer=authorizer,
         tokens=tokens,

@@ -25,7 +25,7 @@ from nilometer.broker.control.metadata_log import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.listening import CannotListen, OpenListeners
 from nilometer.broker.quorum.member import QuorumMember
-from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, LogDirectories, find_logs
+from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, FoundLogs, LogDirectories, find_logs
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
@@ -120,10 +120,11 @@ class Broker:
             await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
+            found = await self._find_logs()
             if self._quorum is not None:
                 await self._check_no_other_store()
                 await self._quorum.identify()
-            store = await self._open_store_of_logs()
+            store = None if found is None else await self._open_store_of(found)
             directories = await self._open_directories()
             store = store or await self._open_store(directories.cluster_id)
             await directories.assign_cluster_id(store.cluster_id)
@@ -259,16 +260,16 @@ class Broker:
         await directories.read_broker_epoch()
         return directories
 
-    async def _open_store_of_logs(self) -> CoordinationStore | None:
-        """Open the store of the cluster that the logs in the directories belong to, which must exist.
-
-        Returns None if there are no logs. Nothing is changed before that. Raises StartFailed,
-        CorruptCheckpoint, CoordinationError.
-        """
+    async def _find_logs(self) -> FoundLogs | None:
+        """Return the logs in the directories; nothing is changed. Raises CorruptCheckpoint."""
         disk, config = self._runtime.disk, self._config
-        found = await disk.offload(lambda: find_logs(disk, config.log_dirs, config.node_id))
-        if found is None:
-            return None
+        return await disk.offload(lambda: find_logs(disk, config.log_dirs, config.node_id))
+
+    async def _open_store_of(self, found: FoundLogs) -> CoordinationStore:
+        """Open the store of the cluster that the logs belong to, which must exist.
+
+        Nothing is changed before that. Raises StartFailed, CorruptCheckpoint, CoordinationError.
+        """
         if found.cluster_id is None:
             raise StartFailed(
                 f"{found}, but no meta.properties with a cluster.id: it is not known to which cluster they "

@@ -38,6 +38,7 @@ from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigValue
+from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.runtime import Runtime
 from nilometer.share.sessions import ShareSessions
 
@@ -78,6 +79,8 @@ class Services(msgspec.Struct, kw_only=True):
     cluster_id: str
     secrets: SecretKeeper
     client_quotas: ClientQuotas
+    quorum: QuorumStore | None
+    """None: the metadata is in another coordination store."""
     authorizer: Authorizer | None
     """None: every client has every right."""
     tokens: KnownTokens | None

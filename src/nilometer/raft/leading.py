@@ -9,7 +9,7 @@ these (Raft's figure 8): a record of an earlier epoch that a majority has can st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from nilometer.identifiers import Offset
@@ -59,6 +59,11 @@ class Leading:
         if replica not in positions and len(positions) >= POSITIONS_MAX:
             del positions[min(positions, key=lambda one: positions[one].fetched_ms)]
         positions[replica] = position
+
+    @property
+    def positions(self) -> Mapping[VoterKey, Position]:
+        """Of the replicas that have fetched in this epoch, observers too."""
+        return self._positions
 
     def end_offset_of(self, replica: VoterKey) -> Offset | None:
         """Return how far the log of a voter or observer is durable; None if it has not fetched."""

@@ -50,9 +50,8 @@ def identify(
     path, folder = posixpath.join(directory, names.META_PROPERTIES), posixpath.join(directory, FOLDER)
     found = read_meta_properties(disk, path) or MetaProperties()
     found.check(path, node_id, cluster_id)
+    check_is_ours(disk, directory)
     owner = _owner(disk, folder)
-    if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
-        raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     if owner is None or found.directory_id is None:
         found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
         claim(disk, directory, found)
@@ -63,6 +62,14 @@ def identify(
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def check_is_ours(disk: Disk, directory: str) -> None:
+    """Raise CorruptCheckpoint if the directory has a metadata log that is not Nilometer's; nothing is
+    changed."""
+    folder = posixpath.join(directory, FOLDER)
+    if _owner(disk, folder) is None and disk.is_directory(folder) and disk.list_directory(folder):
+        raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:

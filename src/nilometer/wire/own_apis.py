@@ -11,7 +11,7 @@ proportional to the frame.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -389,6 +389,28 @@ class AskStanding(msgspec.Struct, frozen=True, kw_only=True, tag="ask-standing")
     """Who the node is, and whether it has taken part in a quorum yet."""
 
 
+class AskReplicas(msgspec.Struct, frozen=True, kw_only=True, tag="ask-replicas"):
+    """How far the replicas of the metadata log are, as the leader knows it."""
+
+
+class QuorumReplica(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    node_id: int
+    directory_id: str
+    is_voter: bool
+    log_end_offset: int = -1
+    """Durable there; -1: it has not fetched from this leader."""
+    fetched_ms: int = -1
+    """How long ago it has fetched from this leader, in ms; -1: never."""
+
+
+class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True):
+    leader_id: int
+    epoch: int
+    high_watermark: int
+    replicas: tuple[QuorumReplica, ...]
+    """The voters, then the observers, each in the order of their ids."""
+
+
 class QuorumStanding(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     directory_id: str
@@ -398,11 +420,14 @@ class QuorumStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Its ``controller.quorum.voters``."""
 
 
+QuorumQuestion: TypeAlias = Propose | RenewSession | AskCommitted | AskStanding | AskReplicas
+
+
 class AskQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
     __api_key__: ClassVar[int] = int(ASK_QUORUM)
     __version__: ClassVar[int] = 0
 
-    question: Propose | RenewSession | AskCommitted | AskStanding
+    question: QuorumQuestion
     cluster_id: str | None = None
     """None: the sender does not know it yet."""
 
@@ -418,6 +443,8 @@ class AskQuorumResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     epoch: int = -1
     renewed: bool = False
     standing: QuorumStanding | None = None
+    description: QuorumDescription | None = None
+    """None: the node does not lead."""
 
 
 # DescribeSharePartitions, Nilometer's own API: which records of a share group's partitions each member has,

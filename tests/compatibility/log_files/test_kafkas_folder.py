@@ -9,6 +9,7 @@ import pytest
 
 from support.brokers.nilometer_broker import NilometerBroker
 from support.kafka.apache_kafka import ApacheKafka
+from support.ports import HOST, free_ports
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -41,7 +42,9 @@ def test_kafkas_folder_is_refused_by_name_and_unchanged(tmp_path: Path) -> None:
     before = content(kafka.data_dir)
 
     # The very file that Kafka was started with, as the page about moving from Kafka teaches.
-    broker = NilometerBroker(kafka.data_dir)
+    port, controller_port = free_ports(2)
+    listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}"
+    broker = NilometerBroker(kafka.data_dir, {"listeners": listeners}, port)
     settings = kafka.brokers[0].directory / "server.properties"
     broker.program = ("-m", "nilometer.broker", "--config", str(settings))
     with pytest.raises(RuntimeError, match="ended"):

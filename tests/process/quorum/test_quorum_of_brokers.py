@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -13,11 +14,13 @@ from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.exchange import VoteRequest
 from nilometer.raft.messages import vote_request
 from nilometer.raft.voters import VoterKey
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import encode_request
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.quorum_brokers import QuorumBrokers
 from support.eventually import eventually
 from support.ports import HOST
+from support.wire.wire_peer import WirePeer, make
 
 TIMEOUT_S = 60.0
 
@@ -66,6 +69,31 @@ def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) ->
         cluster.start()
         assert {"before", "after"} <= set(cluster.topics())
         assert texts_in(cluster, "before", 2, 3) == ["a", "b", "c"]
+
+
+def test_every_broker_describes_the_quorum_as_its_leader_knows_it(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 4) as cluster:
+        cluster.create_topic("t")
+        eventually(lambda: cluster.controller() is not None, "a controller", TIMEOUT_S)
+        for broker in cluster.brokers.values():
+            eventually(partial(is_described, cluster, broker), "no replica lags", TIMEOUT_S)
+
+
+def is_described(cluster: QuorumBrokers, broker: NilometerBroker) -> bool:
+    with WirePeer(broker.bootstrap) as peer:
+        key, version = ApiKey.DESCRIBE_QUORUM, 2
+        partitions = (make(key, version, "PartitionData", partition_index=0),)
+        topic = make(key, version, "TopicData", topic_name="__cluster_metadata", partitions=partitions)
+        answer = peer.ask(key, version, topics=(topic,))
+    (found,) = answer.topics[0].partitions
+    assert [one.replica_id for one in found.current_voters] == [1, 2, 3]
+    assert [one.replica_id for one in found.observers] == [4]
+    listeners = [(one.node_id, point.name, point.port) for one in answer.nodes for point in one.listeners]
+    assert listeners == [(voter, "CONTROLLER", port) for voter, port in cluster.controllers.items()]
+    replicas = (*found.current_voters, *found.observers)
+    assert all(one.replica_directory_id is not None for one in replicas)
+    assert found.leader_id in cluster.controllers and found.leader_epoch > 0
+    return all(one.log_end_offset >= found.high_watermark > 0 for one in replicas)
 
 
 def test_a_voter_whose_metadata_log_was_emptied_observes_under_another_directory_id(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nilometer.client.network.connection import Connection
 from nilometer.coordination.quorum.node import (
     FETCH_BYTES_MAX,
     FETCH_WAIT_MS,
+    Describe,
     Fetched,
     PeerRefused,
     PeerUnavailable,
@@ -117,7 +118,7 @@ class QuorumLinks:
             return messages.read_epoch_response(await self._send_election(to, message))
         return await self._ask_leader(to, request)
 
-    async def _ask_leader(self, to: VoterEntry, request: Proposal | Renewal | ReadIndex) -> Any:
+    async def _ask_leader(self, to: VoterEntry, request: Proposal | Renewal | ReadIndex | Describe) -> Any:
         host, port = _address(to)
         if isinstance(request, Proposal):
             answer = await self._question(host, port, own_apis.Propose(command=request.command))
@@ -128,6 +129,8 @@ class QuorumLinks:
             broker_id, incarnation = request.session.broker_id, request.session.incarnation
             question = own_apis.RenewSession(broker_id=broker_id, incarnation=incarnation)
             return (await self._question(host, port, question)).renewed
+        if isinstance(request, Describe):
+            return (await self._question(host, port, own_apis.AskReplicas())).description
         answer = await self._question(host, port, own_apis.AskCommitted())
         return None if answer.offset < 0 else Offset(answer.offset)
 
@@ -135,7 +138,11 @@ class QuorumLinks:
         self,
         host: str,
         port: int,
-        question: own_apis.Propose | own_apis.RenewSession | own_apis.AskCommitted | own_apis.AskStanding,
+        question: own_apis.Propose
+        | own_apis.RenewSession
+        | own_apis.AskCommitted
+        | own_apis.AskStanding
+        | own_apis.AskReplicas,
     ) -> own_apis.AskQuorumResponse:
         message = own_apis.AskQuorumRequest(question=question, cluster_id=self.cluster_id)
         connection = await self._connection(host, port, Purpose.QUESTION)

@@ -25,7 +25,7 @@ from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica
-from nilometer.raft.quorum_state import OWNER, identify
+from nilometer.raft.quorum_state import OWNER, check_is_ours, identify
 from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import DiskLock, Runtime
@@ -148,6 +148,7 @@ class QuorumMember:
     # ── the folder ──────────────────────────────────────────────────────────────────────────────
     def _identify(self) -> VoterKey:
         disk, directory = self._runtime.disk, self._settings.directory
+        check_is_ours(disk, directory)
         disk.make_directories(directory)
         self._lock = disk.lock(posixpath.join(directory, LOCK))
         if self._settings.is_alone and not disk.exists(posixpath.join(self._folder, OWNER)):

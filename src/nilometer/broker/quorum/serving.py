@@ -26,6 +26,7 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
 from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.node import (
+    Describe,
     PeerUnavailable,
     Proposal,
     QuorumNode,
@@ -228,7 +229,8 @@ class QuorumService:
 
 
 async def _answer_to(
-    question: own_apis.Propose | own_apis.RenewSession | own_apis.AskCommitted, node: QuorumNode
+    question: own_apis.Propose | own_apis.RenewSession | own_apis.AskCommitted | own_apis.AskReplicas,
+    node: QuorumNode,
 ) -> own_apis.AskQuorumResponse:
     request: Request
     if isinstance(question, own_apis.Propose):
@@ -239,6 +241,8 @@ async def _answer_to(
     if isinstance(question, own_apis.RenewSession):
         request = Renewal(SessionName(question.broker_id, question.incarnation))
         return own_apis.AskQuorumResponse(renewed=await node.serve(request))
+    if isinstance(question, own_apis.AskReplicas):
+        return own_apis.AskQuorumResponse(description=await node.serve(Describe()))
     committed = await node.serve(ReadIndex())
     return own_apis.AskQuorumResponse(offset=-1 if committed is None else committed)
 

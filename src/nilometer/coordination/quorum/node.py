@@ -51,6 +51,7 @@ from nilometer.raft.voters import VoterKey
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import NONE, CorruptBatch, KafkaError
+from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
 
@@ -109,6 +110,11 @@ class ReadIndex(NamedTuple):
     lead."""
 
 
+class Describe(NamedTuple):
+    """The leader is asked for a :class:`~nilometer.wire.own_apis.QuorumDescription`; None if it does not
+    lead."""
+
+
 class Fetched(NamedTuple):
     response: QuorumFetchResponse
     records: bytes
@@ -130,6 +136,7 @@ Request = (
     | Proposal
     | Renewal
     | ReadIndex
+    | Describe
 )
 
 
@@ -676,6 +683,52 @@ class QuorumNode:
                 raise StoreUnavailable(f"this node has stopped: {self.failure}")
             await change.wait()
 
+    async def describe(self) -> QuorumDescription:
+        """Return what the leader knows of the replicas. Raises StoreUnavailable."""
+        leader = self.leader()
+        found = self._description()
+        if found is None and leader is not None:
+            try:
+                found = await self._peers.ask(leader, Describe())
+            except PeerUnavailable as error:
+                raise StoreUnavailable(f"the leader of the quorum did not answer: {error}") from error
+        if found is None:
+            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+        return found
+
+    def _description(self) -> QuorumDescription | None:
+        core, role = self._replica.core, self._replica.core.role
+        if self.failure is not None or not isinstance(role, Leading):
+            return None
+        voters, now_ms = core.voters.latest, self._runtime.clock.monotonic_ms()
+        observers = sorted(key for key in role.positions if key not in voters and key != core.key)
+
+        def describe(key: VoterKey) -> QuorumReplica:
+            known = role.positions.get(key)
+            end_offset = fetched_ms = -1
+            if key == core.key:
+                end_offset, fetched_ms = core.flushed_end, 0
+            elif known is not None:
+                end_offset, fetched_ms = known.end_offset, now_ms - known.fetched_ms
+            return QuorumReplica(
+                node_id=key.node_id,
+                directory_id=key.directory_id,
+                is_voter=key in voters,
+                log_end_offset=end_offset,
+                fetched_ms=fetched_ms,
+            )
+
+        return QuorumDescription(
+            leader_id=core.key.node_id,
+            epoch=core.epoch,
+            high_watermark=core.high_watermark,
+            replicas=tuple(map(describe, (*voters.voters, *observers))),
+        )
+
+    def voters(self) -> list[VoterEntry]:
+        """Return the voters, as this node knows them."""
+        return [self._replica.entry_of(key) for key in self._replica.core.voters.latest.voters]
+
     async def _read_index(self) -> Offset | None:
         committed = self._replica.high_watermark
         return committed if await self.confirm_leadership() else None
@@ -721,6 +774,8 @@ class QuorumNode:
             return await self._read_index() if self.leads else None
         if isinstance(request, Renewal):
             return await self._keeper.renew(request.session)
+        if isinstance(request, Describe):
+            return self._description()
         try:
             decode(request.command)  # what this node could not apply is not appended
         except msgspec.DecodeError as error:

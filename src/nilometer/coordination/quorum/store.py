@@ -48,7 +48,9 @@ from nilometer.coordination.store import (
     new_id,
 )
 from nilometer.identifiers import Offset
+from nilometer.raft.control_records import VoterEntry
 from nilometer.runtime import Runtime
+from nilometer.wire.own_apis import QuorumDescription
 
 logger = logging.getLogger(__name__)
 
@@ -273,6 +275,17 @@ class QuorumStore:
 
     async def put_secret(self, number: int, data: bytes) -> bool:
         return await self._propose(PutSecret(self._own(), number, data))
+
+    # ---- the quorum
+
+    async def describe(self) -> QuorumDescription:
+        """Return what the leader knows of the quorum's replicas. Raises StoreUnavailable."""
+        self._check_open()
+        return await self._node.describe()
+
+    def voters(self) -> list[VoterEntry]:
+        """Return the voters, as this node knows them."""
+        return self._node.voters()
 
     # ---- signal
 
