@@ -75,7 +75,8 @@ def check_is_ours(disk: Disk, directory: str) -> None:
 def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:
     """Write durably which node has the directory and the metadata log in it. Blocks. Raises OSError."""
     folder = posixpath.join(directory, FOLDER)
-    disk.make_directories(folder)
+    disk.make_directories(directory)
+    disk.make_directories(folder, private=True)  # the log has the cluster's secret
     write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
     for parent in (posixpath.dirname(directory) or ".", directory):
         disk.sync_directory(parent)

@@ -143,6 +143,7 @@ def test_a_folder_of_another_store_or_of_lost_metadata_is_refused(tmp_path: Path
     with QuorumBrokers(tmp_path / "cluster", 1, voters=1) as cluster:
         cluster.create_topic("t")
         broker = cluster.brokers[1]
+        assert not cluster.metadata_folder(1).stat().st_mode & 0o077, "the cluster's secret is in it"
         cluster.stop(1)
         kept = tmp_path / "kept"
         cluster.metadata_folder(1).rename(kept)
