@@ -136,6 +136,9 @@ def test_a_node_without_the_key_is_not_let_in(tmp_path: Path) -> None:
             )
             connection.sendall(encode_request(1, "stranger", vote_request(vote, None)))
             assert connection.recv(1) == b""
+        with socket.create_connection((HOST, cluster.controllers[1]), timeout=TIMEOUT_S) as connection:
+            connection.sendall((4 * 1024 + 1).to_bytes(4, "big"))
+            assert connection.recv(1) == b"", "before it is let in it may send little"
         cluster.create_topic("t")
 
 
