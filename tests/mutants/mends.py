@@ -27,6 +27,7 @@ SECURE = "process/security/test_secure_page.py"
 SYSTEMD = "process/packaging/test_systemd_page.py"
 POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
+QUORUM_OF_BROKERS = "process/quorum/test_quorum_of_brokers.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
@@ -1548,6 +1549,34 @@ COSTS = tuple(
 
 # --- the metadata quorum
 METADATA_QUORUM = (
+    Mutant(
+        "quorum-formed-by-a-part",
+        "the first voter forms the quorum without those that it does not reach",
+        "            if not awaited:\n                names",
+        "            if found:\n                names",
+        (QUORUM_OF_BROKERS,),
+    ),
+    Mutant(
+        "quorum-key-not-asked",
+        "the listener of controllers serves connections that have proved nothing",
+        "            if not is_open and not connection.context.is_broker:\n",
+        "            if False:\n",
+        (QUORUM_OF_BROKERS,),
+    ),
+    Mutant(
+        "quorum-controller-waits-for-the-session",
+        "the leader's broker becomes the controller only when the session of the former one has ended",
+        "return None if self._node.leads and holder != self._own() else holder",
+        "return holder",
+        (QUORUM_OF_BROKERS,),
+    ),
+    Mutant(
+        "quorum-wiped-voter-keeps-its-id",
+        "a voter whose metadata log was removed votes again under its former name",
+        "    if owner is None or found.directory_id is None:\n",
+        "    if found.directory_id is None:\n",
+        ("unit/raft/test_quorum_files.py",),
+    ),
     Mutant(
         "quorum-signal-of-each-fetch",
         "brokers that follow the signal of the quorum's store make fetches without end",

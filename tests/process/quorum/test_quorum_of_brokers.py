@@ -71,6 +71,22 @@ def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) ->
         assert texts_in(cluster, "before", 2, 3) == ["a", "b", "c"]
 
 
+def test_the_controller_follows_the_leader_of_the_quorum_before_the_session_of_the_former_one_ends(
+    tmp_path: Path,
+) -> None:
+    long_sessions = {"broker.session.timeout.ms": str(int(TIMEOUT_S) * 3_000)}
+    with QuorumBrokers(tmp_path / "cluster", 3, long_sessions) as cluster:
+        eventually(lambda: cluster.controller() is not None, "a controller", TIMEOUT_S)
+        leader = cluster.controller()
+        assert leader is not None
+        cluster.kill(leader)
+        eventually(lambda: cluster.controller() not in (None, leader), "another controller", TIMEOUT_S)
+        there = next(one for one in cluster.running)
+        topic = NewTopic("t", assignments={0: (there,)})
+        cluster.operate(lambda admin: admin.create_topic(topic))
+        assert "is fenced" not in cluster.output()
+
+
 def test_every_broker_describes_the_quorum_as_its_leader_knows_it(tmp_path: Path) -> None:
     with QuorumBrokers(tmp_path / "cluster", 4) as cluster:
         cluster.create_topic("t")
