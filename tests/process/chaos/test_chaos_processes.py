@@ -12,6 +12,7 @@ import pytest
 from support.chaos.run import SESSION_TIMEOUT_MS, ChaosRun, seed_from_environment
 
 SEED = seed_from_environment(3)
+STORES = pytest.mark.parametrize("quorum", [False, True], ids=["local", "quorum"])
 
 
 @pytest.mark.quick
@@ -25,8 +26,9 @@ def test_leaders_killed_in_turn(tmp_path: Path) -> None:
             run.wait_in_sync()
 
 
-def test_controller_killed(tmp_path: Path) -> None:
-    with ChaosRun("controller_killed", tmp_path, SEED) as run:
+@STORES
+def test_controller_killed(quorum: bool, tmp_path: Path) -> None:
+    with ChaosRun("controller_killed", tmp_path, SEED, quorum=quorum) as run:
         for _ in range(2):
             controller = run.controller()
             run.kill(controller)
@@ -36,8 +38,9 @@ def test_controller_killed(tmp_path: Path) -> None:
             run.wait_in_sync()
 
 
-def test_all_brokers_killed_at_once(tmp_path: Path) -> None:
-    with ChaosRun("all_brokers_killed_at_once", tmp_path, SEED) as run:
+@STORES
+def test_all_brokers_killed_at_once(quorum: bool, tmp_path: Path) -> None:
+    with ChaosRun("all_brokers_killed_at_once", tmp_path, SEED, quorum=quorum) as run:
         for _ in range(2):
             run.kill(*run.cluster.brokers)
             run.start_down()
@@ -59,8 +62,9 @@ def test_two_of_three_killed(tmp_path: Path) -> None:
         run.wait_load()
 
 
-def test_broker_paused_longer_than_its_session(tmp_path: Path) -> None:
-    with ChaosRun("broker_paused_longer_than_its_session", tmp_path, SEED) as run:
+@STORES
+def test_broker_paused_longer_than_its_session(quorum: bool, tmp_path: Path) -> None:
+    with ChaosRun("broker_paused_longer_than_its_session", tmp_path, SEED, quorum=quorum) as run:
         for who in (run.leader(0), run.controller()):
             run.pause(who)
             run.wait_replaced(who)

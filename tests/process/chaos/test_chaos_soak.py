@@ -32,7 +32,7 @@ DISK_BYTES = 1 << 30
 
 @pytest.mark.soak
 @pytest.mark.timeout(int(MINUTES * 60) + 900)
-@pytest.mark.parametrize("store", ["local", "zookeeper"])
+@pytest.mark.parametrize("store", ["local", "zookeeper", "quorum"])
 def test_soak(store: str, tmp_path: Path) -> None:
     _play(store, tmp_path, SEED, MINUTES)
 
@@ -53,7 +53,8 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             places=_places(network),
             watch_leaders=True,
             own_overrides={one: {"log.dirs": _log_dirs(folder, one)} for one in BROKERS},
-            coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
+            quorum=store == "quorum",
+            **({} if ensemble is None else {"coordination": f"zookeeper://{ensemble.hosts}"}),
         )
         with run:
             reuse = TopicReuse(run.cluster.bootstrap, len(BROKERS), random.Random(seed + 1), run.record)

@@ -32,6 +32,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
 from ..brokers.nilometer_cluster import NilometerCluster
+from ..brokers.quorum_brokers import QuorumBrokers
 from ..brokers.replica_comparison import compare_replicas
 from ..eventually import eventually
 from ..simulation.history import Outcome, check
@@ -46,6 +47,8 @@ PARTITIONS = 3
 SESSION_TIMEOUT_MS = 1_500
 OVERRIDES = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "broker.heartbeat.interval.ms": str(SESSION_TIMEOUT_MS // 5),
     "replica.lag.time.max.ms": "2000",
     "replica.fetch.wait.max.ms": "200",
     "replica.fetch.backoff.ms": "200",
@@ -75,14 +78,17 @@ class ChaosRun:
         partitions: int = PARTITIONS,
         outside_faults: Sequence[OutsideFault] = (),
         watch_leaders: bool = False,
+        quorum: bool = False,
         **cluster_options: Any,
     ) -> None:
+        """``quorum``: the brokers keep their metadata themselves."""
         self.name = name
         self.folder = folder
         self.seed = seed
         self.chance = random.Random(seed)
         self.partitions = partitions
-        self.cluster = NilometerCluster(folder, 3, {**OVERRIDES, **(overrides or {})}, **cluster_options)
+        kind = QuorumBrokers if quorum else NilometerCluster
+        self.cluster = kind(folder, 3, {**OVERRIDES, **(overrides or {})}, **cluster_options)
         self.load: ChaosLoad | None = None
         self.leaders: LeadersWatcher | None = None
         self._watch_leaders = watch_leaders
