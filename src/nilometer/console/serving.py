@@ -6,13 +6,13 @@ TLS only, and their users log in.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
+from nilometer.runtime.network import is_loopback
 from nilometer.runtime.tls import ServerTls
 from nilometer.schema_registry.client import SchemaRegistry
 
@@ -68,15 +68,6 @@ def check_protected(serving: Serving) -> None:
         " Without them it serves loopback (127.0.0.1, ::1), whose port can be forwarded: "
         "ssh -L 8080:127.0.0.1:8080 HOST"
     )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listening_socket(serving: Serving) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import resource
 import socket
@@ -64,6 +65,16 @@ _MISSING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """The machine does not have the family, often IPv6, or the address, though the resolver gives it."""
 
 TakeConnection = Callable[[socket.socket, tuple[str, int]], None]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach ``host``, a name or an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class AcceptingSockets:

@@ -7,8 +7,9 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
-from nilometer.console.serving import NotProtected, Serving, check_protected, is_loopback
+from nilometer.console.serving import NotProtected, Serving, check_protected
 from nilometer.console.web.guard import Guard, Served, allowed_hosts, refusal
+from nilometer.runtime.network import is_loopback
 from nilometer.runtime.tls import ServerTls, TlsFiles
 
 SERVED = Served("http", allowed_hosts("127.0.0.1", 8080))

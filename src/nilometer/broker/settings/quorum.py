@@ -7,7 +7,6 @@ A broker takes part in a quorum if ``process.roles`` is given together with ``co
 from __future__ import annotations
 
 import enum
-import ipaddress
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurit
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigError, Settings, key_table
 from nilometer.raft.exchange import Timing
+from nilometer.runtime.network import is_loopback
 
 QUORUM = "quorum"
 """The value of ``nilometer.coordination`` for a metadata quorum."""
@@ -286,15 +286,6 @@ def _is_alone(servers: Sequence[QuorumAddress], listeners: Sequence[Endpoint]) -
         and (one.host == only.host or (is_loopback(one.host) and is_loopback(only.host)))
         for one in listeners
     )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _invalid(key: str, text: str, why: str) -> ConfigError:
