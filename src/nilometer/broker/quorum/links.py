@@ -138,11 +138,7 @@ class QuorumLinks:
         self,
         host: str,
         port: int,
-        question: own_apis.Propose
-        | own_apis.RenewSession
-        | own_apis.AskCommitted
-        | own_apis.AskStanding
-        | own_apis.AskReplicas,
+        question: own_apis.QuorumQuestion,
     ) -> own_apis.AskQuorumResponse:
         message = own_apis.AskQuorumRequest(question=question, cluster_id=self.cluster_id)
         connection = await self._connection(host, port, Purpose.QUESTION)

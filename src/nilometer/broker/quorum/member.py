@@ -161,8 +161,8 @@ class QuorumMember:
     def _lost(self, cluster_id: str | None) -> StoreRefused:
         return StoreRefused(
             f"{self._folder} is empty, and this broker has been one of cluster {cluster_id}: a new metadata "
-            "quorum would not know its topics. Nothing was changed. Restore the metadata log from a copy, or "
-            "set log.dirs to empty folders"
+            "quorum would not know its topics. Restore the metadata log from a copy, or set log.dirs to "
+            "empty folders"
         )
 
     def _open_replica(self, own: VoterKey) -> DurableReplica:
