@@ -133,7 +133,7 @@ def test_variables_of_fixed_width() -> None:
     [
         "def numbers(count):\n    at: Int64 = 0\n    yield at\n",
         "def one(*, count):\n    at: Int64 = count\n    return at\n",
-        "class Halves(Base):\n    def half(self, count):\n        at: Int64 = count\n        return at // 2\n",
+        "class A(Base):\n    def half(self, count):\n        at: Int64 = count\n        return at // 2\n",
     ],
 )
 def test_a_variable_of_fixed_width_that_would_stay_an_object_is_refused(source: str) -> None:
