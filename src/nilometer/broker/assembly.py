@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -643,7 +644,7 @@ def _apis(
                 turns=given.turns,
                 metadata=control.metadata,
                 producer_ids=coordinators.producer_ids,
-                groups=coordinators.groups,
+                partition_of_group=coordinators.groups.partition_for,
                 transactions=coordinators.transactions,
                 rights=serving.rights,
             )
@@ -740,8 +741,7 @@ def _dispatcher(
         LargeRequests(clock, given.tasks, given.turns, serving.response_memory, serving.client_quotas),
         serving.client_quotas,
         admission,
-        serving.share_sessions,
-        serving.share_partitions,
+        partial(share_fetch.end_sessions, serving.share_sessions, serving.share_partitions),
         accepts_unproved_brokers=given.config.accepts_unproved_brokers,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -21,9 +21,7 @@ from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission
 from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
-from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.runtime import Clock
-from nilometer.share.sessions import ShareSessions
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage
@@ -46,11 +44,11 @@ class RequestDispatcher:
         large: LargeRequests,
         quotas: ClientQuotas,
         admission: ConnectionAdmission,
-        share_sessions: ShareSessions,
-        share_partitions: SharePartitions,
+        on_closed: Callable[[Connection], None],
         *,
         accepts_unproved_brokers: bool,
     ) -> None:
+        """``on_closed`` is called with each connection that was open and has closed."""
         self.apis: Mapping[int, ApiSpec] = {
             int(spec.key): spec for spec in sorted(apis, key=lambda spec: spec.key)
         }
@@ -60,8 +58,7 @@ class RequestDispatcher:
         self._large = large
         self._quotas = quotas
         self._admission = admission
-        self._share_sessions = share_sessions
-        self._share_partitions = share_partitions
+        self._on_closed = on_closed
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
         self.statistics = RequestStatistics({number: spec.key for number, spec in self.apis.items()})
@@ -89,11 +86,7 @@ class RequestDispatcher:
         if connection in self.connections:
             del self.connections[connection]
             self._admission.end(connection.context.listener, connection.peer[0])
-            sessions = self._share_sessions.of_connection(connection)
-            for session in sessions:
-                self._share_sessions.end(session)
-            if sessions:
-                self._share_partitions.release_all(sessions)
+            self._on_closed(connection)
 
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request failed", exc_info=error)

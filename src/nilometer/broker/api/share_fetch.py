@@ -22,6 +22,7 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.connection import Connection
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.groups import GroupCoordinator
@@ -654,6 +655,15 @@ def handle_acknowledge(parts: Parts, request: Request) -> asyncio.Future[Reply]:
 
 
 _RIGHTS = (Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC))
+
+
+def end_sessions(sessions: ShareSessions, partitions: SharePartitions, connection: Connection) -> None:
+    """End the share sessions of a connection that has closed, and release what their members hold."""
+    ended = sessions.of_connection(connection)
+    for session in ended:
+        sessions.end(session)
+    if ended:
+        partitions.release_all(ended)
 
 
 def apis(parts: Parts) -> tuple[ApiSpec, ...]:

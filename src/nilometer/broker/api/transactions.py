@@ -16,7 +16,6 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
@@ -50,7 +49,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     turns: Turns
     metadata: MetadataLog
     producer_ids: ProducerIds
-    groups: GroupCoordinator
+    partition_of_group: Callable[[str], int]
+    """Returns the partition of the topic of groups that keeps a group, by its id."""
     transactions: TransactionCoordinator
     rights: Rights
 
@@ -318,7 +318,7 @@ def handle_add_offsets(parts: Parts, request: Request) -> Reply | asyncio.Future
         return _respond_add_offsets(request, ErrorCode.transactional_id_authorization_failed)
     if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_add_offsets(request, ErrorCode.group_authorization_failed)
-    kept_in = TopicPartition(GROUP_METADATA_TOPIC, parts.groups.partition_for(body.group_id))
+    kept_in = TopicPartition(GROUP_METADATA_TOPIC, parts.partition_of_group(body.group_id))
     asked = of_message(AddPartitions, body, partitions=frozenset({kept_in}))
 
     def respond(reply: AddPartitionsReply) -> Reply:
