@@ -686,8 +686,33 @@ class QuorumNode:
             except PeerUnavailable as error:
                 raise StoreUnavailable(f"the leader of the quorum did not answer: {error}") from error
         if found is None:
-            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+            raise StoreUnavailable(await self._why_no_leader())
         return found
+
+    async def _why_no_leader(self) -> str:
+        """Ask the voters who is there, and say which are missing."""
+        core = self._replica.core
+        voters = core.voters.latest
+
+        async def is_reached(voter: VoterKey) -> bool:
+            with suppress(PeerUnavailable, TimeoutError):
+                async with asyncio.timeout(self._replica.timing.election_ms / 1000):
+                    return await self._peers.ask(self._replica.entry_of(voter), Identify()) == voter
+            return False
+
+        others = [voter for voter in voters.voters if voter != core.key]
+        found = await asyncio.gather(*map(is_reached, others))
+        missing = [str(voter.node_id) for voter, reached in zip(others, found, strict=True) if not reached]
+        if not voters.voters:
+            why = "and this node does not know its voters yet"
+        elif missing:
+            why = (
+                f"a majority is {voters.majority} of its {len(voters.voters)} voters, and node "
+                f"{core.key.node_id} does not reach {', '.join(missing)}"
+            )
+        else:
+            why = "all its voters are reached, and an election is to be expected"
+        return f"the metadata quorum has no leader in epoch {core.epoch}: {why}"
 
     def _description(self) -> QuorumDescription | None:
         core, role = self._replica.core, self._replica.core.role
