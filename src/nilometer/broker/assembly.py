@@ -35,6 +35,7 @@ from nilometer.broker.api import (
     offsets,
     placement,
     produce,
+    raft_voters,
     replicas,
     share_fetch,
     share_groups,
@@ -548,6 +549,14 @@ def _apis(
                 verification=coordinators.verification,
                 ready_fetches=serving.ready_fetches,
                 client_quotas=serving.client_quotas,
+                rights=serving.rights,
+            )
+        ),
+        *raft_voters.apis(
+            raft_voters.Parts(
+                runtime=given.runtime,
+                tasks=given.tasks,
+                quorum=given.store if isinstance(given.store, QuorumStore) else None,
                 rights=serving.rights,
             )
         ),
