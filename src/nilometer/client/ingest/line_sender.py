@@ -13,6 +13,7 @@ from nilometer.client.ingest.options import IngestOptions, IngestTotals, Oversiz
 from nilometer.client.ingest.read_back import LINE_HEADER, PIECE_HEADER, checksum
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.producer.accumulator import size_bound
+from nilometer.client.producer.batch import Deliveries
 from nilometer.client.producer.producer import Headers, Producer
 from nilometer.client.producer.producer_settings import ProducerConfig
 from nilometer.client.settings.client_settings import GivenConfig
@@ -363,7 +364,7 @@ class LineSender:
             )
         except KafkaError as error:
             raise line_refused(run.path, number, error) from error
-        self._ledger.on_sent(delivery.alone(), run, number)
+        self._ledger.on_sent(Deliveries.of(delivery), run, number)
         return True
 
     def _is_there(self, run: SourceRun, number: int, value: bytes, extra: Headers) -> bool:

@@ -336,9 +336,6 @@ class Delivery:
             case None:
                 raise asyncio.InvalidStateError("the record is not acknowledged yet")
 
-    def alone(self) -> Deliveries:
-        return Deliveries(self._batch, self._index, 1, self._timestamp)
-
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Call ``callback`` with this delivery when it is done; at once if it already is."""
         self._watch(lambda _batch: callback(self))
@@ -374,6 +371,10 @@ class Deliveries:
         self._first = first
         self._count = count
         self._timestamp = timestamp
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Deliveries:
+        return cls(delivery._batch, delivery._index, 1, delivery._timestamp)
 
     def __len__(self) -> int:
         return self._count

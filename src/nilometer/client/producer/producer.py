@@ -165,7 +165,7 @@ class Producer:
             or topic not in self.client.metadata.topics
         ):
             sent = await self.send(topic, values[start], key=key, headers=headers.of(start))
-            return sent.alone()
+            return Deliveries.of(sent)
         sender = self._open_sender()
         metadata = self.client.metadata
         longest, last = max(values, key=len), headers.of(len(values) - 1)
@@ -177,7 +177,7 @@ class Producer:
         added = self._accumulator.append_numbered(target, timestamp, key, values, start, headers, now_ms)
         if added is None:
             sent = await self.send(topic, values[start], key=key, headers=headers.of(start))
-            return sent.alone()
+            return Deliveries.of(sent)
         batch, first = added
         deliveries = Deliveries(batch, first, batch.records_count - first, timestamp)
         grown, size = self._accumulator.held_bytes - held, size_bound(key, values[-1], last)
