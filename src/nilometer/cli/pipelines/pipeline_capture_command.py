@@ -25,8 +25,7 @@ from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.capture import capture as captures
-from nilometer.pipeline.capture.postgres import slots
-from nilometer.pipeline.capture.source import Source
+from nilometer.pipeline.capture.databases import Source, slots
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.runtime import Runtime
