@@ -29,10 +29,10 @@ from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
-from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
+from nilometer.simulation.workload.consumers import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
-from nilometer.simulation.workload.transactions.program import V1, V2, TransactionPlan
+from nilometer.simulation.workload.transactions import V1, V2, TransactionPlan
 from nilometer.simulation.zookeeper.server import Settings
 
 # The part of a seed's plan about the coordination store: a folder, a ZooKeeper ensemble or a metadata quorum,
