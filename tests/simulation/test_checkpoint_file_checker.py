@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.admin.admin import Admin, NewTopic
-from nilometer.client.admin.record_deletion import delete_records
+from nilometer.client.admin.admin import Admin, NewTopic, delete_records
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime

@@ -55,7 +55,6 @@ MODULES = (
     "wire.building",
     "wire.encoder",
     "wire.fetch",
-    "wire.follower_fetch_body",
     "wire.frames",
     "wire.messages",
     "wire.primitives",

@@ -41,8 +41,7 @@ from nilometer.raft.messages import NodeAddress, Received
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.runtime.handshakes import HandshakeGate, OpenGate
-from nilometer.security.principal import BROKER, USER, Principal
-from nilometer.security.principal_mapping import subject_of
+from nilometer.security.principal import BROKER, USER, Principal, subject_of
 from nilometer.wire import messages, own_apis
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
