@@ -36,6 +36,7 @@ from rich.console import Console
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import COMMAND_CONFIG_VARIABLE
 from nilometer.cli.demo.check import TOPIC_PREFIX, Demo, DemoFailed, compare, counting, numbers_of
+from nilometer.cli.pipelines.pipeline_formats_commands import is_hidden
 from nilometer.cli.pipelines.pipeline_run_command import (
     print_position,
     print_tables,
@@ -158,7 +159,7 @@ def log_files(source: Path | None) -> list[Path]:
         files = [
             path
             for path in sorted(source.rglob("*"))
-            if not _is_hidden(path, source) and _is_readable_text(path)
+            if not is_hidden(path, source) and _is_readable_text(path)
         ]
     else:
         files = [source]
@@ -182,10 +183,6 @@ def _up_to(files: Sequence[Path], bytes_max: int) -> list[Path]:
         if bytes_max >= 0:
             taken.append(path)
     return taken
-
-
-def _is_hidden(path: Path, below: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(below).parts)
 
 
 def _is_readable_text(path: Path) -> bool:

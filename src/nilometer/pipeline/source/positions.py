@@ -182,10 +182,9 @@ class Bounds:
     last: int | None = None
     since_ms: int | None = None
 
-    def allows(self, part: TopicPartition) -> bool:
-        number = part.partition
+    def allows(self, topic: str, number: int) -> bool:
         return (
-            (self.topics is None or part.topic in self.topics)
+            (self.topics is None or topic in self.topics)
             and (self.partitions is None or number in self.partitions)
             and self.partition_first <= number
             and (self.partition_last is None or number <= self.partition_last)
@@ -221,7 +220,7 @@ def narrowed(
     """
     left: list[OffsetRange] = []
     for one in ranges:
-        if not bounds.allows(one.part):
+        if not bounds.allows(*one.part):
             continue
         start = max(one.start, bounds.first, (since or {}).get(one.part, 0))
         end = one.end if bounds.last is None else min(one.end, bounds.last + 1)

@@ -442,7 +442,7 @@ def _plan(options: LogOptions, bounds: Bounds, begin: Begin) -> LogPlan:
     wanted = [
         (logs[part], start, end)
         for part, (start, end) in ranges.items()
-        if start < end and _allows(bounds, part)
+        if start < end and bounds.allows(part.topic, part.partition)
     ]
     for log, start, end in wanted:
         _require_no_gap(options, log, start, end)
@@ -450,16 +450,6 @@ def _plan(options: LogOptions, bounds: Bounds, begin: Begin) -> LogPlan:
     slices = [one for log, start, end in wanted for one in _slices(options, bounds, log, start, end, size)]
     ids = {log.part.topic: log.parts[-1].replica.topic_id for log in logs.values()}
     return LogPlan(tuple(slices), ranges, {topic: known for topic, known in ids.items() if known})
-
-
-def _allows(bounds: Bounds, part: TopicPartition) -> bool:
-    number = part.partition
-    return (
-        (bounds.topics is None or part.topic in bounds.topics)
-        and (bounds.partitions is None or number in bounds.partitions)
-        and bounds.partition_first <= number
-        and (bounds.partition_last is None or number <= bounds.partition_last)
-    )
 
 
 def _not_before_the_log(options: LogOptions, log: ReadableLog, start: int) -> int:
