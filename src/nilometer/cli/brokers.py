@@ -51,14 +51,15 @@ from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.local.broker_process import BrokerProcess, LaunchFailed
 from nilometer.local.local_cluster import (
     PORTS_APART,
+    REPLICATION_FACTOR_MAX,
     SETTINGS,
     VOTERS_MAX,
     CannotSettle,
     LocalCluster,
     quorum_properties,
+    replication_settings,
     voters_of,
 )
-from nilometer.local.replication import REPLICATION_FACTOR_MAX, replication_settings
 from nilometer.local.secure_cluster import PROTOCOL
 
 # What the options of ``nilometer up`` mean for a folder that has brokers already. Pure.
@@ -515,7 +516,7 @@ def up(
     if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
     if (secure or is_secure) and not existing:
-        from nilometer.cli.first_users import create_secure  # loads the controller and the store
+        from nilometer.cli.users import create_secure  # loads the controller and the store
 
         create_secure(cluster.security, store)
     listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"

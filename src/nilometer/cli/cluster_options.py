@@ -18,8 +18,7 @@ from click.core import ParameterSource
 
 from nilometer.cli.commands import PARTITION
 from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
-from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
+from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings, parse_server
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
 from nilometer.runtime.loop_errors import on_loop_error
 from nilometer.security.jaas import client_jaas

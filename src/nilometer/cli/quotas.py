@@ -15,7 +15,7 @@ from nilometer.cli.cluster_options import (
     print_json,
     print_table,
 )
-from nilometer.client.admin.quota_admin import EntityQuotas, QuotaAdmin
+from nilometer.client.admin.security_admin import EntityQuotas, QuotaAdmin
 from nilometer.quotas import ADDRESS_KEYS, CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, entity_of
 
 KEYS = (*CLIENT_KEYS, *ADDRESS_KEYS)

@@ -37,13 +37,15 @@ from nilometer.cli.config_view import (
 )
 from nilometer.client.admin.admin import (
     BROKER_DEFAULT,
+    HIGH_WATERMARK,
     Admin,
     ConfigEntry,
     ConfigSource,
+    Deletions,
     NewTopic,
     ResourceType,
+    delete_records,
 )
-from nilometer.client.admin.record_deletion import HIGH_WATERMARK, Deletions, delete_records
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.offsets.offset_queries import READ_COMMITTED
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

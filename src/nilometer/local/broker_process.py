@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from nilometer.client.network.client import Client
-from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

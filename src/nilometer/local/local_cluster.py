@@ -37,9 +37,23 @@ from nilometer.local.broker_process import (
     broker_environment,
     wait_all_registered,
 )
-from nilometer.local.private_files import write_private
-from nilometer.local.secure_cluster import SecureFolder
+from nilometer.local.secure_cluster import SecureFolder, write_private
 from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
+
+# How many replicas the topics of a cluster have by default, by the number of its brokers.
+
+REPLICATION_FACTOR_MAX = 3
+
+
+def replication_settings(brokers: int) -> dict[str, str]:
+    """Return broker settings for a cluster of ``brokers``: up to three replicas."""
+    replicas = min(REPLICATION_FACTOR_MAX, brokers)
+    return {
+        "default.replication.factor": str(replicas),
+        "offsets.topic.replication.factor": str(replicas),
+        "min.insync.replicas": str(max(1, replicas - 1)),
+    }
+
 
 # A data folder that was moved or copied: where it was before, and the paths in its files corrected.
 #

@@ -15,15 +15,17 @@ import msgspec
 from nilometer.schema_registry import avro, protobuf
 from nilometer.schema_registry.client import (
     AVRO,
+    HEADER,
     JSON_SCHEMA,
     PROTOBUF,
     SCHEMAS_KEPT,
+    BadValue,
     RegistryError,
     Schema,
     SchemaRegistry,
     UnusableSchema,
+    schema_id,
 )
-from nilometer.schema_registry.framing import HEADER, BadValue, schema_id
 
 GROWTH: Final = 64
 """JSON that is longer than this many times its value, and 64 KiB, is not made: names repeat in it."""

@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from nilometer.schema_registry.client import Schema, UnusableSchema
-from nilometer.schema_registry.framing import HEADER, BadValue
+from nilometer.schema_registry.client import HEADER, BadValue, Schema, UnusableSchema
 
 FILE: Final = "nilometer_schema.proto"
 COMPILE_TIMEOUT_S: Final = 10.0

@@ -306,7 +306,7 @@ class Cluster:
     # --- helpers
 
     def _settings(self) -> dict[str, str]:
-        from nilometer.local.replication import replication_settings
+        from nilometer.local.local_cluster import replication_settings
 
         replication = replication_settings(len(self.broker_ids))
         coordinators = {

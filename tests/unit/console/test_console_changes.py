@@ -20,8 +20,7 @@ from nilometer.console.reading.cluster_changes import (
 from nilometer.console.serving import Changes
 from nilometer.console.web.application import application
 from nilometer.console.web.change_pages import FORMS
-from nilometer.console.web.form_entries import BadEntry
-from nilometer.console.web.guard import allowed_hosts
+from nilometer.console.web.guard import BadEntry, allowed_hosts
 from nilometer.runtime.runtime import SystemClock
 from support.console.asgi_client import Answer, ask
 

@@ -12,10 +12,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from nilometer.client.ingest.options import IngestOptions, line_refused
-from nilometer.client.ingest.read_back import read_back
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
+from nilometer.client.ingest.state_file import IngestState, encode_state, load_state, read_back
 from nilometer.client.producer.batch import Deliveries
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig

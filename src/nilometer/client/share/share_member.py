@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_settings import GroupConfig
-from nilometer.client.group.heartbeats import Heartbeats
+from nilometer.client.group.member import Heartbeats
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.share.share_session import SharePartition

@@ -23,7 +23,7 @@ from nilometer.console.reading.cluster_changes import (
 )
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.serving import Changes
-from nilometer.console.web.form_entries import (
+from nilometer.console.web.guard import (
     INT32_MAX,
     INT64_MAX,
     BadEntry,

@@ -1,23 +1,22 @@
-"""Archives topics: copies the sealed segments of each partition that an archive does not have yet.
-
-Every batch of a segment is checked while the segment and its other files are copied; manifests commit what is
+"""Archives topics: which sealed segments of each partition an archive does not have yet, and how they are
 copied.
+
+A run reads the manifest of each partition, decides from its replicas what can be copied, copies it, and
+writes the manifest last. Whatever ends a run between, the next one goes on from the manifests.
 """
 
 from __future__ import annotations
 
 import posixpath
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from nilometer.identifiers import uuid_to_text
-from nilometer.pipeline.archive import archive_plan
-from nilometer.pipeline.archive.archive_plan import Copy, SourceLog
 from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
 from nilometer.pipeline.audit.segment_check import check_transaction_index
 from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
@@ -25,8 +24,10 @@ from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.archive_manifest import (
     ArchivedSegment,
+    EpochRuns,
     Manifest,
     StoredFile,
+    divergence,
     file_name,
 )
 from nilometer.pipeline.source.log_folders.places import (
@@ -48,6 +49,144 @@ from nilometer.wire.records import ControlType, read_end_txn_marker
 if TYPE_CHECKING:
     from nilometer.runtime import Disk, File
 
+
+# Decides which segments of a partition's replicas are copied. Pure.
+#
+# A segment is copied if it is sealed (another one follows it), complete below the high watermark, and has an
+# offset that no archived segment has. The replica with the newest leader epoch below its high watermark comes
+# first; replicas that diverge from it are not used.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """What is known of one replica before any of its segments is read."""
+
+    name: str
+    bases: tuple[int, ...]
+    """The base offsets of its segments; the last one is active."""
+    log_start: int
+    high_watermark: int
+    epochs: EpochRuns
+    """Its leader epoch checkpoint."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record below the high watermark; -1 if unknown."""
+        return max((epoch for epoch, start in self.epochs if start < self.high_watermark), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One segment to copy: the number of the replica in the plan, and the segment's offsets [base, end)."""
+
+    source: int
+    base_offset: int
+    end_offset: int
+    start_offset: int
+    """Its first offset that may be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """A replica that is not used, because its log is another one from ``offset`` on."""
+
+    name: str
+    offset: int
+
+
+def in_order(sources: Sequence[SourceLog]) -> list[int]:
+    """Return the numbers of the replicas in the order in which they are used."""
+
+    def rank(number: int) -> tuple[int, int, int]:
+        one = sources[number]
+        return -one.last_epoch, -one.high_watermark, one.log_start
+
+    return sorted(range(len(sources)), key=rank)
+
+
+def diverging(sources: Sequence[SourceLog]) -> dict[int, Diverging]:
+    """Return the replicas whose log differs from that of the first one in order, by number."""
+    order = in_order(sources)
+    if not order:
+        return {}
+    first = sources[order[0]]
+    found: dict[int, Diverging] = {}
+    for number in order[1:]:
+        one = sources[number]
+        offset = divergence(first.epochs, first.high_watermark, one.epochs, one.high_watermark)
+        if offset is not None:
+            found[number] = Diverging(one.name, offset)
+    return found
+
+
+def decide_copies(sources: Sequence[SourceLog], archived: Iterable[tuple[int, int]]) -> list[Copy]:
+    """Return the segments to copy, in the order of offsets; ``archived`` are ranges [start, end)."""
+    unusable = diverging(sources)
+    covered = list(archived)
+    copies: list[Copy] = []
+    for number in in_order(sources):
+        if number in unusable:
+            continue
+        for base, end in sealed(sources[number]):
+            start = max(base, sources[number].log_start)
+            if not covers(covered, start, end):
+                copies.append(Copy(number, base, end, start))
+                covered.append((base, end))
+    return sorted(copies, key=lambda one: (one.base_offset, one.end_offset))
+
+
+def sealed(source: SourceLog) -> list[tuple[int, int]]:
+    """Return base and end offset of the segments that are sealed, committed and not below the log start."""
+    return [
+        (base, end) for base, end in pairwise(source.bases) if source.log_start < end <= source.high_watermark
+    ]
+
+
+def why_none(sources: Sequence[SourceLog]) -> str | None:
+    """Return why the log has no segment to copy; None if it has some."""
+    order = in_order(sources)
+    if not order:
+        return "no replica of it is there"
+    first = sources[order[0]]
+    if len(first.bases) < 2:
+        return (
+            "its only segment is the active one, which is not copied: segment.bytes and segment.ms of the "
+            "topic say when it is sealed"
+        )
+    if not sealed(first):
+        return (
+            f"its sealed segments are not known to be committed: {first.name} has a high watermark of "
+            f"{first.high_watermark}, which its broker writes down when it stops, and every "
+            "replica.high.watermark.checkpoint.interval.ms while it runs. Run this command again then"
+        )
+    return None
+
+
+def covers(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether the ranges together contain all of [start, end)."""
+    for low, high in sorted(ranges):
+        if low > start:
+            break
+        start = max(start, high)
+    return start >= end
+
+
+def lost(archived_end: int | None, sources: Sequence[SourceLog], end: int) -> list[tuple[int, int]]:
+    """Return the range that no replica has any more and that the archive has not: deleted too early.
+
+    ``archived_end`` is where the archive ended before, None if it was empty; ``end`` is its present end. What
+    is missing between archived segments shows in the archive itself.
+    """
+    if archived_end is None or not sources:
+        return []
+    start = min(one.log_start for one in sources)
+    return [(archived_end, start)] if start > archived_end and end <= archived_end else []
+
+
+# Archives topics: copies the sealed segments of each partition that an archive does not have yet.
+#
+# Every batch of a segment is checked while the segment and its other files are copied; manifests commit what
+# is copied.
 
 # Reads one sealed segment, checks every batch of it, and copies it with its other files.
 #
@@ -322,7 +461,7 @@ class PartitionArchiver:
         changed = None
         for _ in range(ROUNDS):
             sources = self._sources()
-            copies = archive_plan.decide_copies(sources, self._stored_ranges())
+            copies = decide_copies(sources, self._stored_ranges())
             self._note_diverging(sources)
             self._require_same_history(sources)
             try:
@@ -386,7 +525,7 @@ class PartitionArchiver:
         return archive_manifest.chain(self._manifest.segments)
 
     def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
-        for one in archive_plan.diverging(sources).values():
+        for one in diverging(sources).values():
             note = f"{one.name} is not used: its log differs from offset {one.offset} on"
             if note not in self.result.notes:
                 self.result.notes.append(note)
@@ -394,7 +533,7 @@ class PartitionArchiver:
     def _require_same_history(self, sources: Sequence[SourceLog]) -> None:
         """Raise SourceError if the log has other records than the archive at some offset."""
         linked = self._linked()
-        order = archive_plan.in_order(sources)
+        order = in_order(sources)
         if not linked or not order:
             return
         log = sources[order[0]]
@@ -472,9 +611,7 @@ class PartitionArchiver:
         """Return the segments without all their files whose offsets others have by now."""
         known = (*self._manifest.segments, *self._pending)
         ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
-        return [
-            one for one in self._incomplete if archive_plan.covers(ranges, one.base_offset, one.end_offset)
-        ]
+        return [one for one in self._incomplete if covers(ranges, one.base_offset, one.end_offset)]
 
     def _conclude(self, before: Sequence[ArchivedSegment]) -> None:
         linked, result = self._linked(), self.result
@@ -482,13 +619,13 @@ class PartitionArchiver:
         result.start = min((one.start_offset for one in linked), default=0)
         result.end = linked[-1].end_offset if linked else 0
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
-        if not linked and sources and (why := archive_plan.why_none(sources)) is not None:
+        if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = archive_manifest.gaps(linked)
         known = set(archive_manifest.gaps(before))
         archived_end = before[-1].end_offset if before else None
         result.lost = [one for one in result.gaps if one not in known]
-        result.lost += archive_plan.lost(archived_end, sources, result.end)
+        result.lost += lost(archived_end, sources, result.end)
 
     def _sources_if_readable(self) -> list[SourceLog]:
         try:

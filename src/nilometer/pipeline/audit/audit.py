@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from nilometer.groups.record_format import decode_record
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
-from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.replica_check import OUTLINE, ReplicaResult, bounds_of, check_replica, compare
-from nilometer.pipeline.audit.segment_check import SegmentCheck, SegmentResult, SegmentWork
+from nilometer.pipeline.audit.segment_check import Finding, Kind, SegmentCheck, SegmentResult, SegmentWork
 from nilometer.pipeline.decode.batch_table import BatchTable
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import ReplicaFolder, find_replicas, open_folder
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition

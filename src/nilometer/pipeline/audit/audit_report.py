@@ -11,7 +11,7 @@ from typing import Any
 
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.pipeline.audit.audit import AuditResult
-from nilometer.pipeline.audit.findings import Finding
+from nilometer.pipeline.audit.segment_check import Finding
 from nilometer.storage.names import TopicPartition
 
 PARTITION_COLUMNS = (

@@ -27,7 +27,7 @@ from nilometer.simulation.checkers.transactions import (
     TransactionLedger,
     Written,
 )
-from nilometer.simulation.workload.transactions.program import (
+from nilometer.simulation.workload.transactions import (
     API_TIMEOUT_MS,
     TransactionalProgram,
     TransactionalSession,
