@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nilometer.storage.cleaning.batch_cleaner import (
-    RUN_MAX,
-    RUN_MIN,
-    find_run,
-    kept_records,
-    read_keys,
-    record_spans,
-)
+from nilometer.storage.cleaning.batch_cleaner import kept_records
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, SLOT_BYTES, TOMBSTONE, UNKNOWN, RecordMarks
+from nilometer.storage.cleaning.record_layout import RUN_MAX, RUN_MIN, find_run, read_keys, record_spans
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
@@ -295,6 +289,7 @@ def rounds_of(filled: Filled, buffer_bytes: int) -> list[dict[str, bytes]]:
     return found
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("hostile", [False, True])
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, 4_000, 600])
 @pytest.mark.parametrize("seed", range(3))
@@ -306,6 +301,7 @@ def test_marks_and_the_search_for_keys_leave_the_same_files(
     assert rounds_of(Filled(seed, hostile=hostile), buffer_bytes) == with_marks
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(3))
 def test_a_log_of_large_batches_keeps_the_newest_record_of_each_key(
     monkeypatch: pytest.MonkeyPatch, seed: int

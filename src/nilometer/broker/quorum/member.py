@@ -20,7 +20,8 @@ from nilometer.broker.quorum.links import QuorumLinks
 from nilometer.broker.quorum.serving import QuorumService
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
-from nilometer.coordination.quorum.node import PeerUnavailable, QuorumNode
+from nilometer.coordination.quorum.node import QuorumNode
+from nilometer.coordination.quorum.peers import PeerUnavailable
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavailable
 from nilometer.identifiers import BrokerId
@@ -109,6 +110,8 @@ class QuorumMember:
             session_timeout_ms=settings.session_timeout_ms,
             servers=[_server(address) for address in settings.servers if address.node_id != own.node_id],
             snapshot_bytes=settings.snapshot_bytes,
+            own=None if settings.own is None else self._entry(own, settings.own),
+            joins=settings.joins,
         )
         self._has_store = True
         store = QuorumStore(

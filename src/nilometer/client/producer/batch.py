@@ -16,7 +16,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header
-from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, decode_records
+from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, NumberedHeaders, decode_records
 
 # One batch of a producer: open while records are added, then closed, sent, and resolved once. Pure.
 #
@@ -155,7 +155,29 @@ class ProducerBatch:
         builder = self._builder
         if builder is None or not builder.append(timestamp, key, value, headers):
             return 0
-        self.records_count += 1
+        return self._note_growth(builder)
+
+    def append_numbered(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        values: Sequence[bytes],
+        start: int,
+        headers: NumberedHeaders,
+        bytes_max: int,
+    ) -> int:
+        """Add records as :meth:`BatchBuilder.append_numbered`; return the bytes that they take, or 0 if there
+        is no room or the batch is closed."""
+        builder = self._builder
+        if (
+            builder is None
+            or builder.append_numbered(timestamp, key, values, start, headers, bytes_max) == start
+        ):
+            return 0
+        return self._note_growth(builder)
+
+    def _note_growth(self, builder: BatchBuilder) -> int:
+        self.records_count = builder.records_count
         size = builder.estimated_size
         grown = size - self._open_size
         self._open_size = size
@@ -343,6 +365,36 @@ class Delivery:
         batch.add_done_callback(on_resolved)
 
 
+class Deliveries:
+    """The deliveries of records that follow each other in a batch; one object for all of them."""
+
+    __slots__ = ("_batch", "_count", "_first", "_timestamp")
+
+    def __init__(self, batch: ProducerBatch, first: int, count: int, timestamp: int) -> None:
+        self._batch = batch
+        self._first = first
+        self._count = count
+        self._timestamp = timestamp
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Deliveries:
+        return cls(delivery._batch, delivery._index, 1, delivery._timestamp)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Delivery:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return Delivery(self._batch, self._first + index, self._timestamp)
+
+    def that_differ(self) -> range:
+        """Return the indices of deliveries whose results tell those of all: of a batch that was written as a
+        whole, the last one, which has the highest offset."""
+        is_whole = isinstance(self._batch.outcome, Acknowledged) and not self._batch.parts
+        return range(self._count - 1 if is_whole else 0, self._count)
+
+
 # Collects records in batches per partition, until the sender takes the batches (SPEC P-1). Pure.
 #
 # Keeps the order of the batches, decides when one is due, and counts the bytes held. Never sends, waits or
@@ -420,15 +472,55 @@ class RecordAccumulator:
                 self.held_bytes += grown
                 return batch
             batch.close()  # full: compress it now, before the sender takes it
+        batch = self._new_batch(partition, now_ms)
+        batch.append(timestamp, key, value, headers)
+        self._queue(batch, queue)
+        return batch
+
+    def append_numbered(
+        self,
+        partition: TopicPartition,
+        timestamp: int,
+        key: bytes | None,
+        values: Sequence[bytes],
+        start: int,
+        headers: NumberedHeaders,
+        now_ms: int,
+    ) -> tuple[ProducerBatch, int] | None:
+        """Add as many of ``values``, from index ``start`` on, as one batch and the memory have room for.
+
+        Returns the batch, and the index in it of the first of them, which are its last records; None if
+        memory is full.
+        """
+        room = self._buffer_memory - self.held_bytes - HEADER_BYTES
+        if self.held_bytes and room < size_bound(key, values[start], headers.of(start)):
+            return None
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = deque()
+        if queue:
+            batch = queue[-1]
+            first = batch.records_count
+            grown = batch.append_numbered(timestamp, key, values, start, headers, room)
+            if grown:
+                self.held_bytes += grown
+                return batch, first
+            batch.close()
+        batch = self._new_batch(partition, now_ms)
+        batch.append_numbered(timestamp, key, values, start, headers, room)
+        self._queue(batch, queue)
+        return batch, 0
+
+    def _new_batch(self, partition: TopicPartition, now_ms: int) -> ProducerBatch:
         builder = BatchBuilder(self.codec, self.batch_size, self.level)
         deadline_ms = now_ms + self._delivery_timeout_ms
-        batch = ProducerBatch(partition, builder, now_ms, deadline_ms, transactional=self._transactional)
-        batch.append(timestamp, key, value, headers)
+        return ProducerBatch(partition, builder, now_ms, deadline_ms, transactional=self._transactional)
+
+    def _queue(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> None:
         batch.held_bytes += HEADER_BYTES
         self.held_bytes += batch.held_bytes
         self._incomplete[batch] = None
         queue.append(batch)
-        return batch
 
     def ready(self, now_ms: int, buffer_is_full: bool = False) -> tuple[list[TopicPartition], int | None]:
         """Return the partitions whose first batch is due, and the time of the next other one (or None).
