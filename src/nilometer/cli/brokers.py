@@ -25,36 +25,35 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     DEFAULT_DATA_DIR,
+    all_option,
+    changes_of,
+    check_deleted,
     connection_options,
     data_dir_option,
+    delete_option,
     in_full,
     json_option,
     parse_pairs,
     print_json,
+    print_settings,
     print_table,
     run_async,
-)
-from nilometer.cli.commands import BROKER_ID
-from nilometer.cli.config_view import (
-    all_option,
-    changes_of,
-    check_deleted,
-    delete_option,
-    print_settings,
     set_option,
     shown,
 )
+from nilometer.cli.commands import BROKER_ID
 from nilometer.cli.console_command import console_port_type, serve_console
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, ClusterDescription, ConfigEntry, ConfigSource, ResourceType
 from nilometer.client.network.cluster_metadata import TopicMetadata
-from nilometer.local.broker_process import BrokerProcess, LaunchFailed
 from nilometer.local.local_cluster import (
     PORTS_APART,
     REPLICATION_FACTOR_MAX,
     SETTINGS,
     VOTERS_MAX,
+    BrokerProcess,
     CannotSettle,
+    LaunchFailed,
     LocalCluster,
     quorum_properties,
     replication_settings,

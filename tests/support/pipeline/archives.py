@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nilometer.pipeline.archive.archive_check import check
 from nilometer.pipeline.archive.archive_target import open_target
-from nilometer.pipeline.archive.archiver import PartitionResult, archive
+from nilometer.pipeline.archive.archiver import PartitionResult, archive, check
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import find_archived

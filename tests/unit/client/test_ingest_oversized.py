@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nilometer.client.ingest import ledger as ledger_module
 from nilometer.client.ingest import state_file
 from nilometer.client.ingest.ingest import Ingest
+from nilometer.client.ingest.ledger import IngestOptions, LineRefused, Oversized
 from nilometer.client.ingest.line_sender import LongLine, RecordLimit
-from nilometer.client.ingest.options import IngestOptions, LineRefused, Oversized
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.wire.compression import Codec

@@ -33,7 +33,6 @@ from nilometer.console.reading.record_reader import (
     TooManyTails,
 )
 from nilometer.console.serving import Changes
-from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import (
     GroupRow,
     GroupsView,
@@ -55,6 +54,7 @@ from nilometer.console.views.topics import (
     Measures,
     TopicsView,
     TopicView,
+    config_rows,
     topic_view,
     topics_page,
     topics_view,

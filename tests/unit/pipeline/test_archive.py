@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from nilometer.pipeline.archive import archiver
-from nilometer.pipeline.archive.archive_check import find_orphans
 from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
-from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, archive, why_none
+from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, archive, find_orphans, why_none
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders.places import find_archived, find_replicas, named_files
 from nilometer.pipeline.source.positions import Bounds

@@ -20,8 +20,7 @@ from nilometer.local.local_cluster import LocalCluster
 from nilometer.pipeline.errors import PipelineError, readable
 
 if TYPE_CHECKING:
-    from nilometer.pipeline.archive.archive_check import CheckedArchive
-    from nilometer.pipeline.archive.archiver import PartitionResult
+    from nilometer.pipeline.archive.archiver import CheckedArchive, PartitionResult
     from nilometer.pipeline.audit.audit import AuditResult
     from nilometer.pipeline.export.topic_export import Compression, Exported
     from nilometer.pipeline.source.log_folders.places import ArchivedPartition
@@ -117,13 +116,13 @@ def audit(
         result = _run_audit(places, topics, master, spark_log, console)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    from nilometer.pipeline.audit import audit_report
+    from nilometer.pipeline.audit import audit
 
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
-        audit_report.write_report(result, report)
+        audit.write_report(result, report)
     if as_json:
-        click.echo(audit_report.to_json(result), nl=False)
+        click.echo(audit.to_json(result), nl=False)
     else:
         _show(result)
     if result.wrong:
@@ -155,15 +154,15 @@ def _run_audit(
 
 
 def _show(result: AuditResult) -> None:
-    from nilometer.pipeline.audit import audit_report
+    from nilometer.pipeline.audit import audit
 
-    print_table(audit_report.PARTITION_COLUMNS, audit_report.folded_rows(result))
+    print_table(audit.PARTITION_COLUMNS, audit.folded_rows(result))
     if result.findings:
         shown = result.findings[:FINDINGS_SHOWN_MAX]
-        print_table(audit_report.FINDING_COLUMNS, audit_report.finding_rows(shown), title="Found")
+        print_table(audit.FINDING_COLUMNS, audit.finding_rows(shown), title="Found")
         if len(result.findings) > len(shown):
             click.echo(f"… and {len(result.findings) - len(shown)} more; --report FILE writes all of them")
-    click.echo(audit_report.summary(result))
+    click.echo(audit.summary(result))
 
 
 # ``nilometer export``: writes what is new in topics to Parquet files, from brokers' folders, on Spark.
@@ -391,8 +390,8 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
 
     They have names that `archive` gives to files, and no manifest names them: no reader uses them.
     """
-    from nilometer.pipeline.archive.archive_check import find_orphans
     from nilometer.pipeline.archive.archive_target import open_target
+    from nilometer.pipeline.archive.archiver import find_orphans
 
     try:
         target = open_target(source)
@@ -419,9 +418,9 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
 def _run(
     places: Sequence[str], topics: Sequence[str], place: str, verify: bool
 ) -> tuple[list[PartitionResult], CheckedArchive | None]:
-    from nilometer.pipeline.archive.archive_check import check
     from nilometer.pipeline.archive.archive_target import open_target
     from nilometer.pipeline.archive.archiver import archive as run_archive
+    from nilometer.pipeline.archive.archiver import check
     from nilometer.pipeline.source.log_folders.places import find_archived
 
     target = open_target(place)
@@ -437,8 +436,8 @@ def _run(
 def _listed(
     place: str, topics: Sequence[str], verify: bool
 ) -> tuple[list[ArchivedPartition], CheckedArchive | None]:
-    from nilometer.pipeline.archive.archive_check import check
     from nilometer.pipeline.archive.archive_target import explained, open_target
+    from nilometer.pipeline.archive.archiver import check
     from nilometer.pipeline.source.log_folders.places import find_archived
 
     target = open_target(place)

@@ -31,8 +31,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
 from nilometer.identifiers import uuid_to_text
-from nilometer.local.broker_process import LaunchFailed
-from nilometer.local.local_cluster import LocalCluster
+from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.capture import capture as captures
 from nilometer.pipeline.capture.databases import Source, slots
 from nilometer.pipeline.errors import PipelineError

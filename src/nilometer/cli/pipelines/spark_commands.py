@@ -11,11 +11,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import (
-    confirm,
-    json_option,
-    yes_option,
-)
+from nilometer.cli.cluster_options import confirm, json_option, yes_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError

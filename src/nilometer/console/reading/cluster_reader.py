@@ -36,7 +36,6 @@ from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartit
 from nilometer.client.replicas.replica_survey import Survey
 from nilometer.cluster.acl import Acl, AclFilter
 from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
-from nilometer.console.views.configs import ConfigRow, config_rows
 from nilometer.console.views.groups import (
     COLUMNS,
     GroupRow,
@@ -59,9 +58,11 @@ from nilometer.console.views.security import TableView, acls_view, quotas_view, 
 from nilometer.console.views.topics import (
     MEASURED,
     NOTHING_MEASURED,
+    ConfigRow,
     Measures,
     TopicsView,
     TopicView,
+    config_rows,
     measures_of,
     topic_view,
     topics_page,

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up, decide_brokers_down
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
 from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.reassignments import ElectionType, decide_elect_leaders
 from nilometer.cluster.entries import ConfigSnapshot, ImageSnapshot, TopicSnapshot
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
