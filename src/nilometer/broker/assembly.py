@@ -15,42 +15,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nilometer.broker import find_coordinator, produce
 from nilometer.broker.api import (
     acls,
     between_brokers,
-    classic_groups,
     client_quotas,
     cluster_description,
     configs,
     connections,
-    consumer_groups,
     delegation_tokens,
     features,
     fetch,
-    find_coordinator,
     forward_request,
-    group_administration,
-    group_offsets,
     metadata,
     offsets,
     placement,
-    produce,
     replicas,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    share_state,
-    streams_groups,
     topics,
-    transaction_administration,
-    transactions,
     users,
-    write_txn_markers,
 )
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.dispatcher import RequestDispatcher
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.large_requests import LargeRequests
 from nilometer.broker.api.spec import ApiSpec
 from nilometer.broker.api.topics import MissingTopics
@@ -69,13 +55,17 @@ from nilometer.broker.control.internal_topics import InternalTopicGrowth, Intern
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.coordinators.markers import MarkerSender, MarkerWriter
-from nilometer.broker.coordinators.share import ShareCoordinator
-from nilometer.broker.coordinators.streams_topics import StreamsTopics
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
-from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
+from nilometer.broker.groups import (
+    classic_groups,
+    consumer_groups,
+    group_administration,
+    group_offsets,
+    streams_groups,
+)
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_access import GroupRequests
+from nilometer.broker.groups.streams_topics import StreamsTopics
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
@@ -94,12 +84,18 @@ from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing import share_fetch, share_groups, share_offsets, share_state
+from nilometer.broker.sharing.coordinator import ShareCoordinator
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.end_offsets import EndOffsets
 from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions import producer_requests, transaction_administration, write_txn_markers
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination.quorum.store import QuorumStore
@@ -638,8 +634,8 @@ def _apis(
                 rights=serving.rights,
             )
         ),
-        *transactions.apis(
-            transactions.Parts(
+        *producer_requests.apis(
+            producer_requests.Parts(
                 tasks=given.tasks,
                 turns=given.turns,
                 metadata=control.metadata,

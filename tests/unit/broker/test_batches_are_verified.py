@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import produce
+from nilometer.broker import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
-from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (

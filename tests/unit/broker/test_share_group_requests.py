@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_groups, topic_configs
-from nilometer.broker.api.group_access import GroupRequests
+from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing import share_groups
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.groups.requests import (

@@ -10,11 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import find_coordinator, share_state
+from nilometer.broker import find_coordinator
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.share import coordinator_key, parse_coordinator_key
 from nilometer.broker.coordinators.shells import partition_for_key
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.sharing import share_state
+from nilometer.broker.sharing.coordinator import coordinator_key, parse_coordinator_key
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import TopicId, uuid_from_text

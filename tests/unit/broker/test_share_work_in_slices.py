@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_fetch, share_offsets
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.sharing import persister as persisting
+from nilometer.broker.sharing import share_fetch, share_offsets
 from nilometer.broker.sharing import share_partitions as share_partitions_module
 from nilometer.broker.sharing.persister import BATCHES_AT_ONCE, DECISION_ELEMENTS, SharePersister
 from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedSharePartition, SharePartitions

@@ -1,7 +1,8 @@
 """Responses to clients above a quota: they tell for how long the client has to wait, and its connection is
 not read for that time.
 
-Produce and Fetch do this themselves (:mod:`.produce`, :mod:`.fetch`); this module does it for all others.
+Produce and Fetch do this themselves (:mod:`nilometer.broker.produce`, :mod:`.fetch`); this module does it
+for all others.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.connection import Reply
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.coordinators.share import ShareCoordinator, parse_coordinator_key
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.replies import Reply
+from nilometer.broker.sharing.coordinator import ShareCoordinator, parse_coordinator_key
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey

@@ -16,9 +16,9 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS

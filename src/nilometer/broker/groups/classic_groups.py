@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.replies import Reply
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (

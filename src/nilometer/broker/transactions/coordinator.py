@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.markers import MarkerSender, Shell
 from nilometer.broker.coordinators.shell import CoordinatorKind
 from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
@@ -23,6 +22,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching

@@ -12,16 +12,16 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.shells import coordinator_error
-from nilometer.broker.coordinators.verification import Asker, TransactionVerification
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic

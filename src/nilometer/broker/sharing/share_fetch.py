@@ -25,9 +25,9 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Connection
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -59,11 +59,10 @@ from nilometer.share.sessions import (
     ShareSessions,
 )
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.compression import Bytes
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
-from nilometer.wire.messages import milliseconds
 from nilometer.wire.primitives import LeaderIdAndEpoch
 
 

@@ -14,10 +14,10 @@ from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight

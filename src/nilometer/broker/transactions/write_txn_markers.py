@@ -17,15 +17,15 @@ import msgspec
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.connection import Reply
-from nilometer.broker.coordinators.markers import Marker, MarkerWriter
 from nilometer.broker.replicas.delayed_requests import DelayedReply, ProduceOutcome
+from nilometer.broker.replies import Reply
+from nilometer.broker.transactions.markers import Marker, MarkerWriter
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
-from nilometer.wire.messages import Message
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

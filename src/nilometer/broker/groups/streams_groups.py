@@ -13,12 +13,12 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.controller_link import RequestingClient
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.coordinators.streams_topics import StreamsTopics
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
+from nilometer.broker.groups.streams_topics import StreamsTopics
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replies import Reply
 from nilometer.cluster.acl import Operation, ResourceType

@@ -19,8 +19,8 @@ import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.spec import ApiSpec, Handler, Request, Right
-from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
 from nilometer.broker.replies import Reply
+from nilometer.broker.sharing.coordinator import ShareCoordinator, coordinator_key
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.identifiers import topic_id_of
 from nilometer.share.delivery_state import (

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.replies import Reply
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType

@@ -12,10 +12,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns

@@ -17,12 +17,6 @@ from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.verification import (
-    Asker,
-    Guard,
-    TransactionVerification,
-    VerifiedPartitions,
-)
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import (
@@ -37,6 +31,12 @@ from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import CloseConnection, MadeReply, Reply, WaitingReply
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.verification import (
+    Asker,
+    Guard,
+    TransactionVerification,
+    VerifiedPartitions,
+)
 from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
