@@ -65,7 +65,7 @@ from nilometer.broker.groups import (
 )
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.groups.group_access import GroupRequests
-from nilometer.broker.groups.streams_topics import StreamsTopics
+from nilometer.broker.groups.streams_groups import StreamsTopics
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
