@@ -64,7 +64,6 @@ from nilometer.broker.groups import (
     streams_groups,
 )
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.groups.streams_groups import StreamsTopics
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
@@ -176,7 +175,6 @@ class ServingParts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: KnownTokens | None
     """None: there are no delegation tokens."""
     controller_requests: ControllerRequests
-    group_requests: GroupRequests
 
 
 class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,10 +198,14 @@ def assemble(given: Prerequisites) -> BrokerParts:
     """Make all parts of a broker, and subscribe them to each other's events."""
     control = _control(given)
     replication = _replication(given, control)
-    coordinators = _coordinators(given, control, replication.replicas)
+    rights = Rights(
+        _authorizer(given, control.metadata),
+        accepts_unproved_brokers=given.config.accepts_unproved_brokers,
+    )
+    coordinators = _coordinators(given, control, replication.replicas, rights)
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
-    serving = _serving(given, control, replication, coordinators)
+    serving = _serving(given, control, replication, coordinators, rights)
     apis = _apis(given, control, replication, coordinators, serving, cleaner.report)
     rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
     admission = ConnectionAdmission(ConnectionLimits(given.config), rates, serving.client_quotas)
@@ -342,7 +344,9 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     )
 
 
-def _coordinators(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> CoordinatorParts:
+def _coordinators(
+    given: Prerequisites, control: ControlParts, replicas: ReplicaManager, rights: Rights
+) -> CoordinatorParts:
     config, runtime, tasks, metadata = given.config, given.runtime, given.tasks, control.metadata
     topics = InternalTopics(config, metadata, control.link, runtime.entropy)
     name = f"transactions-of-broker-{config.node_id}"
@@ -351,7 +355,7 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     persister = SharePersister(
         config.node_id, runtime, tasks, metadata, share_state, connections, given.turns
     )
-    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out)
+    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out, rights)
     producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
     markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections, given.turns)
@@ -402,7 +406,7 @@ def _apis(
                 controller_requests=serving.controller_requests,
             )
         ),
-        *classic_groups.apis(classic_groups.Parts(group_requests=serving.group_requests)),
+        *classic_groups.apis(classic_groups.Parts(groups=coordinators.groups)),
         *client_quotas.apis(
             client_quotas.Parts(
                 metadata=control.metadata,
@@ -432,7 +436,6 @@ def _apis(
                 metadata=control.metadata,
                 groups=coordinators.groups,
                 rights=serving.rights,
-                group_requests=serving.group_requests,
             )
         ),
         *delegation_tokens.apis(
@@ -489,7 +492,6 @@ def _apis(
                 turns=given.turns,
                 groups=coordinators.groups,
                 rights=serving.rights,
-                group_requests=serving.group_requests,
             )
         ),
         *group_offsets.apis(
@@ -501,7 +503,6 @@ def _apis(
                 groups=coordinators.groups,
                 verification=coordinators.verification,
                 rights=serving.rights,
-                group_requests=serving.group_requests,
             )
         ),
         *metadata.apis(
@@ -585,7 +586,6 @@ def _apis(
                 groups=coordinators.groups,
                 share_partitions=serving.share_partitions,
                 rights=serving.rights,
-                group_requests=serving.group_requests,
             )
         ),
         *share_offsets.apis(
@@ -613,7 +613,6 @@ def _apis(
                 ),
                 client_quotas=serving.client_quotas,
                 rights=serving.rights,
-                group_requests=serving.group_requests,
             )
         ),
         *topics.apis(
@@ -672,15 +671,16 @@ def _apis(
 
 
 def _serving(
-    given: Prerequisites, control: ControlParts, replication: ReplicaParts, coordinators: CoordinatorParts
+    given: Prerequisites,
+    control: ControlParts,
+    replication: ReplicaParts,
+    coordinators: CoordinatorParts,
+    rights: Rights,
 ) -> ServingParts:
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
     record_reading, share_counts = RecordReading(runtime.disk), ShareCounts()
     groups = coordinators.groups
     client_quotas = ClientQuotas(config, runtime.clock, control.metadata)
-    rights = Rights(
-        _authorizer(given, control.metadata), accepts_unproved_brokers=config.accepts_unproved_brokers
-    )
     return ServingParts(
         response_memory=ResponseMemory(runtime.clock.monotonic_ms),
         record_reading=record_reading,
@@ -723,7 +723,6 @@ def _serving(
             client_quotas,
             rights,
         ),
-        group_requests=GroupRequests(rights, groups, turns),
     )
 
 

@@ -19,7 +19,6 @@ MODULES = (
     "broker.fetching.fetch_reader",
     "broker.fetching.fetch_session",
     "broker.groups.coordinator",
-    "broker.groups.group_access",
     "broker.groups.group_offsets",
     "broker.produce",
     "broker.rejected_batches",

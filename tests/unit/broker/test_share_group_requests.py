@@ -13,7 +13,6 @@ import pytest
 from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
@@ -79,13 +78,17 @@ class Access:
         return self._topics & set(names)
 
 
-class Groups:
-    """Instead of the group coordinator: notes what it is asked, and gives one reply."""
+class Groups(GroupCoordinator):
+    """A group coordinator without shards: notes what it is asked, and gives one reply."""
 
     def __init__(self, reply: Reply | None, *, serves: bool = True) -> None:
-        self.serves_share_groups = serves
+        self._serves = serves
         self.asked: list[tuple[str, GroupRequest]] = []
         self._reply = reply
+
+    @property
+    def serves_share_groups(self) -> bool:
+        return self._serves
 
     def ask(
         self, asked: Sequence[tuple[str, GroupRequest]], respond: Callable[[Sequence[Reply]], Frame]
@@ -103,8 +106,8 @@ def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -
     connection = SimpleNamespace(peer=("10.0.0.1", 1))
     request = Request(header, codec.request(**fields), codec, cast(Any, connection), context)
     given = rights_of(access or rights)
-    asks = GroupRequests(given, cast(Any, groups), cast(Any, None))
-    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given, group_requests=asks)))
+    groups._rights = given
+    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given)))
     (handle,) = (spec.handle for spec in specs if spec.key is key)
     frame = handle(request)
     return decode_response(key, 1, b"".join(map(bytes, cast(Any, frame)))[4:])[1]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replies import Reply
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
@@ -33,7 +33,7 @@ from nilometer.wire.large_requests import Division
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    group_requests: GroupRequests
+    groups: GroupCoordinator
 
 
 # JoinGroup: become, or stay, a member of a classic group. The response comes when all members have joined.
@@ -65,7 +65,7 @@ def handle_join_group(parts: Parts, request: Request) -> Reply | asyncio.Future[
         requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
         supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
@@ -97,7 +97,7 @@ def handle_sync_group(parts: Parts, request: Request) -> Reply | asyncio.Future[
     lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
     if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
         return request.respond(**asdict(SyncGroupReply(ErrorCode.inconsistent_group_protocol)))
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
@@ -110,7 +110,7 @@ def handle_sync_group(parts: Parts, request: Request) -> Reply | asyncio.Future[
 
 
 def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         of_message(Heartbeat, request.body),
@@ -129,7 +129,7 @@ FIRST_WITH_MANY_MEMBERS = 3
 
 def handle_leave_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = LeaveGroup(request.body.group_id, _members(request))
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,

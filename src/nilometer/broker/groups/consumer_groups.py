@@ -16,8 +16,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replies import Reply
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
@@ -42,7 +41,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     metadata: MetadataLog
     groups: GroupCoordinator
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ConsumerGroupHeartbeat (KIP-848): with it a member joins, stays in and leaves a consumer group.
@@ -79,7 +77,7 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
         peer=request.connection.peer,
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
@@ -126,7 +124,7 @@ def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Re
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, [ConsumerGroupDescribeReply(refused)])
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ConsumerGroupDescribe((group,))) for group in groups],

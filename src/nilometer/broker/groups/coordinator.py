@@ -1,6 +1,7 @@
-"""The group coordinators of one broker: passes requests to the shards that keep the groups.
+"""The group coordinators of one broker: which requests about groups reach the shards that keep them.
 
-A request that never reached a group, or whose outcome is not known, gets an error in every field.
+A request on a group that the client has no right to never reaches a shard. A request that never reached a
+group, or whose outcome is not known, gets an error in every field.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import Request
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
@@ -20,6 +23,8 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.features import (
     DEAD_LETTERS_SHARE_VERSION,
     GROUP_VERSION,
@@ -36,6 +41,7 @@ from nilometer.groups.requests import (
     Heartbeat,
     HeartbeatReply,
     JoinGroup,
+    JoinGroupReply,
     LeaveGroup,
     OffsetCommit,
     OffsetDelete,
@@ -84,7 +90,17 @@ def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
 
 logger = logging.getLogger("nilometer.broker.groups")
 
-R = TypeVar("R")
+OfOneGroup: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetDelete
+    | ConsumerGroupHeartbeat
+    | ShareGroupHeartbeat
+    | StreamsGroupHeartbeat
+)
+R = TypeVar("R", bound=Reply)
 Respond = Callable[[Sequence[Reply]], Frame]
 
 _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
@@ -182,9 +198,11 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         replicas: ReplicaManager,
         topics: InternalTopics,
         share_states: ShareStates,
+        rights: Rights,
     ) -> None:
         self._config = config
         self._share_states = share_states
+        self._rights = rights
         protocols = config.strings("group.coordinator.rebalance.protocols")
         self._may_serve_consumer_groups = "consumer" in protocols
         self._may_serve_streams_groups = "streams" in protocols
@@ -231,6 +249,62 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         return share_group_config(
             self._config.groups, texts, may_have_dead_letters=level >= DEAD_LETTERS_SHARE_VERSION
         )
+
+    # ── requests of clients ─────────────────────────────────────────────────────────────────────
+    def ask_group(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: OfOneGroup,
+        kind: type[R],
+        respond: Callable[[R], Frame],
+    ) -> Frame | asyncio.Future[Frame]:
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask_groups`."""
+        access = self._rights.access(request)
+        if access.is_full or access.allows(operation, ResourceType.GROUP, asked.group_id):
+            return self.ask_one(asked.group_id, asked, kind, respond)
+        denied = _denied(asked)
+        assert isinstance(denied, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
+        return respond(denied)
+
+    def ask_groups(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: Sequence[tuple[str, GroupRequest]],
+        respond: Respond,
+    ) -> Frame | asyncio.Future[Frame]:
+        """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
+        allowed: the others never reach a shard.
+
+        ``respond`` makes the response from all replies, in the order of ``asked``: a group on which it is not
+        allowed has the reply GROUP_AUTHORIZATION_FAILED.
+        """
+        may, allowed = self._sorted_by_right(request, operation, asked)
+        if len(allowed) == len(asked):
+            return self.ask(asked, respond)
+        if not allowed:
+            return respond(_in_order(may, asked, ()))
+        return self.ask(allowed, lambda replies: respond(_in_order(may, asked, replies)))
+
+    async def ask_groups_in_turns(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: Sequence[tuple[str, GroupRequest]],
+        work: LongWork,
+    ) -> list[Reply]:
+        """Return the replies as :meth:`ask_groups` passes them on, where each group may take long."""
+        may, allowed = self._sorted_by_right(request, operation, asked)
+        return _in_order(may, asked, await self.ask_in_turns(allowed, work))
+
+    def _sorted_by_right(
+        self, request: Request, operation: Operation, asked: Sequence[tuple[str, GroupRequest]]
+    ) -> tuple[list[bool], list[tuple[str, GroupRequest]]]:
+        """Return of each request whether ``operation`` is allowed, and those of which it is."""
+        access = self._rights.access(request)
+        may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+        return may, [one for is_allowed, one in zip(may, asked, strict=True) if is_allowed]
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:
@@ -300,6 +374,31 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
 
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
+
+
+def _in_order(
+    may: Sequence[bool], asked: Sequence[tuple[str, GroupRequest]], of_allowed: Sequence[Reply]
+) -> list[Reply]:
+    """Return the reply to each request: of those that are allowed the next one of ``of_allowed``."""
+    replies = iter(of_allowed)
+    return [
+        next(replies) if is_allowed else _denied(one) for is_allowed, (_, one) in zip(may, asked, strict=True)
+    ]
+
+
+def _denied(asked: GroupRequest) -> Reply:
+    if isinstance(asked, JoinGroup):
+        return JoinGroupReply(ErrorCode.group_authorization_failed)  # without the member id, as Kafka
+    return refusal(asked, ErrorCode.group_authorization_failed)
+
+
+def client_id(request: Request) -> str:
+    return request.header.client_id or ""
+
+
+def client_host(request: Request) -> str:
+    """Return the client's IP address after a slash, as Kafka (Java) prints an address without a host name."""
+    return f"/{request.connection.peer[0]}"
 
 
 def _member_bytes(request: GroupRequest) -> int:

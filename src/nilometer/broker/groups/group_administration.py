@@ -15,7 +15,6 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
@@ -45,7 +44,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     turns: Turns
     groups: GroupCoordinator
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ListGroups: the groups that this broker coordinates. Versions: 4 returns and filters by state; 5 by
@@ -99,7 +97,7 @@ STATE_DEAD = "Dead"
 
 
 def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, DescribeGroups((group,))) for group in request.body.groups],
@@ -152,7 +150,7 @@ async def _delete(parts: Parts, request: Request) -> Reply:
     """Delete each group slice by slice: all its offsets are removed at once."""
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
     asked = [(group, DeleteGroups((group,))) for group in groups]
-    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DELETE, asked)
+    replies = await parts.groups.ask_groups_in_turns(request, Operation.DELETE, asked, LongWork(parts.turns))
     return _respond_delete(parts, request, replies)
 
 

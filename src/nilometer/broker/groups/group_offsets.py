@@ -17,7 +17,6 @@ from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.shells import coordinator_error
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
@@ -60,7 +59,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     groups: GroupCoordinator
     verification: TransactionVerification
     rights: Rights
-    group_requests: GroupRequests
 
 
 # OffsetCommit: commits a group's offsets. The response is sent when all in-sync replicas have them.
@@ -380,7 +378,7 @@ def handle_offset_fetch(parts: Parts, request: Request) -> Reply | asyncio.Futur
     asked = [_asked(parts, request, group) for group in groups]
     if any(one.fetch.topics is None for one in asked):
         return parts.tasks.spawn(_all_offsets(parts, request, asked), kind="OffsetFetch")
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(one.fetch.group_id, one.fetch) for one in asked],
@@ -392,7 +390,9 @@ async def _all_offsets(parts: Parts, request: Request, asked: Sequence[_Asked]) 
     """Respond with all offsets of groups, slice by slice."""
     work = LongWork(parts.turns)
     of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
-    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DESCRIBE, of_groups)
+    replies = await parts.groups.ask_groups_in_turns(
+        request, Operation.DESCRIBE, of_groups, LongWork(parts.turns)
+    )
     shown: list[GroupReply] = []
     for one, reply in zip(asked, replies, strict=True):
         assert isinstance(reply, OffsetFetchReply)
@@ -587,7 +587,7 @@ def handle_offset_delete(parts: Parts, request: Request) -> Reply | asyncio.Futu
                 )
             )
     delete = OffsetDelete(request.body.group_id, tuple(known))
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.DELETE,
         delete,

@@ -17,8 +17,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
-from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replies import Reply
 from nilometer.broker.tasks import Tasks
@@ -185,7 +184,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     streams_topics: StreamsTopics
     client_quotas: ClientQuotas
     rights: Rights
-    group_requests: GroupRequests
 
 
 FIRST_WITH_MISSING_TAGS = FIRST_WITH_RECOVERY_LAG = 1
@@ -222,7 +220,7 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         refused = _why_refused(parts, request, asked.group_id, asked.topology)
         if refused is not None:
             return _respond_heartbeat(request, refused)
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
@@ -343,7 +341,7 @@ def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Re
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedStreamsGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, [StreamsGroupDescribeReply(refused)])
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, StreamsGroupDescribe((group,))) for group in groups],

@@ -14,8 +14,7 @@ from msgspec.structs import asdict
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.groups.group_access import GroupRequests, client_host, client_id
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
 from nilometer.broker.sharing.share_partitions import SharePartitions
@@ -44,7 +43,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     groups: GroupCoordinator
     share_partitions: SharePartitions
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ShareGroupHeartbeat: with it a member joins, stays in and leaves a share group.
@@ -66,7 +64,7 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         client_id=client_id(request),
         client_host=client_host(request),
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
@@ -95,7 +93,7 @@ def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Re
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, [ShareGroupDescribeReply(refused)])
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ShareGroupDescribe((group,))) for group in groups],
