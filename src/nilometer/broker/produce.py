@@ -472,7 +472,9 @@ def _remember(
     """Note a retriable ``error`` of a batch that was not appended, and return the error for its response. Of
     a topic that cannot exist nothing is noted: its name may be long, and the batch is never accepted.
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it.
+    OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it: with
+    that error a producer sends both again, in order; with its own it may begin another epoch, and so append
+    a batch twice (:mod:`nilometer.broker.rejected_batches`).
     """
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):

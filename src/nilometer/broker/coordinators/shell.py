@@ -21,6 +21,7 @@ from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
+from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.errors import CorruptRecordFound
@@ -388,6 +389,12 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         askers, self._askers = self._askers, {}
         for asker in askers.values():
             asker.deliver(self._kind.refuse(asker.request, error))
+
+    def become_leader_again(self) -> None:
+        """Go on with the shard in the next leader epoch, to which this broker was elected in succession."""
+        self.leader_epoch = self.partition.leader_epoch
+        end = self.partition.log.log_end_offset
+        check(end >= self._end_offset, "a leader that goes on keeps its log", end, self._end_offset)
 
     async def _load(self) -> None:
         clock = self._runtime.clock

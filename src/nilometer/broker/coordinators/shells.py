@@ -283,7 +283,9 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             return
         if shell is not None:
             if shell.partition is partition and partition.leader_epoch == shell.leader_epoch + 1:
-                shell.leader_epoch = partition.leader_epoch
+                # Each election raises the epoch by one: no other broker led meanwhile, or this one would be
+                # two epochs on. Nothing but this shell's own records is in the log, and its shard stays.
+                shell.become_leader_again()
                 return
             shell.unload()
         shell = self._shells[index] = CoordinatorShell(
