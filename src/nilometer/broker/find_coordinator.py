@@ -19,7 +19,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.sharing.coordinator import ShareCoordinator, parse_coordinator_key
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.coordinator import TransactionCoordinator
@@ -63,7 +63,7 @@ class _Kind(NamedTuple):
     ensure_topic: Callable[[], Awaitable[bool]]
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
     kind = _kind(parts, request)
@@ -129,12 +129,12 @@ def _is_valid(kind: _Kind, key: str) -> bool:
     return True
 
 
-async def _create_then_respond(parts: Parts, request: Request, keys: Sequence[str], kind: _Kind) -> Reply:
+async def _create_then_respond(parts: Parts, request: Request, keys: Sequence[str], kind: _Kind) -> Response:
     await kind.ensure_topic()
     return _respond(parts, request, keys)
 
 
-def _respond(parts: Parts, request: Request, keys: Sequence[str]) -> Reply:
+def _respond(parts: Parts, request: Request, keys: Sequence[str]) -> Response:
     found = [(key, _find(parts, request, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found

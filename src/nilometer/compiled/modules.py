@@ -27,7 +27,7 @@ MODULES = (
     "broker.replicas.readable_partition",
     "broker.replicas.replica_manager",
     "broker.replicas.traffic",
-    "broker.replies",
+    "broker.responses",
     "broker.request_statistics",
     "broker.turns",
     "coordinators.turn",

@@ -11,15 +11,15 @@ import pytest
 
 from nilometer.broker.api.spec import Request
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.replies import wait_whole
+from nilometer.broker.responses import wait_whole
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions import producer_requests
 from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -55,11 +55,11 @@ class Cluster:
         self.looked_up += 1
         return object() if index < COUNT else None
 
-    def _reply(self, asked: AddPartitions | VerifyPartitions) -> AddPartitionsReply | VerifyPartitionsReply:
+    def _reply(self, asked: AddPartitions | VerifyPartitions) -> AddPartitionsResult | VerifyPartitionsResult:
         self.asked.append(asked)
         if isinstance(asked, AddPartitions):
-            return AddPartitionsReply(OK)
-        return VerifyPartitionsReply(tuple((each, OK) for each in asked.partitions))
+            return AddPartitionsResult(OK)
+        return VerifyPartitionsResult(tuple((each, OK) for each in asked.partitions))
 
     async def _answer(self, _key: str, asked: AddPartitions | VerifyPartitions) -> object:
         return self._reply(asked)

@@ -13,8 +13,8 @@ import pytest
 from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.sharing import share_groups
 from nilometer.cluster.acl import Operation, ResourceType
@@ -24,10 +24,10 @@ from nilometer.groups.requests import (
     DescribedShareGroupMember,
     DescribedTopicPartitions,
     GroupRequest,
-    Reply,
-    ShareGroupDescribeReply,
+    GroupResult,
+    ShareGroupDescribeResult,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
+    ShareGroupHeartbeatResult,
     TopicPartitions,
 )
 from nilometer.groups.settings import GroupConfig
@@ -81,7 +81,7 @@ class Access:
 class Groups(GroupCoordinator):
     """A group coordinator without shards: notes what it is asked, and gives one reply."""
 
-    def __init__(self, reply: Reply | None, *, serves: bool = True) -> None:
+    def __init__(self, reply: GroupResult | None, *, serves: bool = True) -> None:
         self._serves = serves
         self.asked: list[tuple[str, GroupRequest]] = []
         self._reply = reply
@@ -91,8 +91,8 @@ class Groups(GroupCoordinator):
         return self._serves
 
     def ask(
-        self, asked: Sequence[tuple[str, GroupRequest]], respond: Callable[[Sequence[Reply]], Frame]
-    ) -> Frame:
+        self, asked: Sequence[tuple[str, GroupRequest]], respond: Callable[[Sequence[GroupResult]], Response]
+    ) -> Response:
         self.asked += asked
         assert self._reply is not None
         return respond([self._reply] * len(asked))
@@ -114,7 +114,7 @@ def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -
 
 
 def test_a_heartbeat_reaches_the_group_and_its_reply_the_member() -> None:
-    reply = ShareGroupHeartbeatReply(
+    reply = ShareGroupHeartbeatResult(
         member_id="m",
         member_epoch=5,
         heartbeat_interval_ms=3_000,
@@ -139,7 +139,7 @@ def test_a_heartbeat_reaches_the_group_and_its_reply_the_member() -> None:
     ],
 )
 def test_a_member_reads_the_group_and_describes_each_topic(access: Access, error: ErrorCode) -> None:
-    groups = Groups(ShareGroupHeartbeatReply())
+    groups = Groups(ShareGroupHeartbeatResult())
     response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, access, **HEARTBEAT)
     assert response.error_code is error
     assert response.assignment is None
@@ -147,7 +147,7 @@ def test_a_member_reads_the_group_and_describes_each_topic(access: Access, error
 
 
 def test_a_group_is_described() -> None:
-    groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
+    groups = Groups(ShareGroupDescribeResult((DESCRIBED,)))
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
     [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, **asked).groups
     assert (group.group_id, group.group_state, group.group_epoch, group.assignment_epoch) == (
@@ -176,7 +176,7 @@ def test_only_groups_and_topics_that_the_client_may_describe_are_shown(
     access: Access, error: ErrorCode, members: int
 ) -> None:
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
-    groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
+    groups = Groups(ShareGroupDescribeResult((DESCRIBED,)))
     [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, **asked).groups
     assert (group.group_id, group.error_code, len(group.members)) == ("g", error, members)
 

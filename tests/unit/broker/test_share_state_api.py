@@ -20,7 +20,7 @@ from nilometer.cluster.acl import Operation
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import TopicId, uuid_from_text
 from nilometer.share.delivery_state import SharePartitionKey
-from nilometer.share.state_shard import StateReply, StateRequest
+from nilometer.share.state_shard import StateRequest, StateResult
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
@@ -68,7 +68,7 @@ class StateServices:
         self.metadata = SimpleNamespace(image=image)
 
     def _ask(
-        self, asked: Sequence[tuple[str, StateRequest]], respond: Callable[[Sequence[StateReply]], Any]
+        self, asked: Sequence[tuple[str, StateRequest]], respond: Callable[[Sequence[StateResult]], Any]
     ) -> Any:
         self.asked += asked
         return respond([self.world.ask(request) for _, request in asked])

@@ -11,7 +11,7 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
@@ -50,7 +50,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 FIRST_WITHOUT_RESULTS = 2
 
 
-def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Response]:
     updates = [
         FeatureUpdate(
             update.feature,
@@ -69,7 +69,7 @@ def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Rep
     )
 
 
-def _respond_update_features(request: Request, outcome: Outcome) -> Reply:
+def _respond_update_features(request: Request, outcome: Outcome) -> Response:
     results: dict[str, object] = {}
     if request.version < FIRST_WITHOUT_RESULTS:
         updates = request.body.feature_updates if outcome.ok else ()
@@ -80,7 +80,7 @@ def _respond_update_features(request: Request, outcome: Outcome) -> Reply:
     return request.respond(error_code=outcome.error, error_message=outcome.message, **results)
 
 
-def _refuse_update_features(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_update_features(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_update_features(request, Outcome(error, message))
 
 
@@ -97,7 +97,7 @@ METADATA_TOPIC = "__cluster_metadata"
 UNKNOWN = -1
 
 
-def handle_describe_quorum(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe_quorum(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_describe_quorum(request)
     if parts.quorum is not None:
@@ -105,7 +105,7 @@ def handle_describe_quorum(parts: Parts, request: Request) -> Reply | asyncio.Fu
     return _respond_quorum(request, _partition(parts, request), _nodes(parts, request))
 
 
-async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Reply:
+async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Response:
     try:
         found = await quorum.describe()
     except StoreUnavailable as error:
@@ -165,7 +165,7 @@ def _voting_nodes(quorum: QuorumStore, request: Request) -> dict[str, object]:
     }
 
 
-def _respond_quorum(request: Request, metadata: Message, nodes: dict[str, object]) -> Reply:
+def _respond_quorum(request: Request, metadata: Message, nodes: dict[str, object]) -> Response:
     topics = tuple(
         request.make(
             "TopicData",
@@ -182,7 +182,7 @@ def _respond_quorum(request: Request, metadata: Message, nodes: dict[str, object
     return request.respond(error_message=None, topics=topics, **nodes)
 
 
-def _refuse_describe_quorum(request: Request) -> Reply:
+def _refuse_describe_quorum(request: Request) -> Response:
     error = {"error_code": ErrorCode.cluster_authorization_failed, "error_message": CLUSTER_DENIED}
     nodes: dict[str, object] = {"nodes": ()} if request.api.has("Node") else {}
     return request.respond(**error, topics=(), **nodes)
@@ -250,7 +250,7 @@ def _unknown(request: Request, index: int) -> Message:
 # Rejected for a live broker: it would register again at once, without its former place in the ISRs.
 
 
-def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[Response]:
     def decide(image: ClusterImage) -> Decision[Outcome] | Steps[Outcome]:
         known = image.broker(request.body.broker_id)
         if known is not None and not known.fenced:
@@ -268,11 +268,11 @@ def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[R
     )
 
 
-def _respond_unregister_broker(request: Request, outcome: Outcome) -> Reply:
+def _respond_unregister_broker(request: Request, outcome: Outcome) -> Response:
     return request.respond(error_code=outcome.error, error_message=outcome.message)
 
 
-def _refuse_unregister_broker(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_unregister_broker(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_unregister_broker(request, Outcome(error, message))
 
 

@@ -20,7 +20,7 @@ from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShel
 from nilometer.broker.coordinators.shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork
@@ -38,15 +38,15 @@ from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     GroupRequest,
+    GroupResult,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
-    Reply,
     ShareGroupHeartbeat,
     StreamsGroupHeartbeat,
     SyncGroup,
@@ -74,15 +74,15 @@ if TYPE_CHECKING:
     from nilometer.groups.shard import GroupShard
 
 
-def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
-    """Return the reply with ``error`` for the whole ``request``."""
+def refuse(request: GroupRequest, error: ErrorCode) -> GroupResult:
+    """Return the result with ``error`` for the whole ``request``."""
     if isinstance(request, Heartbeat) and error is ErrorCode.coordinator_load_in_progress:
-        return HeartbeatReply(ErrorCode.none)
+        return HeartbeatResult(ErrorCode.none)
     return refusal(request, error)
 
 
-def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
-    """Return the reply to ``request`` if its append, or the wait for its commit, failed with ``error``."""
+def refuse_for_log(request: GroupRequest, error: ErrorCode) -> GroupResult:
+    """Return the result to ``request`` if its append, or the wait for its commit, failed with ``error``."""
     if isinstance(request, OffsetFetch) and error in NOT_AVAILABLE:
         return refuse(request, ErrorCode.not_coordinator)
     return refuse(request, coordinator_error(error))
@@ -100,8 +100,8 @@ OfOneGroup: TypeAlias = (
     | ShareGroupHeartbeat
     | StreamsGroupHeartbeat
 )
-R = TypeVar("R", bound=Reply)
-Respond = Callable[[Sequence[Reply]], Frame]
+R = TypeVar("R", bound=GroupResult)
+Respond = Callable[[Sequence[GroupResult]], Response]
 
 _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
@@ -124,7 +124,7 @@ COUNTING_PAUSE = 20
 ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult]]
 """Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
 
-GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
+GroupShell: TypeAlias = CoordinatorShell[GroupRequest, GroupResult, CoordinatorRecord, GroupAction]
 
 
 class Computations:
@@ -188,7 +188,7 @@ class _OneAtATime:
         self._is_taken = False
 
 
-class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord, GroupAction]):
+class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorRecord, GroupAction]):
     def __init__(
         self,
         config: BrokerConfig,
@@ -206,7 +206,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         protocols = config.strings("group.coordinator.rebalance.protocols")
         self._may_serve_consumer_groups = "consumer" in protocols
         self._may_serve_streams_groups = "streams" in protocols
-        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, GroupAction] = CoordinatorKind(
+        kind: CoordinatorKind[GroupRequest, GroupResult, CoordinatorRecord, GroupAction] = CoordinatorKind(
             name="group",
             subject="groups",
             topic=GROUP_METADATA_TOPIC,
@@ -257,9 +257,9 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         operation: Operation,
         asked: OfOneGroup,
         kind: type[R],
-        respond: Callable[[R], Frame],
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask_groups`."""
+        respond: Callable[[R], Response],
+    ) -> Response | asyncio.Future[Response]:
+        """Submit one request, whose result must be of type ``kind``, otherwise as :meth:`ask_groups`."""
         access = self._rights.access(request)
         if access.is_full or access.allows(operation, ResourceType.GROUP, asked.group_id):
             return self.ask_one(asked.group_id, asked, kind, respond)
@@ -273,19 +273,19 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         operation: Operation,
         asked: Sequence[tuple[str, GroupRequest]],
         respond: Respond,
-    ) -> Frame | asyncio.Future[Frame]:
+    ) -> Response | asyncio.Future[Response]:
         """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
         allowed: the others never reach a shard.
 
-        ``respond`` makes the response from all replies, in the order of ``asked``: a group on which it is not
-        allowed has the reply GROUP_AUTHORIZATION_FAILED.
+        ``respond`` makes the response from all results, in the order of ``asked``: a group on which it is not
+        allowed has the result GROUP_AUTHORIZATION_FAILED.
         """
         may, allowed = self._sorted_by_right(request, operation, asked)
         if len(allowed) == len(asked):
             return self.ask(asked, respond)
         if not allowed:
             return respond(_in_order(may, asked, ()))
-        return self.ask(allowed, lambda replies: respond(_in_order(may, asked, replies)))
+        return self.ask(allowed, lambda results: respond(_in_order(may, asked, results)))
 
     async def ask_groups_in_turns(
         self,
@@ -293,8 +293,8 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         operation: Operation,
         asked: Sequence[tuple[str, GroupRequest]],
         work: LongWork,
-    ) -> list[Reply]:
-        """Return the replies as :meth:`ask_groups` passes them on, where each group may take long."""
+    ) -> list[GroupResult]:
+        """Return the results as :meth:`ask_groups` passes them on, where each group may take long."""
         may, allowed = self._sorted_by_right(request, operation, asked)
         return _in_order(may, asked, await self.ask_in_turns(allowed, work))
 
@@ -377,18 +377,18 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
 
 
 def _in_order(
-    may: Sequence[bool], asked: Sequence[tuple[str, GroupRequest]], of_allowed: Sequence[Reply]
-) -> list[Reply]:
-    """Return the reply to each request: of those that are allowed the next one of ``of_allowed``."""
-    replies = iter(of_allowed)
+    may: Sequence[bool], asked: Sequence[tuple[str, GroupRequest]], of_allowed: Sequence[GroupResult]
+) -> list[GroupResult]:
+    """Return the result of each request: of those that are allowed the next one of ``of_allowed``."""
+    results = iter(of_allowed)
     return [
-        next(replies) if is_allowed else _denied(one) for is_allowed, (_, one) in zip(may, asked, strict=True)
+        next(results) if is_allowed else _denied(one) for is_allowed, (_, one) in zip(may, asked, strict=True)
     ]
 
 
-def _denied(asked: GroupRequest) -> Reply:
+def _denied(asked: GroupRequest) -> GroupResult:
     if isinstance(asked, JoinGroup):
-        return JoinGroupReply(ErrorCode.group_authorization_failed)  # without the member id, as Kafka
+        return JoinGroupResult(ErrorCode.group_authorization_failed)  # without the member id, as Kafka
     return refusal(asked, ErrorCode.group_authorization_failed)
 
 

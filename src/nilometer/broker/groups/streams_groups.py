@@ -19,7 +19,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
 from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.quotas import ClientQuotas
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.topics import NewTopic
@@ -29,14 +29,14 @@ from nilometer.groups.requests import (
     DescribedStreamsGroup,
     DescribedStreamsMember,
     EndpointPartitions,
+    GroupResult,
     GroupStatus,
     StreamsGroupDescribe,
-    StreamsGroupDescribeReply,
+    StreamsGroupDescribeResult,
     StreamsGroupHeartbeat,
-    StreamsGroupHeartbeatReply,
+    StreamsGroupHeartbeatResult,
     TaskOffset,
 )
-from nilometer.groups.requests import Reply as GroupReply
 from nilometer.groups.streams_topology import (
     Endpoint,
     InternalTopic,
@@ -196,9 +196,9 @@ NOT_REQUESTED, NOT_STORED = 0, 1
 # Versions: 1 has the status MISSING_CLIENT_TAGS, and the acceptable recovery lag.
 
 
-def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.groups.serves_streams_groups:
-        return _respond_heartbeat(request, StreamsGroupHeartbeatReply(ErrorCode.unsupported_version))
+        return _respond_heartbeat(request, StreamsGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     asked = of_message(
         StreamsGroupHeartbeat,
@@ -224,7 +224,7 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         request,
         Operation.READ,
         asked,
-        StreamsGroupHeartbeatReply,
+        StreamsGroupHeartbeatResult,
         partial(_respond_after_creating, parts, request),
     )
 
@@ -236,7 +236,7 @@ def _read(kind: Any, message: Any) -> Any:
 
 def _why_refused(
     parts: Parts, request: Request, group_id: str, topology: Topology
-) -> StreamsGroupHeartbeatReply | None:
+) -> StreamsGroupHeartbeatResult | None:
     """Return an error if a topology has topics that it may not have, or that its client may not describe."""
     access = parts.rights.access(request)
     if not (access.is_full or access.allows(Operation.READ, ResourceType.GROUP, group_id)):
@@ -245,13 +245,13 @@ def _why_refused(
     internal = [name for name in names if name in INTERNAL_TOPICS]
     if internal:
         why = f"Use of Kafka internal topics {_shown(internal)} in a Kafka Streams topology is prohibited."
-        return StreamsGroupHeartbeatReply(ErrorCode.streams_invalid_topology, why)
+        return StreamsGroupHeartbeatResult(ErrorCode.streams_invalid_topology, why)
     bad = [name for name in names if why_invalid_name(name) is not None]
     if bad:
         why = f"Topic names {_shown(bad)} are not valid topic names."
-        return StreamsGroupHeartbeatReply(ErrorCode.streams_invalid_topology, why)
+        return StreamsGroupHeartbeatResult(ErrorCode.streams_invalid_topology, why)
     if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, list(names)) != set(names):
-        return StreamsGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
+        return StreamsGroupHeartbeatResult(ErrorCode.topic_authorization_failed)
     return None
 
 
@@ -259,12 +259,12 @@ def _shown(names: Sequence[str]) -> str:
     return ",".join(names[:SHOWN_ERRORS_MAX]) + (",…" if len(names) > SHOWN_ERRORS_MAX else "")
 
 
-def _respond_after_creating(parts: Parts, request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
+def _respond_after_creating(parts: Parts, request: Request, result: StreamsGroupHeartbeatResult) -> Response:
     """Have missing internal topics created, with the client's rights, and respond without waiting for it: the
     next heartbeat finds them, or is told why they are not there."""
-    missing = reply.missing_topics
+    missing = result.missing_topics
     if not missing:
-        return _respond_heartbeat(request, reply)
+        return _respond_heartbeat(request, result)
     names = [topic.name for topic in missing]
     access = parts.rights.access(request)
     may_create = set(names)
@@ -272,7 +272,7 @@ def _respond_after_creating(parts: Parts, request: Request, reply: StreamsGroupH
         may_create = access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
     denied = [name for name in names if name not in may_create]
     if denied:
-        reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {listed(denied)}.")
+        result = _with_detail(result, f"; Unauthorized to CREATE on topics {listed(denied)}.")
     else:
         client_id, context = request.header.client_id, request.context
         quota = parts.client_quotas.mutations(context, client_id, strict=True)
@@ -280,34 +280,34 @@ def _respond_after_creating(parts: Parts, request: Request, reply: StreamsGroupH
         if failed:
             shown = [f"{name} ({why})" for name, why in failed[:SHOWN_ERRORS_MAX]]
             more = f" and {len(failed) - len(shown)} more" if len(failed) > len(shown) else ""
-            reply = _with_detail(reply, f"; Creation failed: {', '.join(shown)}{more}.")
-    return _respond_heartbeat(request, reply)
+            result = _with_detail(result, f"; Creation failed: {', '.join(shown)}{more}.")
+    return _respond_heartbeat(request, result)
 
 
-def _with_detail(reply: StreamsGroupHeartbeatReply, more: str) -> StreamsGroupHeartbeatReply:
-    """Return ``reply`` with more to say of the missing internal topics."""
+def _with_detail(result: StreamsGroupHeartbeatResult, more: str) -> StreamsGroupHeartbeatResult:
+    """Return ``result`` with more to say of the missing internal topics."""
     status = tuple(
         GroupStatus(each.status_code, each.status_detail + more)
         if each.status_code is Status.MISSING_INTERNAL_TOPICS
         else each
-        for each in reply.status
+        for each in result.status
     )
-    return replace(reply, status=status)
+    return replace(result, status=status)
 
 
-def _respond_heartbeat(request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
-    endpoints = reply.partitions_by_user_endpoint
-    fields = asdict(reply)
+def _respond_heartbeat(request: Request, result: StreamsGroupHeartbeatResult) -> Response:
+    endpoints = result.partitions_by_user_endpoint
+    fields = asdict(result)
     del fields["missing_topics"]
     if request.version < FIRST_WITH_RECOVERY_LAG:
         fields["acceptable_recovery_lag"] = 0  # as Kafka
     return request.respond(
         **fields
         | {
-            "status": tuple(request.make("Status", **asdict(each)) for each in reply.status),
-            "active_tasks": _tasks(request, reply.active_tasks),
-            "standby_tasks": _tasks(request, reply.standby_tasks),
-            "warmup_tasks": _tasks(request, reply.warmup_tasks),
+            "status": tuple(request.make("Status", **asdict(each)) for each in result.status),
+            "active_tasks": _tasks(request, result.active_tasks),
+            "standby_tasks": _tasks(request, result.standby_tasks),
+            "warmup_tasks": _tasks(request, result.warmup_tasks),
             "partitions_by_user_endpoint": None
             if endpoints is None
             else LazySequence(partial(_endpoint_partitions, request), endpoints),
@@ -335,23 +335,26 @@ def _topic_partitions(request: Request, found: Mapping[str, tuple[int, ...]]) ->
 # StreamsGroupDescribe: epochs, topology, members and assignments of streams groups.
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
     if not parts.groups.serves_streams_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedStreamsGroup(group, unsupported) for group in groups)
-        return _respond_describe(parts, request, [StreamsGroupDescribeReply(refused)])
+        return _respond_describe(parts, request, [StreamsGroupDescribeResult(refused)])
     return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, StreamsGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(parts, request, replies),
+        lambda results: _respond_describe(parts, request, results),
     )
 
 
-def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
     described = [
-        group for reply in replies if isinstance(reply, StreamsGroupDescribeReply) for group in reply.groups
+        group
+        for result in results
+        if isinstance(result, StreamsGroupDescribeResult)
+        for group in result.groups
     ]
     groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)
@@ -458,7 +461,7 @@ def _assignment(request: Request, assignment: msgspec.Struct) -> Message:
 # StreamsGroupTopologyDescriptionUpdate (KIP-1331): a member describes its topology, for a plugin of Kafka.
 
 
-def handle_description(parts: Parts, request: Request) -> Reply:
+def handle_description(parts: Parts, request: Request) -> Response:
     body = request.body
     if not parts.groups.serves_streams_groups:
         return request.respond(error_code=ErrorCode.unsupported_version)
