@@ -392,291 +392,184 @@ def _apis(
     compactions: CleanerReport,
 ) -> tuple[ApiSpec, ...]:
     """Return the APIs of all subjects, each with the parts that its handlers use."""
+    config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
+    groups, transactions, cluster_id = coordinators.groups, coordinators.transactions, given.store.cluster_id
+    rights, quotas, controller_requests = serving.rights, serving.client_quotas, serving.controller_requests
     specs = (
-        *acls.apis(
-            acls.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, controller_requests)),
         *between_brokers.apis(
             between_brokers.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                cluster_id=given.store.cluster_id,
-                secrets=given.secrets,
-                client_quotas=serving.client_quotas,
-                broker_users=BrokerUsers(given.config, serving.rights.authorizer, control.metadata),
-                controller_requests=serving.controller_requests,
+                config,
+                runtime,
+                tasks,
+                cluster_id,
+                given.secrets,
+                quotas,
+                BrokerUsers(config, serving.rights.authorizer, control.metadata),
+                controller_requests,
             )
         ),
-        *classic_groups.apis(classic_groups.Parts(groups=coordinators.groups)),
-        *client_quotas.apis(
-            client_quotas.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *classic_groups.apis(classic_groups.Parts(groups)),
+        *client_quotas.apis(client_quotas.Parts(control.metadata, rights, controller_requests)),
         *cluster_description.apis(
-            cluster_description.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                cluster_id=given.store.cluster_id,
-                rights=serving.rights,
-            )
+            cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
-        *configs.apis(
-            configs.Parts(
-                config=given.config,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
-        *consumer_groups.apis(
-            consumer_groups.Parts(
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                rights=serving.rights,
-            )
-        ),
+        *configs.apis(configs.Parts(config, control.metadata, rights, controller_requests)),
+        *consumer_groups.apis(consumer_groups.Parts(control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                tokens=serving.tokens,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
+                runtime, tasks, turns, control.metadata, serving.tokens, rights, controller_requests
             )
         ),
         *features.apis(
             features.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                quorum=given.store if isinstance(given.store, QuorumStore) else None,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
+                config,
+                runtime,
+                tasks,
+                control.metadata,
+                given.store if isinstance(given.store, QuorumStore) else None,
+                rights,
+                controller_requests,
             )
         ),
         *fetch.apis(
             fetch.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                response_memory=serving.response_memory,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                fetch_sessions=serving.fetch_sessions,
-                ready_fetches=serving.ready_fetches,
-                replication_quotas=replication.quotas,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                config,
+                runtime,
+                tasks,
+                turns,
+                serving.response_memory,
+                control.metadata,
+                replication.replicas,
+                serving.fetch_sessions,
+                serving.ready_fetches,
+                replication.quotas,
+                quotas,
+                rights,
             )
         ),
         *find_coordinator.apis(
             find_coordinator.Parts(
-                tasks=given.tasks,
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                transactions=coordinators.transactions,
-                share_state=coordinators.share_state,
-                rights=serving.rights,
+                tasks, control.metadata, groups, transactions, coordinators.share_state, rights
             )
         ),
-        *group_administration.apis(
-            group_administration.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                groups=coordinators.groups,
-                rights=serving.rights,
-            )
-        ),
+        *group_administration.apis(group_administration.Parts(tasks, turns, groups, rights)),
         *group_offsets.apis(
             group_offsets.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                verification=coordinators.verification,
-                rights=serving.rights,
+                tasks,
+                turns,
+                control.metadata,
+                replication.replicas,
+                groups,
+                coordinators.verification,
+                rights,
             )
         ),
         *metadata.apis(
             metadata.Parts(
-                config=given.config,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                missing_topics=MissingTopics(
-                    given.config, given.runtime.entropy, control.metadata, control.link
-                ),
-                leader_liveness=replication.leader_liveness,
-                metadata_responses=ResponseCache(),
-                cluster_id=given.store.cluster_id,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                config,
+                tasks,
+                control.metadata,
+                MissingTopics(config, runtime.entropy, control.metadata, control.link),
+                replication.leader_liveness,
+                ResponseCache(),
+                cluster_id,
+                quotas,
+                rights,
             )
         ),
-        *offsets.apis(
-            offsets.Parts(
-                tasks=given.tasks,
-                replicas=replication.replicas,
-                record_reading=serving.record_reading,
-                rights=serving.rights,
-            )
-        ),
-        *placement.apis(
-            placement.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *offsets.apis(offsets.Parts(tasks, replication.replicas, serving.record_reading, rights)),
+        *placement.apis(placement.Parts(control.metadata, rights, controller_requests)),
         *produce.apis(
             produce.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                record_reading=serving.record_reading,
-                verification=coordinators.verification,
-                ready_fetches=serving.ready_fetches,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
-            )
-        ),
-        *replicas.apis(
-            replicas.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                replica_moves=replication.moves,
-                compactions=compactions,
-                cluster_id=given.store.cluster_id,
-                rights=serving.rights,
-            )
-        ),
-        *share_fetch.apis(
-            share_fetch.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                response_memory=serving.response_memory,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                share_partitions=serving.share_partitions,
-                share_sessions=serving.share_sessions,
-                replication_quotas=replication.quotas,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
-            )
-        ),
-        *share_groups.apis(
-            share_groups.Parts(
-                runtime=given.runtime,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                share_partitions=serving.share_partitions,
-                rights=serving.rights,
-            )
-        ),
-        *share_offsets.apis(
-            share_offsets.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                persister=coordinators.persister,
-                end_offsets=EndOffsets(
-                    given.config.node_id, control.metadata, replication.replicas, coordinators.connections
-                ),
-                rights=serving.rights,
-            )
-        ),
-        *share_state.apis(share_state.Parts(share_state=coordinators.share_state, rights=serving.rights)),
-        *streams_groups.apis(
-            streams_groups.Parts(
-                groups=coordinators.groups,
-                streams_topics=StreamsTopics(
-                    given.runtime,
-                    given.tasks,
-                    control.link,
-                    given.config.integer("default.replication.factor"),
-                ),
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
-            )
-        ),
-        *topics.apis(
-            topics.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
-        *transaction_administration.apis(
-            transaction_administration.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                replicas=replication.replicas,
-                transactions=coordinators.transactions,
-                rights=serving.rights,
+                runtime,
+                tasks,
+                control.metadata,
+                replication.replicas,
+                serving.record_reading,
+                coordinators.verification,
+                serving.ready_fetches,
+                quotas,
+                rights,
             )
         ),
         *producer_requests.apis(
             producer_requests.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                producer_ids=coordinators.producer_ids,
-                partition_of_group=coordinators.groups.partition_for,
-                transactions=coordinators.transactions,
-                rights=serving.rights,
+                tasks,
+                turns,
+                control.metadata,
+                coordinators.producer_ids,
+                coordinators.groups.partition_for,
+                transactions,
+                rights,
             )
         ),
-        *users.apis(
-            users.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
+        *replicas.apis(
+            replicas.Parts(
+                config,
+                runtime,
+                tasks,
+                turns,
+                control.metadata,
+                replication.replicas,
+                replication.moves,
+                compactions,
+                cluster_id,
+                rights,
             )
         ),
-        *write_txn_markers.apis(
-            write_txn_markers.Parts(
-                runtime=given.runtime, marker_writer=coordinators.marker_writer, rights=serving.rights
+        *share_fetch.apis(
+            share_fetch.Parts(
+                config,
+                runtime,
+                tasks,
+                turns,
+                serving.response_memory,
+                control.metadata,
+                replication.replicas,
+                groups,
+                serving.share_partitions,
+                serving.share_sessions,
+                replication.quotas,
+                quotas,
+                rights,
             )
         ),
+        *share_groups.apis(
+            share_groups.Parts(runtime, replication.replicas, groups, serving.share_partitions, rights)
+        ),
+        *share_offsets.apis(
+            share_offsets.Parts(
+                tasks,
+                turns,
+                control.metadata,
+                groups,
+                coordinators.persister,
+                EndOffsets(config.node_id, control.metadata, replication.replicas, coordinators.connections),
+                rights,
+            )
+        ),
+        *share_state.apis(share_state.Parts(coordinators.share_state, rights)),
+        *streams_groups.apis(
+            streams_groups.Parts(
+                groups,
+                StreamsTopics(runtime, tasks, control.link, config.integer("default.replication.factor")),
+                quotas,
+                rights,
+            )
+        ),
+        *topics.apis(topics.Parts(config, runtime, control.metadata, rights, controller_requests)),
+        *transaction_administration.apis(
+            transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
+        ),
+        *users.apis(users.Parts(control.metadata, rights, controller_requests)),
+        *write_txn_markers.apis(write_txn_markers.Parts(runtime, coordinators.marker_writer, rights)),
     )
-    specs = (
+    specs = (*specs, forward_request.api_over(forward_request.Parts(tasks, turns), specs))
+    return (
         *specs,
-        forward_request.api_over(forward_request.Parts(tasks=given.tasks, turns=given.turns), specs),
+        *connections.apis(connections.Parts(config, runtime, control.metadata, cluster_id), specs),
     )
-    own = connections.Parts(
-        config=given.config,
-        runtime=given.runtime,
-        metadata=control.metadata,
-        cluster_id=given.store.cluster_id,
-    )
-    return (*specs, *connections.apis(own, specs))
 
 
 def _serving(

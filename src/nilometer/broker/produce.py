@@ -71,7 +71,7 @@ from nilometer.wire.produce import (
 from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     metadata: MetadataLog

@@ -58,7 +58,7 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks

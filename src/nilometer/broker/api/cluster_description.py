@@ -26,7 +26,7 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     metadata: MetadataLog

@@ -49,7 +49,7 @@ from nilometer.broker.turns import Turns
 from nilometer.runtime import Runtime
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns

@@ -30,7 +30,7 @@ from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks

@@ -57,7 +57,7 @@ from nilometer.wire.fetch import (
 from nilometer.wire.primitives import NodeEndpoint
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks

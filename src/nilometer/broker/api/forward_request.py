@@ -28,7 +28,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 FRAME_LENGTH_BYTES = 4
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
 

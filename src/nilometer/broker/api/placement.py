@@ -30,7 +30,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests

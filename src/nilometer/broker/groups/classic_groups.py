@@ -32,7 +32,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     groups: GroupCoordinator
 
 

@@ -179,7 +179,7 @@ def _portions(topics: Sequence[InternalTopic]) -> Iterator[list[InternalTopic]]:
 # StreamsGroupDescribe.
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     groups: GroupCoordinator
     streams_topics: StreamsTopics
     client_quotas: ClientQuotas

@@ -66,7 +66,7 @@ from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.primitives import LeaderIdAndEpoch
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
