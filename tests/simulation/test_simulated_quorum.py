@@ -15,7 +15,7 @@ import pytest
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.commands import Append, AppliedState, Outcome
-from nilometer.coordination.quorum.node import PeerUnavailable, ReadIndex
+from nilometer.coordination.quorum.peers import PeerUnavailable, ReadIndex
 from nilometer.coordination.store import SessionName
 from nilometer.invariants import InvariantBroken
 from nilometer.raft.control_records import Endpoint, VoterEntry

@@ -30,6 +30,7 @@ from nilometer.broker.api import (
     metadata,
     offsets,
     placement,
+    raft_voters,
     replicas,
     topics,
     users,
@@ -395,6 +396,7 @@ def _apis(
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
     groups, transactions, cluster_id = coordinators.groups, coordinators.transactions, given.store.cluster_id
     rights, quotas, controller_requests = serving.rights, serving.client_quotas, serving.controller_requests
+    quorum = given.store if isinstance(given.store, QuorumStore) else None
     specs = (
         *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, controller_requests)),
         *between_brokers.apis(
@@ -427,7 +429,7 @@ def _apis(
                 runtime,
                 tasks,
                 control.metadata,
-                given.store if isinstance(given.store, QuorumStore) else None,
+                quorum,
                 rights,
                 controller_requests,
             )
@@ -504,6 +506,7 @@ def _apis(
                 rights,
             )
         ),
+        *raft_voters.apis(raft_voters.Parts(runtime, tasks, quorum, rights)),
         *replicas.apis(
             replicas.Parts(
                 config,

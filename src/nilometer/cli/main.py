@@ -89,6 +89,7 @@ COMMANDS: dict[str, _Lazy] = {
         "Serve the lag of consumer groups as metrics, with kafka_exporter's names.",
     ),
     "console": _Lazy("console_command", "console", "Serve a web console that shows the cluster live."),
+    "cluster": _Lazy("cluster", "cluster", "Describe and change the metadata quorum."),
     "metadata": _Lazy("metadata", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy("scenario", "scenario", "Play replication scenarios, step by step."),
     "model-check": _Lazy(

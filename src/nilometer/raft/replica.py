@@ -161,9 +161,9 @@ class RaftReplica:
         self.role: Role = self._first_role(now)
 
     def _first_role(self, now: Moment) -> Role:
-        if self.election.leader == self.key.node_id:
+        if self.election.leader == self.key.node_id and self.is_voter:
             return Resigned(self._election_deadline(now))
-        if self.election.leader != NO_LEADER:
+        if self.election.leader not in (NO_LEADER, self.key.node_id):
             return Following(now.ms + self._timing.fetch_ms)
         return Unattached(self._election_deadline(now))
 
@@ -423,13 +423,15 @@ class RaftReplica:
         return [PUBLISH_HIGH_WATERMARK]
 
     def resign(self, now: Moment) -> Effects:
-        """End the leadership of this epoch: who has no majority, or no disk, may not lead."""
+        """End the leadership of this epoch: who has no majority, or no disk, may not lead. A leader that was
+        removed is told of no election any more: it looks for the next leader."""
         role = self.role
         if not isinstance(role, Leading):
             return []
         successors = role.by_length(self.voters.latest)
         request = EndEpochRequest(self.epoch, self.key.node_id, successors)
-        effects = self._become(Resigned(self._election_deadline(now)))
+        deadline_ms = self._election_deadline(now)
+        effects = self._become(Resigned(deadline_ms) if self.is_voter else Unattached(deadline_ms))
         return effects + [Send(voter, request) for voter in successors]
 
     # ── reads (ReadIndex: Ongaro's dissertation, 6.4) ───────────────────────────────────────────
@@ -459,16 +461,21 @@ class RaftReplica:
 
     # ── changes of the voters (KIP-853) ─────────────────────────────────────────────────────────
     def add_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
-        role = self.role
+        if (refused := self.why_not_added(voter)) is not None:
+            return refused
+        assert isinstance(self.role, Leading)
+        return self._change(self.role, self.voters.latest.with_voter(voter), now)
+
+    def why_not_added(self, voter: VoterKey) -> ChangeRefused | None:
+        """Return why :meth:`add_voter` would refuse a voter now."""
         if (refused := self._may_change()) is not None:
             return refused
-        assert isinstance(role, Leading)
+        assert isinstance(self.role, Leading)
         if self.voters.latest.key_of(voter.node_id) is not None:
             return ChangeRefused.IS_VOTER
-        end_offset = role.end_offset_of(voter)
-        if end_offset is None or end_offset < self.high_watermark:
-            return ChangeRefused.NOT_CAUGHT_UP
-        return self._change(role, self.voters.latest.with_voter(voter), now)
+        end_offset = self.role.end_offset_of(voter)
+        is_caught_up = end_offset is not None and end_offset >= self.high_watermark
+        return None if is_caught_up else ChangeRefused.NOT_CAUGHT_UP
 
     def remove_voter(self, voter: VoterKey, now: Moment) -> ChangeRefused | Effects:
         """A leader that removes itself leads until that is committed, and does not count itself."""

@@ -80,16 +80,6 @@ class ObservedNode(QuorumNode):
         await super().start()
         self._listener = await serve_peers(self._runtime, self._port, self.serve)
 
-    async def change_voters(self, change: Callable[[], ChangeRefused | Turn[None]]) -> None:
-        """Have the leader make a change of the voters, if it may now."""
-
-        def event() -> Turn[None]:
-            turn = change()
-            return Turn(None) if isinstance(turn, ChangeRefused) else turn
-
-        with suppress(QuorumStopped):
-            await self._event(event)
-
     async def close(self) -> None:
         self.is_closed = True
         await super().close()
@@ -287,9 +277,12 @@ class QuorumVoters:
         else:
             change = partial(replica.add_voter, self._entry(node_id, new))
         node = leader.node
-        self._world.loop.in_process(
-            0.0, leader.process, lambda: self._world.loop.create_task(node.change_voters(change))
-        )
+
+        async def make() -> None:
+            with suppress(QuorumStopped):
+                await node.change_voters(change)
+
+        self._world.loop.in_process(0.0, leader.process, lambda: self._world.loop.create_task(make()))
 
     # ---- processes
 

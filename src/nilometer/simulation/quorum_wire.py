@@ -17,7 +17,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from nilometer.coordination.quorum.node import Fetched, PeerUnavailable, Request
+from nilometer.coordination.quorum.peers import Fetched, PeerUnavailable, Request
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.voters import VoterKey
 from nilometer.replication.epochs import NO_DIVERGENCE

@@ -9,8 +9,8 @@ from support.brokers.two_brokers import Side
 
 pytestmark = pytest.mark.java
 
-OF_THE_QUORUM = {80: (0, 1), 81: (0, 0), 94: (0, 0)}
-"""AddRaftVoter, RemoveRaftVoter and UnregisterController: brokers have no metadata quorum of their own."""
+OF_THE_QUORUM = {94: (0, 0)}
+"""UnregisterController: controllers are brokers, too."""
 
 
 def advertised(side: Side, version: int) -> dict[int, tuple[int, int]]:

@@ -58,6 +58,8 @@ ARGUMENTS = {
     "reassign execute": "PLAN",
     "reassign plan": "--topic t",
     "broker config": "1",
+    "cluster quorum add": "1 localhost:1",
+    "cluster quorum remove": "1 --yes",
     "pipeline sample": "logs",
     "pipeline deliver": "--webhook http://127.0.0.1:1/ --until-idle",
 }

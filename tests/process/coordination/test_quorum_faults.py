@@ -16,7 +16,7 @@ import pytest
 
 from nilometer.coordination.quorum import leases, node, sessions, store
 from nilometer.coordination.quorum.commands import Append, Command, End, Outcome, encode
-from nilometer.coordination.quorum.node import PeerUnavailable, Proposal
+from nilometer.coordination.quorum.peers import PeerUnavailable, Proposal
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationError, Entry, OutcomeUnknown, SessionName
 from nilometer.invariants import InvariantBroken

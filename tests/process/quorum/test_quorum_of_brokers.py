@@ -7,8 +7,6 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-
 from nilometer.client.admin.admin import NewTopic
 from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.exchange import VoteRequest
@@ -18,37 +16,12 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import encode_request
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.quorum_brokers import QuorumBrokers
+from support.brokers.quorum_clients import produce, texts_in
 from support.eventually import eventually
 from support.ports import HOST
 from support.wire.wire_peer import WirePeer, make
 
 TIMEOUT_S = 60.0
-
-
-def produce(cluster: QuorumBrokers, topic: str, texts: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 3})
-    errors: list[object] = []
-    for text in texts:
-        producer.produce(topic, text.encode(), on_delivery=lambda error, _: errors.append(error))
-    producer.flush(TIMEOUT_S)
-    assert errors == [None] * len(texts)
-
-
-def texts_in(cluster: QuorumBrokers, topic: str, partitions: int, count: int) -> list[str]:
-    """Return ``count`` texts, sorted, once so many can be read."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "log_level": 3})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found: list[str] = []
-
-    def poll() -> bool:
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None:
-            found.append((message.value() or b"").decode())
-        return len(found) >= count
-
-    eventually(poll, f"{count} records", TIMEOUT_S)
-    consumer.close()
-    return sorted(found)
 
 
 def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
@@ -69,6 +42,24 @@ def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) ->
         cluster.start()
         assert {"before", "after"} <= set(cluster.topics())
         assert texts_in(cluster, "before", 2, 3) == ["a", "b", "c"]
+
+
+def test_a_broker_that_starts_alone_waits_for_a_majority_as_long_as_it_takes(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 3, {"broker.session.timeout.ms": "1000"}) as cluster:
+        cluster.create_topic("t")
+        eventually(lambda: cluster.controller() is not None, "a controller", TIMEOUT_S)
+        leader = cluster.controller()
+        assert leader is not None
+        other = next(one for one in cluster.brokers if one != leader)
+        cluster.kill(*cluster.brokers)
+        alone = cluster.brokers[other]
+        waits = "The metadata quorum has no leader yet"
+        before = alone.output.count(waits)
+        alone.launch()
+        eventually(lambda: alone.output.count(waits) > before, "it says that it waits", TIMEOUT_S)
+        assert alone.alive()
+        cluster.start()
+        cluster.wait_full_isr("t", TIMEOUT_S)
 
 
 def test_the_controller_follows_the_leader_of_the_quorum_before_the_session_of_the_former_one_ends(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from nilometer.cluster.acl import CLUSTER_NAME
 from nilometer.wire.api_keys import ApiKey
@@ -126,6 +128,11 @@ def cluster_probes() -> Iterator[Probe]:
         partitions=(make(K.DESCRIBE_QUORUM, 2, "PartitionData", partition_index=0),),
     )
     yield Probe(K.DESCRIBE_QUORUM, 2, "of the metadata", lambda _: {"topics": (quorum,)}, only_error)
+    voter = {"cluster_id": None, "voter_id": 77, "voter_directory_id": UUID(int=77)}
+    listener = make(K.ADD_RAFT_VOTER, 1, "Listener", name="CONTROLLER", host="localhost", port=1)
+    added = {"timeout": timedelta(), "listeners": (listener,), "ack_when_committed": True}
+    yield Probe(K.ADD_RAFT_VOTER, 1, "of fixed voters", lambda _: voter | added, only_error)
+    yield Probe(K.REMOVE_RAFT_VOTER, 0, "of fixed voters", lambda _: voter, only_error)
     yield Probe(K.UNREGISTER_BROKER, 0, "unknown", lambda _: {"broker_id": 77})
     update = make(
         K.UPDATE_FEATURES, 1, "FeatureUpdateKey", feature="none", max_version_level=1, upgrade_type=1

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from nilometer.coordination.quorum.node import OnApplied, PeerUnavailable, QuorumNode, Request
+from nilometer.coordination.quorum.node import OnApplied, QuorumNode
+from nilometer.coordination.quorum.peers import PeerUnavailable, Request
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica

@@ -36,7 +36,8 @@ from nilometer.raft.exchange import (
 from nilometer.raft.leading import POSITIONS_MAX, Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica, Resigned, Unattached
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
-from nilometer.raft.voters import VoterHistory, VoterKey, VoterSet
+from nilometer.raft.voter_changes import result_of
+from nilometer.raft.voters import VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.replication.epochs import EpochEnd
 from nilometer.wire.errors import NONE, ErrorCode
 
@@ -242,6 +243,28 @@ def test_voters_change_once_the_epochs_first_record_is_committed_one_at_a_time()
     assert one.voters.latest.majority == 3
     assert one.remove_voter(TWO, Moment(1_150)) is ChangeRefused.CHANGE_NOT_COMMITTED
     assert replica(Election(4)).remove_voter(TWO, Moment(0)) is ChangeRefused.NOT_LEADER
+
+
+def test_a_leader_that_was_removed_leads_until_that_is_committed_and_then_looks_for_the_next() -> None:
+    log = FakeLog(7)
+    one, _ = elected(log)
+    log.ends.append(8)
+    one.on_flushed(8, Moment(1_060))
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_100))
+    assert isinstance(one.remove_voter(ONE, Moment(1_110)), list)
+    log.ends[-1] = 9
+    one.on_flushed(9, Moment(1_120))
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 9, 1), Moment(1_130))
+    assert one.high_watermark == 8, "the leader itself does not count"
+    effects = one.on_fetch(QuorumFetch(THREE, 1, 1, 9, 1), Moment(1_140))[1]
+    assert one.high_watermark == 9
+    assert [each.to for each in effects if isinstance(each, Send)] == [TWO, THREE]
+    assert isinstance(one.role, Unattached), "it is told of no election"
+    again = RaftReplica(log, ONE, VoterHistory(VoterSet.of(TWO, THREE)), one.election, Moment(0))
+    assert isinstance(again.role, Unattached)
+    one.on_fetch_response(QuorumFetch(ONE, 1, 1, 0, 0), QuorumFetchResponse(NONE, 2, 3), Moment(1_200))
+    assert isinstance(one.role, Following)
+    assert one.leader == 3
 
 
 def test_a_follower_appends_truncates_and_never_takes_a_late_response() -> None:
@@ -483,3 +506,26 @@ def test_a_leader_that_refuses_connections_is_soon_replaced_if_the_others_do_not
     assert one.on_vote_request(asked, Moment(130))[0].granted
     one.on_leader_refused(request, Moment(260))
     assert one.deadline_ms(Moment(260)) == 270, "of a fetch that is not awaited, or later than known"
+
+
+KAFKAS: dict[ChangeRefused, tuple[ErrorCode, str]] = {
+    ChangeRefused.NOT_LEADER: (ErrorCode.not_leader_or_follower, "None"),
+    ChangeRefused.EPOCH_NOT_COMMITTED: (ErrorCode.request_timed_out, "to establish HWM and fence previous"),
+    ChangeRefused.CHANGE_NOT_COMMITTED: (
+        ErrorCode.request_timed_out,
+        "to commit the latest voter change at 4 with HWM 3",
+    ),
+    ChangeRefused.IS_VOTER: (ErrorCode.duplicate_voter, "is already part of the set of voters [ReplicaKey("),
+    ChangeRefused.NO_VOTER: (ErrorCode.voter_not_found, "Cannot remove voter ReplicaKey(id=2, directoryId="),
+    ChangeRefused.LAST_VOTER: (ErrorCode.invalid_request, "it is the last one"),
+    ChangeRefused.NOT_CAUGHT_UP: (ErrorCode.request_timed_out, "since it is lagging behind"),
+}
+
+
+@pytest.mark.parametrize("refused", ChangeRefused)
+def test_a_refusal_has_kafkas_error_and_text(refused: ChangeRefused) -> None:
+    voters = VoterHistory(VoterSet.of(ONE), (VoterRecord(4, VoterSet.of(ONE, TWO)),))
+    core = RaftReplica(FakeLog(3), ONE, voters, Election(1), Moment(0), high_watermark=3)
+    result, (error, text) = result_of(refused, TWO, core), KAFKAS[refused]
+    assert result.error is error
+    assert text in str(result.message)

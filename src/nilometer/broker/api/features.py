@@ -11,6 +11,13 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.quorum.description import (
+    UNKNOWN,
+    metadata_partition,
+    quorum_fields,
+    unavailable_partition,
+    voting_nodes,
+)
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -21,13 +28,11 @@ from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, de
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import StoreUnavailable
-from nilometer.identifiers import uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
-from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -86,15 +91,11 @@ def _refuse_update_features(request: Request, error: ErrorCode, message: str) ->
 
 # DescribeQuorum: the metadata log in the words of KRaft, to be read only (KIP-595, KIP-836).
 #
-# With a metadata quorum its leader is asked. A replica is caught up, as far as it is known, if its last fetch
-# was of all that is committed.
+# With a metadata quorum its leader is asked.
 #
 # With another coordination store there is no quorum of brokers: the controller is shown as the leader and
 # only voter, all other live brokers as observers. What is shown is what this broker has folded; how far the
 # others are is not known (-1).
-
-METADATA_TOPIC = "__cluster_metadata"
-UNKNOWN = -1
 
 
 def handle_describe_quorum(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
@@ -106,80 +107,18 @@ def handle_describe_quorum(parts: Parts, request: Request) -> Response | asyncio
 
 
 async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Response:
+    api = request.api
     try:
         found = await quorum.describe()
     except StoreUnavailable as error:
-        unavailable = request.make(
-            "PartitionData",
-            partition_index=0,
-            error_code=ErrorCode.leader_not_available,
-            error_message=str(error),
-        )
-        return _respond_quorum(request, unavailable, _voting_nodes(quorum, request))
-    now_ms = parts.runtime.clock.wall_ms()
-    partition = request.make(
-        "PartitionData",
-        partition_index=0,
-        error_message=None,
-        leader_id=found.leader_id,
-        leader_epoch=found.epoch,
-        high_watermark=found.high_watermark,
-        current_voters=tuple(
-            _quorum_replica(request, one, found, now_ms) for one in found.replicas if one.is_voter
-        ),
-        observers=tuple(
-            _quorum_replica(request, one, found, now_ms) for one in found.replicas if not one.is_voter
-        ),
-    )
-    return _respond_quorum(request, partition, _voting_nodes(quorum, request))
+        partition = unavailable_partition(api, str(error))
+    else:
+        partition = metadata_partition(api, found, parts.runtime.clock.wall_ms())
+    return _respond_quorum(request, partition, voting_nodes(api, quorum.voters()))
 
 
-def _quorum_replica(request: Request, one: QuorumReplica, quorum: QuorumDescription, now_ms: int) -> Message:
-    fetched_ms = UNKNOWN if one.fetched_ms < 0 else now_ms - one.fetched_ms
-    directory = {"replica_directory_id": uuid_from_text(one.directory_id)} if request.api.has("Node") else {}
-    return request.make(
-        "ReplicaState",
-        replica_id=one.node_id,
-        log_end_offset=one.log_end_offset,
-        last_fetch_timestamp=fetched_ms,
-        last_caught_up_timestamp=fetched_ms if one.log_end_offset >= quorum.high_watermark else UNKNOWN,
-        **directory,
-    )
-
-
-def _voting_nodes(quorum: QuorumStore, request: Request) -> dict[str, object]:
-    if not request.api.has("Node"):
-        return {}
-    return {
-        "nodes": tuple(
-            request.make(
-                "Node",
-                node_id=entry.key.node_id,
-                listeners=tuple(
-                    request.make("Listener", name=one.listener, host=one.host, port=one.port)
-                    for one in entry.endpoints
-                ),
-            )
-            for entry in quorum.voters()
-        )
-    }
-
-
-def _respond_quorum(request: Request, metadata: Message, nodes: dict[str, object]) -> Response:
-    topics = tuple(
-        request.make(
-            "TopicData",
-            topic_name=topic.topic_name,
-            partitions=tuple(
-                metadata
-                if (topic.topic_name, partition.partition_index) == (METADATA_TOPIC, 0)
-                else _unknown(request, partition.partition_index)
-                for partition in topic.partitions
-            ),
-        )
-        for topic in request.body.topics
-    )
-    return request.respond(error_message=None, topics=topics, **nodes)
+def _respond_quorum(request: Request, partition: Message, nodes: dict[str, object]) -> Response:
+    return request.respond(**quorum_fields(request.api, request.body, partition, nodes))
 
 
 def _refuse_describe_quorum(request: Request) -> Response:
@@ -233,15 +172,6 @@ def _replica(parts: Parts, request: Request, broker_id: int, end: int) -> Messag
         log_end_offset=end,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
-    )
-
-
-def _unknown(request: Request, index: int) -> Message:
-    return request.make(
-        "PartitionData",
-        partition_index=index,
-        error_code=ErrorCode.unknown_topic_or_partition,
-        error_message="There is no such metadata log.",
     )
 
 

@@ -1,5 +1,5 @@
 """Connections to the other nodes of a metadata quorum. Implements
-:class:`~nilometer.coordination.quorum.node.Peers`.
+:class:`~nilometer.coordination.quorum.peers.Peers`.
 
 A connection carries requests of one purpose: responses come in the order of the requests, and a vote must not
 wait behind a fetch that waits for records.
@@ -15,11 +15,11 @@ from typing import Any
 from nilometer.broker.quorum.key_file import QuorumKey, prove
 from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.client.network.connection import Connection
-from nilometer.coordination.quorum.node import (
-    FETCH_BYTES_MAX,
-    FETCH_WAIT_MS,
+from nilometer.coordination.quorum.node import FETCH_BYTES_MAX, FETCH_WAIT_MS
+from nilometer.coordination.quorum.peers import (
     Describe,
     Fetched,
+    Identify,
     PeerRefused,
     PeerUnavailable,
     Proposal,
@@ -29,7 +29,7 @@ from nilometer.coordination.quorum.node import (
     Request,
     SnapshotPartFetched,
 )
-from nilometer.identifiers import LeaderEpoch, Offset
+from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft import messages
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.exchange import (
@@ -40,6 +40,14 @@ from nilometer.raft.exchange import (
     VoteRequest,
 )
 from nilometer.raft.messages import FetchTerms
+from nilometer.raft.voter_changes import (
+    TIMEOUT_MS_MAX,
+    AddVoter,
+    RemoveVoter,
+    UpdateVoter,
+    change_request,
+    read_change_response,
+)
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.wire import own_apis
@@ -47,6 +55,7 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 SETUP_TIMEOUT_MS = 1_000
+CHANGE_TIMEOUT_MS = TIMEOUT_MS_MAX + 5_000
 CLIENT_ID = "nilometer-quorum"
 
 
@@ -54,6 +63,8 @@ class Purpose(enum.Enum):
     ELECTION = enum.auto()
     FETCH = enum.auto()
     QUESTION = enum.auto()
+    CHANGE = enum.auto()
+    """Of the voters: the response waits until it is committed."""
 
 
 class QuorumLinks:
@@ -116,10 +127,19 @@ class QuorumLinks:
         if isinstance(request, EndEpochRequest):
             message = messages.end_request(request, cluster_id, self._own_endpoints)
             return messages.read_epoch_response(await self._send_election(to, message))
-        return await self._ask_leader(to, request)
+        if isinstance(request, AddVoter | RemoveVoter | UpdateVoter):
+            connection = await self._connection(*_address(to), Purpose.CHANGE)
+            message = change_request(request, cluster_id)
+            return read_change_response(await connection.send(message, timeout_ms=CHANGE_TIMEOUT_MS))
+        return await self._question_of(to, request)
 
-    async def _ask_leader(self, to: VoterEntry, request: Proposal | Renewal | ReadIndex | Describe) -> Any:
+    async def _question_of(
+        self, to: VoterEntry, request: Proposal | Renewal | ReadIndex | Describe | Identify
+    ) -> Any:
         host, port = _address(to)
+        if isinstance(request, Identify):
+            standing = await self.standing(host, port)
+            return VoterKey(BrokerId(standing.node_id), standing.directory_id)
         if isinstance(request, Proposal):
             answer = await self._question(host, port, own_apis.Propose(command=request.command))
             if answer.offset < 0:

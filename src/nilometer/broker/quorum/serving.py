@@ -18,6 +18,13 @@ from typing_extensions import Buffer
 from nilometer.broker.authentication.handshakes import UnauthenticatedConnections
 from nilometer.broker.connection import Connection, ServedConnection
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
+from nilometer.broker.quorum.description import (
+    controllers_response,
+    metadata_partition,
+    quorum_fields,
+    unavailable_partition,
+    voting_nodes,
+)
 from nilometer.broker.quorum.key_file import Proving, QuorumKey
 from nilometer.broker.rejected_batches import RejectedTotal
 from nilometer.broker.request_context import RequestContext
@@ -25,25 +32,32 @@ from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
 from nilometer.broker.turns import Turns
-from nilometer.coordination.quorum.node import (
+from nilometer.coordination.quorum.node import QuorumNode
+from nilometer.coordination.quorum.peers import (
     Describe,
     PeerUnavailable,
     Proposal,
-    QuorumNode,
     ReadIndex,
     Renewal,
     Request,
 )
-from nilometer.coordination.store import SessionName
+from nilometer.coordination.store import SessionName, StoreUnavailable
 from nilometer.raft import messages as quorum_messages
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.messages import NodeAddress, Received
+from nilometer.raft.voter_changes import (
+    CHANGE_VERSIONS,
+    change_response,
+    other_cluster,
+    read_change_request,
+)
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.runtime.handshakes import HandshakeGate, OpenGate
 from nilometer.security.principal import BROKER, USER, Principal
 from nilometer.security.principal_mapping import subject_of
 from nilometer.wire import messages, own_apis
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, MalformedMessage
@@ -63,6 +77,9 @@ UNKNOWN_NODE = 1 << 30
 SERVED: dict[int, tuple[int, int]] = {
     int(ApiKey.API_VERSIONS): (0, API_VERSIONS_NEWEST),
     **{int(key): (version, version) for key, version in quorum_messages.VERSIONS.items()},
+    **{int(key): versions for key, versions in CHANGE_VERSIONS.items()},
+    int(ApiKey.DESCRIBE_QUORUM): (0, 2),
+    int(ApiKey.DESCRIBE_CLUSTER): (1, 1),
     int(own_apis.PROVE_BROKER): (0, 0),
     int(own_apis.ASK_QUORUM): (0, 0),
 }
@@ -198,7 +215,12 @@ class QuorumService:
         try:
             if header.api_key == own_apis.ASK_QUORUM:
                 return _reply(header, await self._answer_question(body))
-            return _reply(header, await self._serve(ApiKey(header.api_key), body))
+            key = ApiKey(header.api_key)
+            if key in CHANGE_VERSIONS:
+                return _reply(header, await self._change(key, header.api_version, body))
+            if key in (ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER):
+                return _reply(header, await self._describe(messages.api(key, header.api_version), body))
+            return _reply(header, await self._serve(key, body))
         except (PeerUnavailable, KafkaError) as error:
             raise CloseConnection(f"no response: {error}") from error
 
@@ -208,10 +230,31 @@ class QuorumService:
         error = quorum_messages.refusal(received, self._own, self.cluster_id)
         if error is not NONE:
             return quorum_messages.refused(key, error)
+        node = self._taking_part()
+        return write(await node.serve(received.request), node)
+
+    async def _change(self, key: ApiKey, version: int, message: Any) -> Message:
+        node = self._taking_part()
+        result = other_cluster(message.cluster_id, self.cluster_id)
+        if result is None:
+            result = await node.serve(read_change_request(key, message))
+        return change_response(key, version, result, node.epoch, _leader(node))
+
+    async def _describe(self, api: Api, message: Any) -> Message:
+        """As Kafka's admin client asks that is given controllers (KIP-919)."""
+        node = self._taking_part()
+        if api.key == ApiKey.DESCRIBE_CLUSTER:
+            return controllers_response(api, message, self.cluster_id, node.leader(), node.voters())
+        try:
+            found = metadata_partition(api, await node.describe(), self._runtime.clock.wall_ms())
+        except StoreUnavailable as error:
+            found = unavailable_partition(api, str(error))
+        return api.response(**quorum_fields(api, message, found, voting_nodes(api, node.voters())))
+
+    def _taking_part(self) -> QuorumNode:
         if self.node is None:
             raise PeerUnavailable("this node does not take part yet")
-        answer = await self.node.serve(received.request)
-        return write(answer, self.node)
+        return self.node
 
     async def _answer_question(self, asked: own_apis.AskQuorumRequest) -> own_apis.AskQuorumResponse:
         question = asked.question
@@ -223,9 +266,7 @@ class QuorumService:
                 error_code=int(ErrorCode.inconsistent_cluster_id),
                 message=f"this is a node of cluster {self.cluster_id}",
             )
-        if self.node is None:
-            raise PeerUnavailable("this node does not take part yet")
-        return await _answer_to(question, self.node)
+        return await _answer_to(question, self._taking_part())
 
 
 async def _answer_to(

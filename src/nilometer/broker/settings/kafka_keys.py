@@ -12,7 +12,6 @@ KRAFT_KEYS = frozenset(
         "controller.performance.always.log.threshold.ms",
         "controller.performance.sample.period.ms",
         "controller.quorum.append.linger.ms",
-        "controller.quorum.auto.join.enable",
         "controller.quorum.election.backoff.max.ms",
         "controller.quorum.fetch.max.bytes",
         "controller.quorum.fetch.snapshot.max.bytes",

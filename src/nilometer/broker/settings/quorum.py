@@ -32,6 +32,7 @@ SECRET_FILE = "nilometer.quorum.secret.file"
 METADATA_LOG_DIR = "metadata.log.dir"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
+AUTO_JOIN = "controller.quorum.auto.join.enable"
 WILDCARDS = ("", "0.0.0.0", "::")
 
 QUORUM_KEYS = key_table(
@@ -41,6 +42,9 @@ QUORUM_KEYS = key_table(
     an empty metadata log; from then on the log says who votes.
 {BOOTSTRAP}: list =
     Where nodes of a metadata quorum that has been formed are found, as host:port,….
+{AUTO_JOIN}: boolean = false
+    A node with process.roles=controller that is no voter of the metadata quorum becomes one by itself, once
+    it has fetched the log. A voter of the same node.id with another directory.id is removed before.
 controller.quorum.election.timeout.ms: int 50.. = 1000
     How long a candidate waits for votes before the next election.
 controller.quorum.fetch.timeout.ms: int 100.. = 2000
@@ -97,6 +101,8 @@ class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the others reach this node."""
     is_alone: bool
     """Whether no other node is named: it forms a quorum of one, as after Kafka's ``format --standalone``."""
+    joins: bool
+    """Whether this node becomes a voter by itself."""
     tls: Mapping[str, TlsSettings]
     """By the name of the listeners that have it."""
     security: ClientSecurity
@@ -137,6 +143,11 @@ def quorum_settings(
             "one are found",
         )
     is_controller = CONTROLLER in settings.strings(ROLES)
+    joins = settings.boolean(AUTO_JOIN)
+    if joins and not is_controller:
+        raise ConfigError(
+            AUTO_JOIN, f"{AUTO_JOIN} is only supported when {ROLES} contains the 'controller' role."
+        )
     _check_own_id(node_id, voters, is_controller=is_controller)
     _check_listeners(settings, listeners, is_controller=is_controller)
     session_ms, heartbeat_ms = settings.integer(SESSION_TIMEOUT), settings.integer(HEARTBEAT)
@@ -157,6 +168,7 @@ def quorum_settings(
         listeners=tuple(listeners) if is_controller else (),
         own=_own_address(node_id, voters, listeners, advertised) if is_controller else None,
         is_alone=_is_alone(voters or servers, listeners),
+        joins=joins,
         tls=tls,
         security=security,
         admittance=admittance,

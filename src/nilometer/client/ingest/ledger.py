@@ -16,7 +16,7 @@ from nilometer.client.ingest.read_back import read_back
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
-from nilometer.client.producer.batch import Delivery
+from nilometer.client.producer.batch import Deliveries
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.invariants import check
@@ -36,7 +36,8 @@ class Ledger:
         self._options = options
         self._producer = producer
         self._ends: dict[int, int] = {}
-        self._sent: list[tuple[Delivery, SourceRun, int]] = []
+        self._sent: list[tuple[Deliveries, SourceRun, int]] = []
+        self._sent_lines = 0
         self._checkpoint_ms = 0
 
     @classmethod
@@ -71,9 +72,10 @@ class Ledger:
         await ledger.save()
         return ledger
 
-    def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
-        """Note that the record of ``line`` of ``run`` was sent. The next checkpoint awaits ``delivery``."""
-        self._sent.append((delivery, run, line))
+    def on_sent(self, deliveries: Deliveries, run: SourceRun, line: int) -> None:
+        """Note that records of ``run`` were sent, that of ``line`` first. The next checkpoint awaits them."""
+        self._sent.append((deliveries, run, line))
+        self._sent_lines += len(deliveries)
 
     def is_there(self, run: SourceRun, line: int, check: int) -> bool:
         """Whether a record of line number ``line`` with this checksum is in the topic already."""
@@ -99,7 +101,7 @@ class Ledger:
 
     def is_checkpoint_due(self) -> bool:
         waited_ms = self._runtime.clock.monotonic_ms() - self._checkpoint_ms
-        return len(self._sent) >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
+        return self._sent_lines >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
 
     async def close(self) -> None:
         """Mark the state as closed after the last checkpoint: the next run need not expect late appends."""
@@ -114,14 +116,15 @@ class Ledger:
         Raises LineRefused if a line was rejected, OSError.
         """
         await self._producer.flush()
-        sent, self._sent = self._sent, []
-        for delivery, run, line in sent:
-            try:
-                place = delivery.result()
-            except KafkaError as error:
-                raise line_refused(run.path, line, error) from error
-            if place.offset >= 0:
-                self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
+        sent, self._sent, self._sent_lines = self._sent, [], 0
+        for deliveries, run, line in sent:
+            for index in deliveries.that_differ():
+                try:
+                    place = deliveries[index].result()
+                except KafkaError as error:
+                    raise line_refused(run.path, line + index, error) from error
+                if place.offset >= 0:
+                    self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
         counted = dict(positions())
         if (counted, self._ends) != (self.state.sources, self.state.partitions):
             self.state.sources, self.state.partitions = counted, dict(self._ends)

@@ -20,7 +20,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.wire.compression import Codec
 from nilometer.wire.record_batch import HEADER_BYTES
-from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder
+from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, NumberedHeaders
 
 HEADER_OVERHEAD_MAX = 10
 """The maximum size of a record header's two length fields, in bytes."""
@@ -87,15 +87,55 @@ class RecordAccumulator:
                 self.held_bytes += grown
                 return batch
             batch.close()  # full: compress it now, before the sender takes it
+        batch = self._new_batch(partition, now_ms)
+        batch.append(timestamp, key, value, headers)
+        self._queue(batch, queue)
+        return batch
+
+    def append_numbered(
+        self,
+        partition: TopicPartition,
+        timestamp: int,
+        key: bytes | None,
+        values: Sequence[bytes],
+        start: int,
+        headers: NumberedHeaders,
+        now_ms: int,
+    ) -> tuple[ProducerBatch, int] | None:
+        """Add as many of ``values``, from index ``start`` on, as one batch and the memory have room for.
+
+        Returns the batch, and the index in it of the first of them, which are its last records; None if
+        memory is full.
+        """
+        room = self._buffer_memory - self.held_bytes - HEADER_BYTES
+        if self.held_bytes and room < size_bound(key, values[start], headers.of(start)):
+            return None
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = deque()
+        if queue:
+            batch = queue[-1]
+            first = batch.records_count
+            grown = batch.append_numbered(timestamp, key, values, start, headers, room)
+            if grown:
+                self.held_bytes += grown
+                return batch, first
+            batch.close()
+        batch = self._new_batch(partition, now_ms)
+        batch.append_numbered(timestamp, key, values, start, headers, room)
+        self._queue(batch, queue)
+        return batch, 0
+
+    def _new_batch(self, partition: TopicPartition, now_ms: int) -> ProducerBatch:
         builder = BatchBuilder(self.codec, self.batch_size, self.level)
         deadline_ms = now_ms + self._delivery_timeout_ms
-        batch = ProducerBatch(partition, builder, now_ms, deadline_ms, transactional=self._transactional)
-        batch.append(timestamp, key, value, headers)
+        return ProducerBatch(partition, builder, now_ms, deadline_ms, transactional=self._transactional)
+
+    def _queue(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> None:
         batch.held_bytes += HEADER_BYTES
         self.held_bytes += batch.held_bytes
         self._incomplete[batch] = None
         queue.append(batch)
-        return batch
 
     def ready(self, now_ms: int, buffer_is_full: bool = False) -> tuple[list[TopicPartition], int | None]:
         """Return the partitions whose first batch is due, and the time of the next other one (or None).

@@ -21,7 +21,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header
-from nilometer.wire.records import BatchBuilder, decode_records
+from nilometer.wire.records import BatchBuilder, NumberedHeaders, decode_records
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -151,7 +151,29 @@ class ProducerBatch:
         builder = self._builder
         if builder is None or not builder.append(timestamp, key, value, headers):
             return 0
-        self.records_count += 1
+        return self._note_growth(builder)
+
+    def append_numbered(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        values: Sequence[bytes],
+        start: int,
+        headers: NumberedHeaders,
+        bytes_max: int,
+    ) -> int:
+        """Add records as :meth:`BatchBuilder.append_numbered`; return the bytes that they take, or 0 if there
+        is no room or the batch is closed."""
+        builder = self._builder
+        if (
+            builder is None
+            or builder.append_numbered(timestamp, key, values, start, headers, bytes_max) == start
+        ):
+            return 0
+        return self._note_growth(builder)
+
+    def _note_growth(self, builder: BatchBuilder) -> int:
+        self.records_count = builder.records_count
         size = builder.estimated_size
         grown = size - self._open_size
         self._open_size = size
@@ -337,3 +359,33 @@ class Delivery:
 
         batch, _ = self._batch.locate(self._index)
         batch.add_done_callback(on_resolved)
+
+
+class Deliveries:
+    """The deliveries of records that follow each other in a batch; one object for all of them."""
+
+    __slots__ = ("_batch", "_count", "_first", "_timestamp")
+
+    def __init__(self, batch: ProducerBatch, first: int, count: int, timestamp: int) -> None:
+        self._batch = batch
+        self._first = first
+        self._count = count
+        self._timestamp = timestamp
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Deliveries:
+        return cls(delivery._batch, delivery._index, 1, delivery._timestamp)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Delivery:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return Delivery(self._batch, self._first + index, self._timestamp)
+
+    def that_differ(self) -> range:
+        """Return the indices of deliveries whose results tell those of all: of a batch that was written as a
+        whole, the last one, which has the highest offset."""
+        is_whole = isinstance(self._batch.outcome, Acknowledged) and not self._batch.parts
+        return range(self._count - 1 if is_whole else 0, self._count)

@@ -23,34 +23,63 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome, decode, encode
+from nilometer.coordination.quorum.peers import (
+    Describe,
+    Fetched,
+    Identify,
+    PeerRefused,
+    Peers,
+    PeerUnavailable,
+    Proposal,
+    Proposed,
+    ReadIndex,
+    Renewal,
+    Request,
+    SnapshotPartFetched,
+)
 from nilometer.coordination.quorum.sessions import SessionKeeper
-from nilometer.coordination.store import OutcomeUnknown, SessionName, StoreDamaged, StoreUnavailable
+from nilometer.coordination.quorum.voter_changes import VoterChanges, wanted_change
+from nilometer.coordination.store import (
+    CoordinationError,
+    OutcomeUnknown,
+    SessionName,
+    StoreDamaged,
+    StoreUnavailable,
+)
 from nilometer.identifiers import NO_LEADER, LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
     BeginEpochRequest,
+    ChangeRefused,
     EndEpochRequest,
     QuorumFetch,
     QuorumFetchResponse,
     Send,
     SnapshotFetch,
-    SnapshotFetchResponse,
     VoteRequest,
 )
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Unattached
 from nilometer.raft.snapshot_files import snapshot_values
+from nilometer.raft.voter_changes import (
+    DONE,
+    AddVoter,
+    ChangeResult,
+    RemoveVoter,
+    UpdateVoter,
+    VoterChange,
+)
 from nilometer.raft.voters import VoterKey
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.runtime import Runtime
-from nilometer.wire.errors import NONE, CorruptBatch, KafkaError
+from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
@@ -66,6 +95,8 @@ response."""
 NOTE_MS = 1_000
 RETRY_MS = 100
 """The wait after a fetch has failed."""
+MEMBERSHIP_RETRY_MS = 1_000
+"""The wait after this node has asked for a change of its own place among the voters."""
 SNAPSHOT_BYTES = 16 << 20
 """A snapshot is made after so many bytes of the log."""
 OUTCOMES_MAX = 10_000
@@ -75,77 +106,6 @@ VALUE_BYTES = 1 << 20
 REPLACED = "another leader was elected before the change was committed; try again"
 
 T = TypeVar("T")
-
-
-class PeerUnavailable(Exception):
-    """No response came from another node. Whether it acted is not known."""
-
-
-class PeerRefused(PeerUnavailable):
-    """No process listens where the node is to be: the request was not sent."""
-
-
-class Proposal(NamedTuple):
-    """A command that the leader is to append, encoded."""
-
-    command: bytes
-
-
-class Proposed(NamedTuple):
-    """``offset``: where the leader has appended it, in ``epoch``; None: that node does not lead, and has
-    not."""
-
-    offset: Offset | None
-    epoch: LeaderEpoch = LeaderEpoch(-1)
-
-
-class Renewal(NamedTuple):
-    """The leader is asked to renew a session; the response is whether it has: :meth:`QuorumNode.renew`."""
-
-    session: SessionName
-
-
-class ReadIndex(NamedTuple):
-    """The leader is asked how far the log is committed; the response is an offset, None if it does not
-    lead."""
-
-
-class Describe(NamedTuple):
-    """The leader is asked for a :class:`~nilometer.wire.own_apis.QuorumDescription`; None if it does not
-    lead."""
-
-
-class Fetched(NamedTuple):
-    response: QuorumFetchResponse
-    records: bytes
-    leader: VoterEntry | None = None
-    """Where the leader listens, as far as the node that was asked knows it."""
-
-
-class SnapshotPartFetched(NamedTuple):
-    response: SnapshotFetchResponse
-    part: bytes
-
-
-Request = (
-    VoteRequest
-    | BeginEpochRequest
-    | EndEpochRequest
-    | QuorumFetch
-    | SnapshotFetch
-    | Proposal
-    | Renewal
-    | ReadIndex
-    | Describe
-)
-
-
-class Peers(Protocol):
-    """The other nodes."""
-
-    async def ask(self, to: VoterEntry, request: Request) -> Any:
-        """Return the response of :meth:`QuorumNode.serve` there. Raises PeerUnavailable."""
-        ...
 
 
 class Applied(NamedTuple):
@@ -181,10 +141,13 @@ class QuorumNode:
         session_timeout_ms: int = 6000,
         servers: Sequence[VoterEntry] = (),
         snapshot_bytes: int | None = None,
+        own: VoterEntry | None = None,
+        joins: bool = False,
     ) -> None:
         """``servers``: which nodes to ask for the leader while the log names no voter; an id of -1 is not
         known. ``snapshot_bytes``: a snapshot is made after so many bytes of the log, by default
-        SNAPSHOT_BYTES."""
+        SNAPSHOT_BYTES. ``own``: where this node listens, which the log is to say if it is a voter; None: it
+        does not listen. ``joins``: it becomes a voter by itself."""
         self._runtime = runtime
         self._servers = servers
         self._snapshot_bytes = SNAPSHOT_BYTES if snapshot_bytes is None else snapshot_bytes
@@ -215,6 +178,11 @@ class QuorumNode:
         self._applied_bytes = 0
         """Since the last snapshot."""
         self._is_making_snapshot = False
+        self._changes = VoterChanges(self, peers, runtime.clock)
+        self._own = own
+        self._joins = joins
+        self._refused: ChangeResult | None = None
+        """What the last change came to that this node has asked for itself."""
         self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
         self.state = AppliedState()
         self.applied: Offset = 0
@@ -259,7 +227,14 @@ class QuorumNode:
         if self._tasks:
             return
         await self._load_snapshot()
-        for work in (self._keep_time, self._flush, self._fetch, self._apply, self._keep_sessions):
+        for work in (
+            self._keep_time,
+            self._flush,
+            self._fetch,
+            self._apply,
+            self._keep_sessions,
+            self._keep_membership,
+        ):
             self._spawn(self._repeated(work))
 
     async def close(self) -> None:
@@ -484,6 +459,24 @@ class QuorumNode:
                     self._replica.append([encode(End(name))])
         self._tell()
 
+    async def _keep_membership(self) -> None:
+        """Ask that the log says where this node listens, and, if it ``joins``, that it is a voter."""
+        own, change = self._own, self._change
+        wanted = None if own is None else wanted_change(self._replica, own, joins=self._joins)
+        if wanted is None:
+            await change.wait()
+            return
+        try:
+            result = await self.ask_for_change(wanted)
+        except CoordinationError as error:
+            result = ChangeResult(ErrorCode.request_timed_out, str(error))
+        if result == DONE:
+            logger.info("The leader of the metadata quorum has taken this node's %s", wanted)
+        elif result != self._refused:  # once, not at each attempt
+            logger.info("The metadata quorum has not taken this node's %s yet: %s", wanted, result)
+        self._refused = result
+        await asyncio.sleep(MEMBERSHIP_RETRY_MS / 1000)
+
     # ── applying ────────────────────────────────────────────────────────────────────────────────
     async def _apply(self) -> None:
         change = self._change
@@ -693,8 +686,33 @@ class QuorumNode:
             except PeerUnavailable as error:
                 raise StoreUnavailable(f"the leader of the quorum did not answer: {error}") from error
         if found is None:
-            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+            raise StoreUnavailable(await self._why_no_leader())
         return found
+
+    async def _why_no_leader(self) -> str:
+        """Ask the voters who is there, and say which are missing."""
+        core = self._replica.core
+        voters = core.voters.latest
+
+        async def is_reached(voter: VoterKey) -> bool:
+            with suppress(PeerUnavailable, TimeoutError):
+                async with asyncio.timeout(self._replica.timing.election_ms / 1000):
+                    return await self._peers.ask(self._replica.entry_of(voter), Identify()) == voter
+            return False
+
+        others = [voter for voter in voters.voters if voter != core.key]
+        found = await asyncio.gather(*map(is_reached, others))
+        missing = [str(voter.node_id) for voter, reached in zip(others, found, strict=True) if not reached]
+        if not voters.voters:
+            why = "and this node does not know its voters yet"
+        elif missing:
+            why = (
+                f"a majority is {voters.majority} of its {len(voters.voters)} voters, and node "
+                f"{core.key.node_id} does not reach {', '.join(missing)}"
+            )
+        else:
+            why = "all its voters are reached, and an election is to be expected"
+        return f"the metadata quorum has no leader in epoch {core.epoch}: {why}"
 
     def _description(self) -> QuorumDescription | None:
         core, role = self._replica.core, self._replica.core.role
@@ -728,6 +746,36 @@ class QuorumNode:
     def voters(self) -> list[VoterEntry]:
         """Return the voters, as this node knows them."""
         return [self._replica.entry_of(key) for key in self._replica.core.voters.latest.voters]
+
+    # ── the voters ──────────────────────────────────────────────────────────────────────────────
+    async def ask_for_change(self, change: VoterChange) -> ChangeResult:
+        """Have the leader change the voters; return what became of it.
+
+        Raises StoreUnavailable if there is no leader that this node knows of, or no process listens there;
+        OutcomeUnknown if it did not answer: the change may be made.
+        """
+        if self.leads:
+            return await self._changes.make(change)
+        leader = self.leader()
+        if leader is None:
+            raise StoreUnavailable("the metadata quorum has no leader that this node can reach; try again")
+        try:
+            return await self._peers.ask(leader, change)
+        except PeerRefused as error:
+            raise StoreUnavailable(f"the leader of the metadata quorum is not reached: {error}") from error
+        except PeerUnavailable as error:
+            raise OutcomeUnknown(f"the leader of the metadata quorum did not answer: {error}") from error
+
+    async def change_voters(self, change: Callable[[], ChangeRefused | Turn[None]]) -> ChangeRefused | Offset:
+        """Have the replica append a change of the voters, if it leads and may now; return its offset."""
+
+        def event() -> Turn[ChangeRefused | Offset]:
+            turn = change()
+            if isinstance(turn, ChangeRefused):
+                return Turn(turn)
+            return Turn(self._replica.core.voters.latest_offset, *turn[1:])
+
+        return await self._event(event)
 
     async def _read_index(self) -> Offset | None:
         committed = self._replica.high_watermark
@@ -776,6 +824,10 @@ class QuorumNode:
             return await self._keeper.renew(request.session)
         if isinstance(request, Describe):
             return self._description()
+        if isinstance(request, Identify):
+            return replica.core.key
+        if isinstance(request, AddVoter | RemoveVoter | UpdateVoter):
+            return await self._changes.make(request)
         try:
             decode(request.command)  # what this node could not apply is not appended
         except msgspec.DecodeError as error:

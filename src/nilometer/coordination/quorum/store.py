@@ -49,6 +49,7 @@ from nilometer.coordination.store import (
 )
 from nilometer.identifiers import Offset
 from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.voter_changes import ChangeResult, VoterChange
 from nilometer.runtime import Runtime
 from nilometer.wire.own_apis import QuorumDescription
 
@@ -282,6 +283,11 @@ class QuorumStore:
         """Return what the leader knows of the quorum's replicas. Raises StoreUnavailable."""
         self._check_open()
         return await self._node.describe()
+
+    async def change_voters(self, change: VoterChange) -> ChangeResult:
+        """Have the leader change the voters: see :meth:`QuorumNode.ask_for_change`."""
+        self._check_open()
+        return await self._node.ask_for_change(change)
 
     def voters(self) -> list[VoterEntry]:
         """Return the voters, as this node knows them."""
