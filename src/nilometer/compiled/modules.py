@@ -38,6 +38,7 @@ MODULES = (
     "replication.replica",
     "runtime.direct_future",
     "runtime.system_disk",
+    "steps",
     "storage.appending",
     "storage.cleaning.batch_cleaner",
     "storage.cleaning.offset_map",

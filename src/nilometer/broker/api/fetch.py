@@ -128,14 +128,7 @@ async def encode_long_fetch_response(
         response.add(session_round, outcome)
         await work.step(1)
     await work.release(outcomes)
-    slices = fetch_response_slices(*response.parts(session_round))
-    while True:
-        try:
-            pieces = next(slices)
-        except StopIteration as done:
-            made = MadeResponse(done.value)
-            break
-        await work.step(pieces)
+    made = MadeResponse(await work.go_through(fetch_response_slices(*response.parts(session_round))))
     await response.release(work)
     return made
 

@@ -23,8 +23,8 @@ from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
+from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -168,7 +168,7 @@ def handle_add_partitions(parts: Parts, request: Request) -> Response | asyncio.
     checks = [_check(parts, request, each, access, denied) for each in named]
     if sum(len(topic.partitions) for each in named for topic in each.topics) > FEW_PARTITIONS:
         return parts.tasks.spawn(_add_many(parts, request, checks), kind="AddPartitionsToTxn")
-    checked = [run_at_once(each) for each in checks]
+    checked = [at_once(each) for each in checks]
     return parts.transactions.ask(
         [(each.transactional_id, each.asked) for each in checked if each.refused is None],
         lambda results: _respond_added(request, checked, results),
