@@ -287,8 +287,8 @@ MALFORMED = (
     Mutant(
         "unknown-state-filters",
         "ListTransactions does not say that a state is unknown where it coordinates nothing",
-        "replies = [list_transactions((), asked, wall_ms=0)]",
-        "replies = [list_transactions((), ListTransactions(), wall_ms=0)]",
+        "results = [list_transactions((), asked, wall_ms=0)]",
+        "results = [list_transactions((), ListTransactions(), wall_ms=0)]",
         ("process/wire/test_malformed_requests.py",),
     ),
     Mutant(

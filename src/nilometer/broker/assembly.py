@@ -15,43 +15,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nilometer.broker import find_coordinator, produce
 from nilometer.broker.api import (
     acls,
     between_brokers,
-    classic_groups,
     client_quotas,
     cluster_description,
     configs,
     connections,
-    consumer_groups,
     delegation_tokens,
     features,
     fetch,
-    find_coordinator,
     forward_request,
-    group_administration,
-    group_offsets,
     metadata,
     offsets,
     placement,
-    produce,
     raft_voters,
     replicas,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    share_state,
-    streams_groups,
     topics,
-    transaction_administration,
-    transactions,
     users,
-    write_txn_markers,
 )
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.dispatcher import RequestDispatcher
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.large_requests import LargeRequests
 from nilometer.broker.api.spec import ApiSpec
 from nilometer.broker.api.topics import MissingTopics
@@ -70,13 +56,16 @@ from nilometer.broker.control.internal_topics import InternalTopicGrowth, Intern
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.coordinators.markers import MarkerSender, MarkerWriter
-from nilometer.broker.coordinators.share import ShareCoordinator
-from nilometer.broker.coordinators.streams_topics import StreamsTopics
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
-from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
+from nilometer.broker.groups import (
+    classic_groups,
+    consumer_groups,
+    group_administration,
+    group_offsets,
+    streams_groups,
+)
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.streams_groups import StreamsTopics
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
@@ -95,12 +84,18 @@ from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing import share_fetch, share_groups, share_offsets, share_state
+from nilometer.broker.sharing.coordinator import ShareCoordinator
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.end_offsets import EndOffsets
 from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions import producer_requests, transaction_administration, write_txn_markers
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination.quorum.store import QuorumStore
@@ -181,7 +176,6 @@ class ServingParts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: KnownTokens | None
     """None: there are no delegation tokens."""
     controller_requests: ControllerRequests
-    group_requests: GroupRequests
 
 
 class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,13 +196,26 @@ class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assemble(given: Prerequisites) -> BrokerParts:
-    """Make all parts of a broker, and subscribe them to each other's events."""
+    """Make all parts of a broker, and subscribe them to each other's events.
+
+    The metadata log calls its subscribers in the order in which the parts are made, one after another, and
+    ``metadata.image`` is the new one for all of them. Two things rest on the order:
+
+    - quotas come before replicas: a replica that a new entry makes a follower is throttled from its first
+      fetch on;
+    - replicas come before coordinators: when these pass the image to their shells, the partitions have taken
+      their roles, so that shells which the entry ends or begins are gone or there.
+    """
     control = _control(given)
     replication = _replication(given, control)
-    coordinators = _coordinators(given, control, replication.replicas)
+    rights = Rights(
+        _authorizer(given, control.metadata),
+        accepts_unproved_brokers=given.config.accepts_unproved_brokers,
+    )
+    coordinators = _coordinators(given, control, replication.replicas, rights)
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
-    serving = _serving(given, control, replication, coordinators)
+    serving = _serving(given, control, replication, coordinators, rights)
     apis = _apis(given, control, replication, coordinators, serving, cleaner.report)
     rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
     admission = ConnectionAdmission(ConnectionLimits(given.config), rates, serving.client_quotas)
@@ -347,7 +354,9 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     )
 
 
-def _coordinators(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> CoordinatorParts:
+def _coordinators(
+    given: Prerequisites, control: ControlParts, replicas: ReplicaManager, rights: Rights
+) -> CoordinatorParts:
     config, runtime, tasks, metadata = given.config, given.runtime, given.tasks, control.metadata
     topics = InternalTopics(config, metadata, control.link, runtime.entropy)
     name = f"transactions-of-broker-{config.node_id}"
@@ -356,7 +365,7 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     persister = SharePersister(
         config.node_id, runtime, tasks, metadata, share_state, connections, given.turns
     )
-    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out)
+    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out, rights)
     producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
     markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections, given.turns)
@@ -384,316 +393,199 @@ def _apis(
     compactions: CleanerReport,
 ) -> tuple[ApiSpec, ...]:
     """Return the APIs of all subjects, each with the parts that its handlers use."""
+    config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
+    groups, transactions, cluster_id = coordinators.groups, coordinators.transactions, given.store.cluster_id
+    rights, quotas, controller_requests = serving.rights, serving.client_quotas, serving.controller_requests
+    quorum = given.store if isinstance(given.store, QuorumStore) else None
     specs = (
-        *acls.apis(
-            acls.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, controller_requests)),
         *between_brokers.apis(
             between_brokers.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                cluster_id=given.store.cluster_id,
-                secrets=given.secrets,
-                client_quotas=serving.client_quotas,
-                broker_users=BrokerUsers(given.config, serving.rights.authorizer, control.metadata),
-                controller_requests=serving.controller_requests,
+                config,
+                runtime,
+                tasks,
+                cluster_id,
+                given.secrets,
+                quotas,
+                BrokerUsers(config, serving.rights.authorizer, control.metadata),
+                controller_requests,
             )
         ),
-        *classic_groups.apis(classic_groups.Parts(group_requests=serving.group_requests)),
-        *client_quotas.apis(
-            client_quotas.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *classic_groups.apis(classic_groups.Parts(groups)),
+        *client_quotas.apis(client_quotas.Parts(control.metadata, rights, controller_requests)),
         *cluster_description.apis(
-            cluster_description.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                cluster_id=given.store.cluster_id,
-                rights=serving.rights,
-            )
+            cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
-        *configs.apis(
-            configs.Parts(
-                config=given.config,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
-        *consumer_groups.apis(
-            consumer_groups.Parts(
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                rights=serving.rights,
-                group_requests=serving.group_requests,
-            )
-        ),
+        *configs.apis(configs.Parts(config, control.metadata, rights, controller_requests)),
+        *consumer_groups.apis(consumer_groups.Parts(control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                tokens=serving.tokens,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
+                runtime, tasks, turns, control.metadata, serving.tokens, rights, controller_requests
             )
         ),
         *features.apis(
             features.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                quorum=given.store if isinstance(given.store, QuorumStore) else None,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
+                config,
+                runtime,
+                tasks,
+                control.metadata,
+                quorum,
+                rights,
+                controller_requests,
             )
         ),
         *fetch.apis(
             fetch.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                response_memory=serving.response_memory,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                fetch_sessions=serving.fetch_sessions,
-                ready_fetches=serving.ready_fetches,
-                replication_quotas=replication.quotas,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                config,
+                runtime,
+                tasks,
+                turns,
+                serving.response_memory,
+                control.metadata,
+                replication.replicas,
+                serving.fetch_sessions,
+                serving.ready_fetches,
+                replication.quotas,
+                quotas,
+                rights,
             )
         ),
         *find_coordinator.apis(
             find_coordinator.Parts(
-                tasks=given.tasks,
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                transactions=coordinators.transactions,
-                share_state=coordinators.share_state,
-                rights=serving.rights,
+                tasks, control.metadata, groups, transactions, coordinators.share_state, rights
             )
         ),
-        *group_administration.apis(
-            group_administration.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                groups=coordinators.groups,
-                rights=serving.rights,
-                group_requests=serving.group_requests,
-            )
-        ),
+        *group_administration.apis(group_administration.Parts(tasks, turns, groups, rights)),
         *group_offsets.apis(
             group_offsets.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                verification=coordinators.verification,
-                rights=serving.rights,
-                group_requests=serving.group_requests,
+                tasks,
+                turns,
+                control.metadata,
+                replication.replicas,
+                groups,
+                coordinators.verification,
+                rights,
             )
         ),
         *metadata.apis(
             metadata.Parts(
-                config=given.config,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                missing_topics=MissingTopics(
-                    given.config, given.runtime.entropy, control.metadata, control.link
-                ),
-                leader_liveness=replication.leader_liveness,
-                metadata_responses=ResponseCache(),
-                cluster_id=given.store.cluster_id,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                config,
+                tasks,
+                control.metadata,
+                MissingTopics(config, runtime.entropy, control.metadata, control.link),
+                replication.leader_liveness,
+                ResponseCache(),
+                cluster_id,
+                quotas,
+                rights,
             )
         ),
-        *offsets.apis(
-            offsets.Parts(
-                tasks=given.tasks,
-                replicas=replication.replicas,
-                record_reading=serving.record_reading,
-                rights=serving.rights,
-            )
-        ),
-        *placement.apis(
-            placement.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *offsets.apis(offsets.Parts(tasks, replication.replicas, serving.record_reading, rights)),
+        *placement.apis(placement.Parts(control.metadata, rights, controller_requests)),
         *produce.apis(
             produce.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                record_reading=serving.record_reading,
-                verification=coordinators.verification,
-                ready_fetches=serving.ready_fetches,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                runtime,
+                tasks,
+                control.metadata,
+                replication.replicas,
+                serving.record_reading,
+                coordinators.verification,
+                serving.ready_fetches,
+                quotas,
+                rights,
             )
         ),
-        *raft_voters.apis(
-            raft_voters.Parts(
-                runtime=given.runtime,
-                tasks=given.tasks,
-                quorum=given.store if isinstance(given.store, QuorumStore) else None,
-                rights=serving.rights,
+        *producer_requests.apis(
+            producer_requests.Parts(
+                tasks,
+                turns,
+                control.metadata,
+                coordinators.producer_ids,
+                coordinators.groups.partition_for,
+                transactions,
+                rights,
             )
         ),
+        *raft_voters.apis(raft_voters.Parts(runtime, tasks, quorum, rights)),
         *replicas.apis(
             replicas.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                replica_moves=replication.moves,
-                compactions=compactions,
-                cluster_id=given.store.cluster_id,
-                rights=serving.rights,
+                config,
+                runtime,
+                tasks,
+                turns,
+                control.metadata,
+                replication.replicas,
+                replication.moves,
+                compactions,
+                cluster_id,
+                rights,
             )
         ),
         *share_fetch.apis(
             share_fetch.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                tasks=given.tasks,
-                turns=given.turns,
-                response_memory=serving.response_memory,
-                metadata=control.metadata,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                share_partitions=serving.share_partitions,
-                share_sessions=serving.share_sessions,
-                replication_quotas=replication.quotas,
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
+                config,
+                runtime,
+                tasks,
+                turns,
+                serving.response_memory,
+                control.metadata,
+                replication.replicas,
+                groups,
+                serving.share_partitions,
+                serving.share_sessions,
+                replication.quotas,
+                quotas,
+                rights,
             )
         ),
         *share_groups.apis(
-            share_groups.Parts(
-                runtime=given.runtime,
-                replicas=replication.replicas,
-                groups=coordinators.groups,
-                share_partitions=serving.share_partitions,
-                rights=serving.rights,
-                group_requests=serving.group_requests,
-            )
+            share_groups.Parts(runtime, replication.replicas, groups, serving.share_partitions, rights)
         ),
         *share_offsets.apis(
             share_offsets.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                groups=coordinators.groups,
-                persister=coordinators.persister,
-                end_offsets=EndOffsets(
-                    given.config.node_id, control.metadata, replication.replicas, coordinators.connections
-                ),
-                rights=serving.rights,
+                tasks,
+                turns,
+                control.metadata,
+                groups,
+                coordinators.persister,
+                EndOffsets(config.node_id, control.metadata, replication.replicas, coordinators.connections),
+                rights,
             )
         ),
-        *share_state.apis(share_state.Parts(share_state=coordinators.share_state, rights=serving.rights)),
+        *share_state.apis(share_state.Parts(coordinators.share_state, rights)),
         *streams_groups.apis(
             streams_groups.Parts(
-                groups=coordinators.groups,
-                streams_topics=StreamsTopics(
-                    given.runtime,
-                    given.tasks,
-                    control.link,
-                    given.config.integer("default.replication.factor"),
-                ),
-                client_quotas=serving.client_quotas,
-                rights=serving.rights,
-                group_requests=serving.group_requests,
+                groups,
+                StreamsTopics(runtime, tasks, control.link, config.integer("default.replication.factor")),
+                quotas,
+                rights,
             )
         ),
-        *topics.apis(
-            topics.Parts(
-                config=given.config,
-                runtime=given.runtime,
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
+        *topics.apis(topics.Parts(config, runtime, control.metadata, rights, controller_requests)),
         *transaction_administration.apis(
-            transaction_administration.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                replicas=replication.replicas,
-                transactions=coordinators.transactions,
-                rights=serving.rights,
-            )
+            transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
         ),
-        *transactions.apis(
-            transactions.Parts(
-                tasks=given.tasks,
-                turns=given.turns,
-                metadata=control.metadata,
-                producer_ids=coordinators.producer_ids,
-                partition_of_group=coordinators.groups.partition_for,
-                transactions=coordinators.transactions,
-                rights=serving.rights,
-            )
-        ),
-        *users.apis(
-            users.Parts(
-                metadata=control.metadata,
-                rights=serving.rights,
-                controller_requests=serving.controller_requests,
-            )
-        ),
-        *write_txn_markers.apis(
-            write_txn_markers.Parts(
-                runtime=given.runtime, marker_writer=coordinators.marker_writer, rights=serving.rights
-            )
-        ),
+        *users.apis(users.Parts(control.metadata, rights, controller_requests)),
+        *write_txn_markers.apis(write_txn_markers.Parts(runtime, coordinators.marker_writer, rights)),
     )
-    specs = (
+    specs = (*specs, forward_request.api_over(forward_request.Parts(tasks, turns), specs))
+    return (
         *specs,
-        forward_request.api_over(forward_request.Parts(tasks=given.tasks, turns=given.turns), specs),
+        *connections.apis(connections.Parts(config, runtime, control.metadata, cluster_id), specs),
     )
-    own = connections.Parts(
-        config=given.config,
-        runtime=given.runtime,
-        metadata=control.metadata,
-        cluster_id=given.store.cluster_id,
-    )
-    return (*specs, *connections.apis(own, specs))
 
 
 def _serving(
-    given: Prerequisites, control: ControlParts, replication: ReplicaParts, coordinators: CoordinatorParts
+    given: Prerequisites,
+    control: ControlParts,
+    replication: ReplicaParts,
+    coordinators: CoordinatorParts,
+    rights: Rights,
 ) -> ServingParts:
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
     record_reading, share_counts = RecordReading(runtime.disk), ShareCounts()
     groups = coordinators.groups
     client_quotas = ClientQuotas(config, runtime.clock, control.metadata)
-    rights = Rights(
-        _authorizer(given, control.metadata), accepts_unproved_brokers=config.accepts_unproved_brokers
-    )
     return ServingParts(
         response_memory=ResponseMemory(runtime.clock.monotonic_ms),
         record_reading=record_reading,
@@ -736,7 +628,6 @@ def _serving(
             client_quotas,
             rights,
         ),
-        group_requests=GroupRequests(rights, groups, turns),
     )
 
 

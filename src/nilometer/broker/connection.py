@@ -23,8 +23,15 @@ from typing_extensions import Buffer
 
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches, RejectedTotal
-from nilometer.broker.replies import SENT_BYTES, CloseConnection, LongReply, MadeReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
+from nilometer.broker.responses import (
+    SENT_BYTES,
+    CloseConnection,
+    LongResponse,
+    MadeResponse,
+    Response,
+    WaitingResponse,
+)
 from nilometer.broker.turns import SHARE_US, SLICE_US, Turns
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
 from nilometer.runtime.runtime import SystemClock
@@ -67,7 +74,7 @@ _scratch_view = memoryview(_scratch)
 
 
 class Dispatcher(Protocol):
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         """Process one request; return its response or the response's future. Raises CloseConnection."""
         ...
 
@@ -115,7 +122,7 @@ class Connection:
         self._frame_filled = 0
         self._queue: deque[Bytes] = deque()
         self._queued_bytes = 0
-        self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies to send, oldest first
+        self._waiting: deque[asyncio.Future[Response]] = deque()  # responses to send, oldest first
         self._last_blocks_pipeline = False  # the last request in progress allows no pipelining
         self._must_process_alone = False
         self._outgoing: list[Bytes] = []
@@ -128,7 +135,7 @@ class Connection:
         self._last_head = b""
         """Of the last request: the API key."""
         self._last_bytes = 0
-        self._long: LongReply | None = None
+        self._long: LongResponse | None = None
         """The response that is being sent piece by piece; the next ones follow it."""
         self._long_has_begun = self._long_is_made = False
         self._has_tls = False
@@ -230,7 +237,7 @@ class Connection:
             self._turns.call(self._send_long)
             return
         self._memory.release(self)
-        self._send_replies()
+        self._send_responses()
         self._handle_queued()
 
     # --- bytes to frames
@@ -329,7 +336,7 @@ class Connection:
             self._holds_requests = size > 0
             self._requests.hold(self, size, has_progressed=has_progressed)
 
-    # --- requests and replies
+    # --- requests and responses
 
     @property
     def has_queued(self) -> bool:
@@ -512,70 +519,71 @@ class Connection:
         self._must_process_alone = False
         self._last_head, self._last_bytes = bytes(frame[:2]), len(frame)
         try:
-            reply = self._dispatcher.dispatch(frame, self)
+            response = self._dispatcher.dispatch(frame, self)
         except CloseConnection as reason:
             self.close(str(reason))
             return
-        if isinstance(reply, asyncio.Future):
+        if isinstance(response, asyncio.Future):
             self._last_blocks_pipeline = self._must_process_alone or not self._dispatcher.may_pipeline(frame)
-            self._waiting.append(reply)
-            if isinstance(reply, WaitingReply):
-                reply.add_listener(self._on_reply)
+            self._waiting.append(response)
+            if isinstance(response, WaitingResponse):
+                response.add_listener(self._on_response)
             else:
-                reply.add_done_callback(self._on_reply)
+                response.add_done_callback(self._on_response)
         elif not self._waiting and self._long is None:
-            if reply is not None:
-                self._write(reply)
+            if response is not None:
+                self._write(response)
         else:
-            done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            done.set_result(reply)
+            done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+            done.set_result(response)
             self._waiting.append(done)
 
-    def _on_reply(self, _reply: asyncio.Future[Reply]) -> None:
-        """Send the replies that are ready. Later requests are processed in the next iteration of the event
-        loop, since a waiting reply may be made while another connection's request is processed."""
+    def _on_response(self, _reply: asyncio.Future[Response]) -> None:
+        """Send the responses that are ready. Later requests are processed in the next iteration of the event
+        loop, since a waiting response may be made while another connection's request is processed."""
         if self.closed:
             return
-        self._send_replies()
+        self._send_responses()
         if (self._queue or self._read_paused) and not self._draining:
             self._schedule_next_turn()
 
-    def _send_replies(self) -> None:
+    def _send_responses(self) -> None:
         while self._waiting and self._waiting[0].done() and self._may_write and not self.closed:
-            if not self._write_next_reply():
+            if not self._write_next_response():
                 error = self._waiting[0].exception()
                 assert error is not None
                 if not isinstance(error, CloseConnection):
                     self._dispatcher.request_failed(error)
                 self.close(str(error) or repr(error))
 
-    def _write_next_reply(self) -> bool:
-        """Write the oldest reply, whose future is done; false if it failed: then no later one can be sent."""
+    def _write_next_response(self) -> bool:
+        """Write the oldest response, whose future is done; false if it failed: then no later one can be
+        sent."""
         future = self._waiting[0]
         if not future.cancelled() and future.exception() is not None:
             return False
         self._waiting.popleft()
-        reply = None if future.cancelled() else future.result()
-        if reply is not None:
-            self._write(reply)
+        response = None if future.cancelled() else future.result()
+        if response is not None:
+            self._write(response)
         return True
 
-    def _write(self, reply: Sequence[Bytes] | LongReply) -> None:
+    def _write(self, response: Sequence[Bytes] | LongResponse) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
         if self._expected_bytes:
             self._expected_bytes = 0
             self._memory.release(self)
         # A transport with TLS encrypts all that is written to it, and does not count what it has encrypted.
-        if self._has_tls and isinstance(reply, (tuple, list)) and sum(map(len, reply)) > SENT_BYTES:
-            reply = MadeReply(reply)
-        if not isinstance(reply, (tuple, list)):
-            self._long, self._long_is_made = cast(LongReply, reply), isinstance(reply, MadeReply)
+        if self._has_tls and isinstance(response, (tuple, list)) and sum(map(len, response)) > SENT_BYTES:
+            response = MadeResponse(response)
+        if not isinstance(response, (tuple, list)):
+            self._long, self._long_is_made = cast(LongResponse, response), isinstance(response, MadeResponse)
             self._long_has_begun = self._long_is_made
             if self._long_is_made:
                 self._hold_memory()
             self._turns.call(self._send_long)
             return
-        for buffer in reply:
+        for buffer in response:
             self._outgoing.append(buffer)
             self._outgoing_bytes += len(buffer)
             self._answered_bytes += len(buffer)
@@ -598,7 +606,7 @@ class Connection:
         if buffers is None:
             self._long = None
             self._memory.release(self)
-            self._send_replies()
+            self._send_responses()
             self._dispatch_queued()
         else:
             self._outgoing += buffers
@@ -675,7 +683,7 @@ class Connection:
         if self.closed:
             return
         # Responses finished in this step of the event loop are not written yet.
-        while self._may_write and self._waiting and self._waiting[0].done() and self._write_next_reply():
+        while self._may_write and self._waiting and self._waiting[0].done() and self._write_next_response():
             pass
         self._flush()
         self._end(reason)

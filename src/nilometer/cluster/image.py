@@ -32,7 +32,7 @@ from nilometer.cluster.entries import (
     in_lowest_format,
 )
 from nilometer.cluster.features import LEVELS_BEFORE
-from nilometer.cluster.prepared_entry import PartitionRun, PreparedEntry, at_once, prepare
+from nilometer.cluster.prepared_entry import PartitionRun, PreparedEntry, prepare
 from nilometer.cluster.records import (
     AclCreated,
     AclDeleted,
@@ -75,6 +75,7 @@ from nilometer.identifiers import (
     TopicIdPartition,
 )
 from nilometer.invariants import InvariantBroken
+from nilometer.steps import at_once
 
 _SINGLE_VALUES = (
     "controllership",

@@ -60,15 +60,6 @@ class PreparedEntry(msgspec.Struct):
     index: IndexChange = msgspec.field(default_factory=IndexChange)
 
 
-def at_once(steps: Generator[int, None, T]) -> T:
-    """Return the result of ``steps``, without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
-
-
 class Topics(Protocol):
     """The topics of an image."""
 

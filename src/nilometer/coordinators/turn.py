@@ -1,6 +1,6 @@
-"""A *turn*: one call of a shard, with its time, and the records, replies and actions collected so far.
+"""A *turn*: one call of a shard, with its time, and the records, results and actions collected so far.
 
-Its effects are records to append, and replies and actions that wait for them. A coordinator's log has entries
+Its effects are records to append, and results and actions that wait for them. A coordinator's log has entries
 besides plain records: a transaction's records, and its end.
 """
 
@@ -13,11 +13,11 @@ from typing import Generic, NamedTuple, NewType, TypeVar
 import msgspec
 
 Token = NewType("Token", int)
-"""Identifies a request that waits for its reply. The shell creates it; the shard returns it with the
-reply."""
+"""Identifies a request that waits for its result. The shell creates it; the shard returns it with the
+result."""
 
 RecordT = TypeVar("RecordT")
-ReplyT = TypeVar("ReplyT")
+ResultT = TypeVar("ResultT")
 ActionT = TypeVar("ActionT")
 
 
@@ -28,11 +28,11 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class Effects(msgspec.Struct, Generic[RecordT, ReplyT, ActionT], frozen=True):
+class Effects(msgspec.Struct, Generic[RecordT, ResultT, ActionT], frozen=True):
     records: tuple[RecordT, ...] = ()
-    replies: tuple[tuple[Token, ReplyT], ...] = ()
+    results: tuple[tuple[Token, ResultT], ...] = ()
     actions: tuple[ActionT, ...] = ()
-    """To be carried out after the replies, in order."""
+    """To be carried out after the results, in order."""
     producer: Producer | None = None
     """The records are part of this producer's transaction, and count once it is committed. None: the records
     are not transactional."""
@@ -50,10 +50,10 @@ class TransactionEnd(msgspec.Struct, frozen=True):
     committed: bool
 
 
-class Turn(Generic[RecordT, ReplyT, ActionT]):
+class Turn(Generic[RecordT, ResultT, ActionT]):
     """Collects a call's effects. The shard changes its state itself, before or after it writes a record."""
 
-    __slots__ = ("_actions", "_records", "_replies", "now_ms", "producer", "wall_ms")
+    __slots__ = ("_actions", "_records", "_results", "now_ms", "producer", "wall_ms")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
@@ -63,7 +63,7 @@ class Turn(Generic[RecordT, ReplyT, ActionT]):
         self.producer: Producer | None = None
         """The producer in whose transaction all records of this turn are written; None: in none."""
         self._records: list[RecordT] = []
-        self._replies: list[tuple[Token, ReplyT]] = []
+        self._results: list[tuple[Token, ResultT]] = []
         self._actions: list[ActionT] = []
 
     @property
@@ -76,22 +76,22 @@ class Turn(Generic[RecordT, ReplyT, ActionT]):
     def write_all(self, records: Iterable[RecordT]) -> None:
         self._records.extend(records)
 
-    def reply(self, token: Token, reply: ReplyT) -> None:
-        self._replies.append((token, reply))
+    def resolve(self, token: Token, result: ResultT) -> None:
+        self._results.append((token, result))
 
     def act(self, action: ActionT) -> None:
         """Add an action, to be carried out once all records written so far are committed."""
         self._actions.append(action)
 
-    def effects(self, waiting: set[Token]) -> Effects[RecordT, ReplyT, ActionT]:
+    def effects(self, waiting: set[Token]) -> Effects[RecordT, ResultT, ActionT]:
         """Return the collected effects.
 
-        Replies to requests that are not in ``waiting`` are left out, since their clients have disconnected.
-        The requests that get a reply now are removed from ``waiting``.
+        Results to requests that are not in ``waiting`` are left out, since their clients have disconnected.
+        The requests that get a result now are removed from ``waiting``.
         """
-        replies = tuple(each for each in self._replies if each[0] in waiting)
-        waiting.difference_update(token for token, _ in replies)
-        return Effects(tuple(self._records), replies, tuple(self._actions), self.producer)
+        results = tuple(each for each in self._results if each[0] in waiting)
+        waiting.difference_update(token for token, _ in results)
+        return Effects(tuple(self._records), results, tuple(self._actions), self.producer)
 
 
 # Deadlines by key, at most one for each key, of which the earliest can be taken.

@@ -20,20 +20,20 @@ from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetC
 from nilometer.groups.requests import (
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitPartitionReply,
-    OffsetCommitReply,
+    OffsetCommitPartitionResult,
+    OffsetCommitResult,
     OffsetCommitTopic,
-    OffsetCommitTopicReply,
+    OffsetCommitTopicResult,
     OffsetDelete,
-    OffsetDeletePartitionReply,
-    OffsetDeleteReply,
+    OffsetDeletePartitionResult,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
-    OffsetDeleteTopicReply,
+    OffsetDeleteTopicResult,
     OffsetFetch,
-    OffsetFetchPartitionReply,
-    OffsetFetchReply,
+    OffsetFetchPartitionResult,
+    OffsetFetchResult,
     OffsetFetchTopic,
-    OffsetFetchTopicReply,
+    OffsetFetchTopicResult,
 )
 from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, TimerKind, Turn
 from nilometer.identifiers import TopicId, topic_id_of
@@ -239,7 +239,7 @@ class Offsets:
     # -- commit ----------------------------------------------------------------------------------------
 
     def commit(self, turn: Turn, token: Token, request: OffsetCommit) -> ErrorCode:
-        """Write the offsets and reply; return the group's error for the whole request, if any.
+        """Write the offsets and result; return the group's error for the whole request, if any.
 
         Without such an error single partitions may still be rejected.
         """
@@ -247,7 +247,7 @@ class Offsets:
         if error is ErrorCode.none and not self._has_room(request):
             error = ErrorCode.invalid_commit_offset_size
         topics = tuple(self._commit_topic(turn, request, topic, error) for topic in request.topics)
-        turn.reply(token, OffsetCommitReply(topics))
+        turn.resolve(token, OffsetCommitResult(topics))
         return error
 
     def _has_room(self, request: OffsetCommit) -> bool:
@@ -271,16 +271,16 @@ class Offsets:
 
     def _commit_topic(
         self, turn: Turn, request: OffsetCommit, topic: OffsetCommitTopic, error: ErrorCode
-    ) -> OffsetCommitTopicReply:
-        replies: list[OffsetCommitPartitionReply] = []
+    ) -> OffsetCommitTopicResult:
+        results: list[OffsetCommitPartitionResult] = []
         for partition in topic.partitions:
             error_code = error
             if error_code is ErrorCode.none and self._is_too_large(partition.committed_metadata):
                 error_code = ErrorCode.offset_metadata_too_large
             if error_code is ErrorCode.none:
                 self._write_commit(turn, request, _commit_record(turn, request, topic, partition))
-            replies.append(OffsetCommitPartitionReply(partition.partition_index, error_code))
-        return OffsetCommitTopicReply(topic.name, tuple(replies), topic.topic_id)
+            results.append(OffsetCommitPartitionResult(partition.partition_index, error_code))
+        return OffsetCommitTopicResult(topic.name, tuple(results), topic.topic_id)
 
     def _write_commit(self, turn: Turn, request: OffsetCommit, record: CoordinatorRecord) -> None:
         if request.producer is None:
@@ -304,33 +304,33 @@ class Offsets:
     # -- fetch -----------------------------------------------------------------------------------------
 
     def fetch(self, turn: Turn, token: Token, request: OffsetFetch) -> None:
-        """Reply with committed offsets; an unknown group has none, which is no error."""
+        """GroupResult with committed offsets; an unknown group has none, which is no error."""
         group = self._state.groups.get(request.group_id)
         error = ErrorCode.none if group is None else group.check_offset_fetch(request)
         if error is not ErrorCode.none:
-            turn.reply(token, OffsetFetchReply(request.group_id, error))
+            turn.resolve(token, OffsetFetchResult(request.group_id, error))
             return
         if request.topics is None:
             topics = self._everything(request)
         else:
             topics = tuple(self._fetch_topic(request, topic) for topic in request.topics)
-        turn.reply(token, OffsetFetchReply(request.group_id, topics=topics))
+        turn.resolve(token, OffsetFetchResult(request.group_id, topics=topics))
 
-    def _everything(self, request: OffsetFetch) -> Sequence[OffsetFetchTopicReply]:
-        """Return all offsets as they are now; the replies of topics and partitions are made later."""
+    def _everything(self, request: OffsetFetch) -> Sequence[OffsetFetchTopicResult]:
+        """Return all offsets as they are now; the results of topics and partitions are made later."""
         group_id = request.group_id
         unstable = frozenset(self.pending.of_group(group_id) if request.require_stable else ())
         offsets = [(topic, dict(found)) for topic, found in self.table.of_group(group_id).items()]
 
-        def offset_of(topic: str, item: tuple[int, OffsetCommitValue]) -> OffsetFetchPartitionReply:
+        def offset_of(topic: str, item: tuple[int, OffsetCommitValue]) -> OffsetFetchPartitionResult:
             partition, value = item
             is_unstable = unstable and OffsetCommitKey(group_id, topic, partition) in unstable
             return _unstable(partition) if is_unstable else _fetched(partition, value)
 
-        def topic_of(found: tuple[str, PartitionOffsets]) -> OffsetFetchTopicReply:
+        def topic_of(found: tuple[str, PartitionOffsets]) -> OffsetFetchTopicResult:
             topic, partitions = found
-            replies = LazySequence(partial(offset_of, topic), list(partitions.items()))
-            return OffsetFetchTopicReply(topic, replies, next(iter(partitions.values())).topic_id)
+            results = LazySequence(partial(offset_of, topic), list(partitions.items()))
+            return OffsetFetchTopicResult(topic, results, next(iter(partitions.values())).topic_id)
 
         return LazySequence(topic_of, offsets)
 
@@ -340,41 +340,41 @@ class Offsets:
             OffsetCommitKey(request.group_id, topic, partition)
         )
 
-    def _fetch_topic(self, request: OffsetFetch, topic: OffsetFetchTopic) -> OffsetFetchTopicReply:
-        replies: list[OffsetFetchPartitionReply] = []
+    def _fetch_topic(self, request: OffsetFetch, topic: OffsetFetchTopic) -> OffsetFetchTopicResult:
+        results: list[OffsetFetchPartitionResult] = []
         for partition in topic.partition_indexes:
             value = self.table.get(request.group_id, topic.name, partition)
             if self._is_unstable(request, topic.name, partition):
-                replies.append(_unstable(partition))
+                results.append(_unstable(partition))
             elif value is None or _is_of_another(topic, value):
-                replies.append(OffsetFetchPartitionReply(partition))
+                results.append(OffsetFetchPartitionResult(partition))
             else:
-                replies.append(_fetched(partition, value))
-        return OffsetFetchTopicReply(topic.name, tuple(replies), topic.topic_id)
+                results.append(_fetched(partition, value))
+        return OffsetFetchTopicResult(topic.name, tuple(results), topic.topic_id)
 
     # -- delete ----------------------------------------------------------------------------------------
 
     def delete(self, turn: Turn, token: Token, request: OffsetDelete) -> None:
         group = self._state.groups.get(request.group_id)
         if group is None:
-            turn.reply(token, OffsetDeleteReply(ErrorCode.group_id_not_found))
+            turn.resolve(token, OffsetDeleteResult(ErrorCode.group_id_not_found))
             return
         error = group.check_offset_delete()
         if error is not ErrorCode.none:
-            turn.reply(token, OffsetDeleteReply(error))
+            turn.resolve(token, OffsetDeleteResult(error))
             return
         topics = tuple(self._delete_topic(turn, group, topic) for topic in request.topics)
-        turn.reply(token, OffsetDeleteReply(ErrorCode.none, topics))
+        turn.resolve(token, OffsetDeleteResult(ErrorCode.none, topics))
 
-    def _delete_topic(self, turn: Turn, group: Group, topic: OffsetDeleteTopic) -> OffsetDeleteTopicReply:
+    def _delete_topic(self, turn: Turn, group: Group, topic: OffsetDeleteTopic) -> OffsetDeleteTopicResult:
         is_read = group.is_subscribed_to(topic.name)
         error = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
         for partition in () if is_read else topic.partition_indexes:
             if self._has_offset(OffsetCommitKey(group.group_id, topic.name, partition)):
                 self.write(turn, tombstone(group.group_id, topic.name, partition))
-        return OffsetDeleteTopicReply(
+        return OffsetDeleteTopicResult(
             topic.name,
-            tuple(OffsetDeletePartitionReply(partition, error) for partition in topic.partition_indexes),
+            tuple(OffsetDeletePartitionResult(partition, error) for partition in topic.partition_indexes),
         )
 
     def delete_all(self, turn: Turn, group_id: str, then: Callable[[Turn], None]) -> None:
@@ -427,12 +427,12 @@ def _is_of_another(topic: OffsetFetchTopic, value: OffsetCommitValue) -> bool:
     return None not in (topic.topic_id, value.topic_id) and topic.topic_id != value.topic_id
 
 
-def _unstable(partition: int) -> OffsetFetchPartitionReply:
-    return OffsetFetchPartitionReply(partition, error_code=ErrorCode.unstable_offset_commit)
+def _unstable(partition: int) -> OffsetFetchPartitionResult:
+    return OffsetFetchPartitionResult(partition, error_code=ErrorCode.unstable_offset_commit)
 
 
-def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionReply:
-    return OffsetFetchPartitionReply(partition, value.offset, value.leader_epoch, value.metadata)
+def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionResult:
+    return OffsetFetchPartitionResult(partition, value.offset, value.leader_epoch, value.metadata)
 
 
 TOMBSTONES_PER_CALL_MAX = 1_000

@@ -1,7 +1,7 @@
-"""Requests to a group coordinator and their replies, independent of API versions.
+"""Requests to a group coordinator and their results, independent of API versions.
 
 Those of members of classic, consumer, share and streams groups, those about committed offsets, and those of
-operators. A reply with one error for a whole request has it in every error field of its API.
+operators. A result with one error for a whole request has it in every error field of its API.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
     "NO_MEMBER_ID",
     "AlterShareGroupOffsets",
     "ConsumerGroupDescribe",
-    "ConsumerGroupDescribeReply",
+    "ConsumerGroupDescribeResult",
     "ConsumerGroupHeartbeat",
-    "ConsumerGroupHeartbeatReply",
+    "ConsumerGroupHeartbeatResult",
     "DeleteGroups",
-    "DeleteGroupsReply",
+    "DeleteGroupsResult",
     "DeleteShareGroupOffsets",
     "DeletedGroup",
     "DescribeGroups",
-    "DescribeGroupsReply",
+    "DescribeGroupsResult",
     "DescribedConsumerGroup",
     "DescribedConsumerGroupMember",
     "DescribedGroup",
@@ -48,51 +48,51 @@ __all__ = [
     "DescribedStreamsMember",
     "DescribedTopicPartitions",
     "GroupRequest",
+    "GroupResult",
     "Heartbeat",
-    "HeartbeatReply",
+    "HeartbeatResult",
     "JoinGroup",
     "JoinGroupMember",
     "JoinGroupProtocol",
-    "JoinGroupReply",
+    "JoinGroupResult",
     "LastRebalance",
     "LeaveGroup",
     "LeaveGroupMember",
-    "LeaveGroupMemberReply",
-    "LeaveGroupReply",
+    "LeaveGroupMemberResult",
+    "LeaveGroupResult",
     "ListGroups",
-    "ListGroupsReply",
+    "ListGroupsResult",
     "ListedGroup",
     "OffsetCommit",
     "OffsetCommitPartition",
-    "OffsetCommitPartitionReply",
-    "OffsetCommitReply",
+    "OffsetCommitPartitionResult",
+    "OffsetCommitResult",
     "OffsetCommitTopic",
-    "OffsetCommitTopicReply",
+    "OffsetCommitTopicResult",
     "OffsetDelete",
-    "OffsetDeletePartitionReply",
-    "OffsetDeleteReply",
+    "OffsetDeletePartitionResult",
+    "OffsetDeleteResult",
     "OffsetDeleteTopic",
-    "OffsetDeleteTopicReply",
+    "OffsetDeleteTopicResult",
     "OffsetFetch",
-    "OffsetFetchPartitionReply",
-    "OffsetFetchReply",
+    "OffsetFetchPartitionResult",
+    "OffsetFetchResult",
     "OffsetFetchTopic",
-    "OffsetFetchTopicReply",
-    "Reply",
+    "OffsetFetchTopicResult",
     "ShareGroupDescribe",
-    "ShareGroupDescribeReply",
+    "ShareGroupDescribeResult",
     "ShareGroupHeartbeat",
-    "ShareGroupHeartbeatReply",
-    "ShareGroupOffsetsReply",
+    "ShareGroupHeartbeatResult",
     "ShareGroupOffsetsRequest",
+    "ShareGroupOffsetsResult",
     "ShareGroupPartitions",
     "StreamsGroupDescribe",
-    "StreamsGroupDescribeReply",
+    "StreamsGroupDescribeResult",
     "StreamsGroupHeartbeat",
-    "StreamsGroupHeartbeatReply",
+    "StreamsGroupHeartbeatResult",
     "SyncGroup",
     "SyncGroupAssignment",
-    "SyncGroupReply",
+    "SyncGroupResult",
     "TopicPartitions",
     "metadata_bytes",
     "streams_bytes",
@@ -145,7 +145,7 @@ class JoinGroupMember(msgspec.Struct, frozen=True):
     metadata: bytes
 
 
-class JoinGroupReply(msgspec.Struct, frozen=True):
+class JoinGroupResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     member_id: str = NO_MEMBER_ID
     generation_id: int = NO_GENERATION
@@ -175,7 +175,7 @@ class SyncGroup(msgspec.Struct, frozen=True):
     """The assignments of all members, from the leader; else empty."""
 
 
-class SyncGroupReply(msgspec.Struct, frozen=True):
+class SyncGroupResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -190,7 +190,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     group_instance_id: str | None = None
 
 
-class HeartbeatReply(msgspec.Struct, frozen=True):
+class HeartbeatResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
 
 
@@ -207,15 +207,15 @@ class LeaveGroup(msgspec.Struct, frozen=True):
     """Exactly one in versions 0 to 2."""
 
 
-class LeaveGroupMemberReply(msgspec.Struct, frozen=True):
+class LeaveGroupMemberResult(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None
     error_code: ErrorCode
 
 
-class LeaveGroupReply(msgspec.Struct, frozen=True):
+class LeaveGroupResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
-    members: tuple[LeaveGroupMemberReply, ...] = ()
+    members: tuple[LeaveGroupMemberResult, ...] = ()
     """Versions 0 to 2 have no such field: the only member's error is the response's error."""
 
 
@@ -272,7 +272,7 @@ class HeldBytes:
         self.total -= self._of.pop(member_id, 0)
 
 
-class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
+class ConsumerGroupHeartbeatResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     member_id: str | None = None
@@ -280,7 +280,7 @@ class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
     heartbeat_interval_ms: int = 0
     assignment: tuple[TopicPartitions, ...] | None = None
     is_repeat: bool = False
-    """The assignment is sent only in case the reply that had it was lost."""
+    """The assignment is sent only in case the result that had it was lost."""
 
 
 # ── ConsumerGroupDescribe (KIP-848) ─────────────────────────────────────────────────────────────
@@ -320,7 +320,7 @@ class DescribedConsumerGroup(msgspec.Struct, frozen=True):
     members: tuple[DescribedConsumerGroupMember, ...] = ()
 
 
-class ConsumerGroupDescribeReply(msgspec.Struct, frozen=True):
+class ConsumerGroupDescribeResult(msgspec.Struct, frozen=True):
     groups: tuple[DescribedConsumerGroup, ...]
 
 
@@ -339,7 +339,7 @@ class ShareGroupHeartbeat(msgspec.Struct, frozen=True):
     client_host: str = ""
 
 
-class ShareGroupHeartbeatReply(msgspec.Struct, frozen=True):
+class ShareGroupHeartbeatResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     member_id: str | None = None
@@ -374,7 +374,7 @@ class DescribedShareGroup(msgspec.Struct, frozen=True):
     members: tuple[DescribedShareGroupMember, ...] = ()
 
 
-class ShareGroupDescribeReply(msgspec.Struct, frozen=True):
+class ShareGroupDescribeResult(msgspec.Struct, frozen=True):
     groups: tuple[DescribedShareGroup, ...]
 
 
@@ -403,7 +403,7 @@ class DeleteShareGroupOffsets(msgspec.Struct, frozen=True):
 ShareGroupOffsetsRequest: TypeAlias = ShareGroupPartitions | AlterShareGroupOffsets | DeleteShareGroupOffsets
 
 
-class ShareGroupOffsetsReply(msgspec.Struct, frozen=True):
+class ShareGroupOffsetsResult(msgspec.Struct, frozen=True):
     """The answer to each of them; without an error of its own, each partition may have one."""
 
     group_id: str
@@ -431,7 +431,7 @@ class StreamsGroupHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int
     """0: the member joins; -1: it leaves; -2: it leaves and will join again with its instance id."""
     endpoint_information_epoch: int = -1
-    """That of the last reply that the member got."""
+    """That of the last result that the member got."""
     instance_id: str | None = None
     rack_id: str | None = None
     rebalance_timeout_ms: int = -1
@@ -482,7 +482,7 @@ class EndpointPartitions(msgspec.Struct, frozen=True):
     """Those of standby and warm-up tasks."""
 
 
-class StreamsGroupHeartbeatReply(msgspec.Struct, frozen=True):
+class StreamsGroupHeartbeatResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     member_id: str = ""
@@ -542,7 +542,7 @@ class DescribedStreamsGroup(msgspec.Struct, frozen=True):
     assignor_name: str | None = None
 
 
-class StreamsGroupDescribeReply(msgspec.Struct, frozen=True):
+class StreamsGroupDescribeResult(msgspec.Struct, frozen=True):
     groups: tuple[DescribedStreamsGroup, ...]
 
 
@@ -588,19 +588,19 @@ class OffsetCommit(msgspec.Struct, frozen=True):
         )
 
 
-class OffsetCommitPartitionReply(msgspec.Struct, frozen=True):
+class OffsetCommitPartitionResult(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: ErrorCode
 
 
-class OffsetCommitTopicReply(msgspec.Struct, frozen=True):
+class OffsetCommitTopicResult(msgspec.Struct, frozen=True):
     name: str
-    partitions: tuple[OffsetCommitPartitionReply, ...]
+    partitions: tuple[OffsetCommitPartitionResult, ...]
     topic_id: UUID | None = None
 
 
-class OffsetCommitReply(msgspec.Struct, frozen=True):
-    topics: tuple[OffsetCommitTopicReply, ...]
+class OffsetCommitResult(msgspec.Struct, frozen=True):
+    topics: tuple[OffsetCommitTopicResult, ...]
     """The request's topics and partitions in the same order; an error of the whole request is set at each."""
 
 
@@ -621,7 +621,7 @@ class OffsetFetch(msgspec.Struct, frozen=True):
     require_stable: bool = False
 
 
-class OffsetFetchPartitionReply(msgspec.Struct, frozen=True):
+class OffsetFetchPartitionResult(msgspec.Struct, frozen=True):
     partition_index: int
     committed_offset: int = -1
     committed_leader_epoch: int = -1
@@ -629,17 +629,17 @@ class OffsetFetchPartitionReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
 
 
-class OffsetFetchTopicReply(msgspec.Struct, frozen=True):
+class OffsetFetchTopicResult(msgspec.Struct, frozen=True):
     name: str
-    partitions: Sequence[OffsetFetchPartitionReply]
+    partitions: Sequence[OffsetFetchPartitionResult]
     topic_id: UUID | None = None
     """The id in the request; if all topics were requested, the id in the commit, or None."""
 
 
-class OffsetFetchReply(msgspec.Struct, frozen=True):
+class OffsetFetchResult(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.none
-    topics: Sequence[OffsetFetchTopicReply] = ()
+    topics: Sequence[OffsetFetchTopicResult] = ()
     """Of a request for all topics, each is made when it is looked at: there may be thousands."""
 
 
@@ -654,19 +654,19 @@ class OffsetDelete(msgspec.Struct, frozen=True):
     topics: tuple[OffsetDeleteTopic, ...]
 
 
-class OffsetDeletePartitionReply(msgspec.Struct, frozen=True):
+class OffsetDeletePartitionResult(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: ErrorCode
 
 
-class OffsetDeleteTopicReply(msgspec.Struct, frozen=True):
+class OffsetDeleteTopicResult(msgspec.Struct, frozen=True):
     name: str
-    partitions: tuple[OffsetDeletePartitionReply, ...]
+    partitions: tuple[OffsetDeletePartitionResult, ...]
 
 
-class OffsetDeleteReply(msgspec.Struct, frozen=True):
+class OffsetDeleteResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
-    topics: tuple[OffsetDeleteTopicReply, ...] = ()
+    topics: tuple[OffsetDeleteTopicResult, ...] = ()
 
 
 # ── ListGroups ──────────────────────────────────────────────────────────────────────────────────
@@ -685,7 +685,7 @@ class ListedGroup(msgspec.Struct, frozen=True):
     """``classic``, ``consumer``, ``share`` or ``streams``."""
 
 
-class ListGroupsReply(msgspec.Struct, frozen=True):
+class ListGroupsResult(msgspec.Struct, frozen=True):
     groups: tuple[ListedGroup, ...] = ()
     error_code: ErrorCode = ErrorCode.none
 
@@ -732,7 +732,7 @@ class DescribedGroup(msgspec.Struct, frozen=True):
     """The last rebalance since this coordinator loaded the group; None if there was none."""
 
 
-class DescribeGroupsReply(msgspec.Struct, frozen=True):
+class DescribeGroupsResult(msgspec.Struct, frozen=True):
     groups: tuple[DescribedGroup, ...]
 
 
@@ -746,7 +746,7 @@ class DeletedGroup(msgspec.Struct, frozen=True):
     error_code: ErrorCode
 
 
-class DeleteGroupsReply(msgspec.Struct, frozen=True):
+class DeleteGroupsResult(msgspec.Struct, frozen=True):
     results: tuple[DeletedGroup, ...]
 
 
@@ -771,84 +771,84 @@ GroupRequest: TypeAlias = (
     | StreamsGroupHeartbeat
     | StreamsGroupDescribe
 )
-Reply: TypeAlias = (
-    JoinGroupReply
-    | SyncGroupReply
-    | HeartbeatReply
-    | LeaveGroupReply
-    | OffsetCommitReply
-    | OffsetFetchReply
-    | OffsetDeleteReply
-    | ListGroupsReply
-    | DescribeGroupsReply
-    | DeleteGroupsReply
-    | ConsumerGroupHeartbeatReply
-    | ConsumerGroupDescribeReply
-    | ShareGroupHeartbeatReply
-    | ShareGroupDescribeReply
-    | ShareGroupOffsetsReply
-    | StreamsGroupHeartbeatReply
-    | StreamsGroupDescribeReply
+GroupResult: TypeAlias = (
+    JoinGroupResult
+    | SyncGroupResult
+    | HeartbeatResult
+    | LeaveGroupResult
+    | OffsetCommitResult
+    | OffsetFetchResult
+    | OffsetDeleteResult
+    | ListGroupsResult
+    | DescribeGroupsResult
+    | DeleteGroupsResult
+    | ConsumerGroupHeartbeatResult
+    | ConsumerGroupDescribeResult
+    | ShareGroupHeartbeatResult
+    | ShareGroupDescribeResult
+    | ShareGroupOffsetsResult
+    | StreamsGroupHeartbeatResult
+    | StreamsGroupDescribeResult
 )
 
 
-def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = None) -> Reply:
+def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = None) -> GroupResult:
     match request:
         case JoinGroup():
-            return JoinGroupReply(error_code, request.member_id)
+            return JoinGroupResult(error_code, request.member_id)
         case SyncGroup():
-            return SyncGroupReply(error_code)
+            return SyncGroupResult(error_code)
         case Heartbeat():
-            return HeartbeatReply(error_code)
+            return HeartbeatResult(error_code)
         case LeaveGroup():
-            return LeaveGroupReply(error_code)
+            return LeaveGroupResult(error_code)
         case OffsetCommit():
             return _refused_commit(request, error_code)
         case OffsetFetch():
-            return OffsetFetchReply(request.group_id, error_code)
+            return OffsetFetchResult(request.group_id, error_code)
         case OffsetDelete():
-            return OffsetDeleteReply(error_code)
+            return OffsetDeleteResult(error_code)
         case ListGroups():
-            return ListGroupsReply(error_code=error_code)
+            return ListGroupsResult(error_code=error_code)
         case DescribeGroups():
-            return DescribeGroupsReply(
+            return DescribeGroupsResult(
                 tuple(DescribedGroup(group_id, error_code, message) for group_id in request.groups)
             )
         case DeleteGroups():
-            return DeleteGroupsReply(
+            return DeleteGroupsResult(
                 tuple(DeletedGroup(group_id, error_code) for group_id in request.groups_names)
             )
         case ConsumerGroupHeartbeat():
-            return ConsumerGroupHeartbeatReply(error_code, message)
+            return ConsumerGroupHeartbeatResult(error_code, message)
         case ConsumerGroupDescribe():
-            return ConsumerGroupDescribeReply(
+            return ConsumerGroupDescribeResult(
                 tuple(DescribedConsumerGroup(group_id, error_code, message) for group_id in request.group_ids)
             )
         case ShareGroupHeartbeat():
-            return ShareGroupHeartbeatReply(error_code, message)
+            return ShareGroupHeartbeatResult(error_code, message)
         case ShareGroupPartitions() | AlterShareGroupOffsets() | DeleteShareGroupOffsets():
-            return ShareGroupOffsetsReply(request.group_id, error_code, message)
+            return ShareGroupOffsetsResult(request.group_id, error_code, message)
         case ShareGroupDescribe():
-            return ShareGroupDescribeReply(
+            return ShareGroupDescribeResult(
                 tuple(DescribedShareGroup(group_id, error_code, message) for group_id in request.group_ids)
             )
         case StreamsGroupHeartbeat():
-            return StreamsGroupHeartbeatReply(error_code, message)
+            return StreamsGroupHeartbeatResult(error_code, message)
         case StreamsGroupDescribe():
-            return StreamsGroupDescribeReply(
+            return StreamsGroupDescribeResult(
                 tuple(DescribedStreamsGroup(group_id, error_code, message) for group_id in request.group_ids)
             )
         case _:
             assert_never(request)
 
 
-def _refused_commit(request: OffsetCommit, error_code: ErrorCode) -> OffsetCommitReply:
-    return OffsetCommitReply(
+def _refused_commit(request: OffsetCommit, error_code: ErrorCode) -> OffsetCommitResult:
+    return OffsetCommitResult(
         tuple(
-            OffsetCommitTopicReply(
+            OffsetCommitTopicResult(
                 topic.name,
                 tuple(
-                    OffsetCommitPartitionReply(partition.partition_index, error_code)
+                    OffsetCommitPartitionResult(partition.partition_index, error_code)
                     for partition in topic.partitions
                 ),
                 topic.topic_id,

@@ -1,9 +1,9 @@
 """One partition of ``__consumer_offsets``: the groups kept there, and the requests to their coordinator.
 
 A shard does no I/O: its *shell*, the broker's code around it (``broker.coordinators``), passes requests to it
-and carries out the *effects* that it returns, which are records to append and replies to send. A *token*
-identifies a request until its reply. An *image* is the cluster's metadata after some entry of the metadata
-log.
+and carries out the *effects* that it returns, which are records to append, and the results of requests. A
+*token* identifies a request until its result. An *image* is the cluster's metadata after some entry of the
+metadata log.
 
 A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests, new
 images and timers, and is dropped when the broker no longer leads the partition. If an append fails, the shell
@@ -11,7 +11,7 @@ drops the shard and loads another one, since its state has changes that are not 
 
 Invariants:
 - the shard's state already contains the records that it returns;
-- every token gets exactly one reply, unless :meth:`GroupShard.forget` was called for it first;
+- every token gets exactly one result, unless :meth:`GroupShard.forget` was called for it first;
 - the same calls with the same arguments give the same effects.
 """
 
@@ -36,27 +36,27 @@ from nilometer.groups.records import (
 from nilometer.groups.requests import (
     AlterShareGroupOffsets,
     ConsumerGroupDescribe,
-    ConsumerGroupDescribeReply,
+    ConsumerGroupDescribeResult,
     ConsumerGroupHeartbeat,
     DeleteGroups,
     DeleteShareGroupOffsets,
     DescribeGroups,
-    DescribeGroupsReply,
+    DescribeGroupsResult,
     GroupRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ListGroups,
-    ListGroupsReply,
+    ListGroupsResult,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
     ShareGroupDescribe,
-    ShareGroupDescribeReply,
+    ShareGroupDescribeResult,
     ShareGroupHeartbeat,
     ShareGroupPartitions,
     StreamsGroupDescribe,
-    StreamsGroupDescribeReply,
+    StreamsGroupDescribeResult,
     StreamsGroupHeartbeat,
     SyncGroup,
     refusal,
@@ -153,7 +153,7 @@ class GroupShard:
     # -- requests --------------------------------------------------------------------------------------
 
     def handle(self, token: Token, request: GroupRequest, now_ms: int, wall_ms: int) -> Effects:
-        """Process a request. The reply to a JoinGroup or SyncGroup may come with a later call."""
+        """Process a request. The result of a JoinGroup or SyncGroup may come with a later call."""
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
         self._handle(turn, token, request)
@@ -173,25 +173,26 @@ class GroupShard:
                 self._consumer.heartbeat(turn, token, request)
             case ConsumerGroupDescribe():
                 described = tuple(self._consumer.describe(group_id) for group_id in request.group_ids)
-                turn.reply(token, ConsumerGroupDescribeReply(described))
+                turn.resolve(token, ConsumerGroupDescribeResult(described))
             case ShareGroupHeartbeat():
                 self._share.heartbeat(turn, token, request)
             case ShareGroupDescribe():
                 described_shares = tuple(self._share.describe(group_id) for group_id in request.group_ids)
-                turn.reply(token, ShareGroupDescribeReply(described_shares))
+                turn.resolve(token, ShareGroupDescribeResult(described_shares))
             case ShareGroupPartitions() | AlterShareGroupOffsets() | DeleteShareGroupOffsets():
                 self._share.offsets(turn, token, request)
             case StreamsGroupHeartbeat():
                 self._streams.heartbeat(turn, token, request)
             case StreamsGroupDescribe():
                 described_streams = tuple(self._streams.describe(group_id) for group_id in request.group_ids)
-                turn.reply(token, StreamsGroupDescribeReply(described_streams))
+                turn.resolve(token, StreamsGroupDescribeResult(described_streams))
             case DescribeGroups():
-                turn.reply(
-                    token, DescribeGroupsReply(tuple(self._classic.describe(each) for each in request.groups))
+                turn.resolve(
+                    token,
+                    DescribeGroupsResult(tuple(self._classic.describe(each) for each in request.groups)),
                 )
             case ListGroups():
-                turn.reply(token, self._list(request))
+                turn.resolve(token, self._list(request))
             case DeleteGroups():
                 self._delete(turn, token, request)
             case _:
@@ -214,7 +215,7 @@ class GroupShard:
             error = ErrorCode.unknown_member_id
         match request:
             case _ if error is not ErrorCode.none:
-                turn.reply(token, refusal(request, error))
+                turn.resolve(token, refusal(request, error))
             case Heartbeat() if isinstance(group, ClassicGroup):
                 self._classic.heartbeat(turn, token, group, request)
             case SyncGroup() if isinstance(group, ClassicGroup):
@@ -246,10 +247,10 @@ class GroupShard:
         """Return how much the members of all groups have sent that stays: protocols, subscriptions."""
         return sum(group.metadata_bytes() for group in self._state.groups.values())
 
-    def _list(self, request: ListGroups) -> ListGroupsReply:
+    def _list(self, request: ListGroups) -> ListGroupsResult:
         states, types = request.states_filter, request.types_filter
         listed = (group.listed() for group in self._state.groups.values())
-        return ListGroupsReply(
+        return ListGroupsResult(
             tuple(
                 group
                 for group in listed
@@ -259,7 +260,7 @@ class GroupShard:
         )
 
     def _delete(self, turn: Turn, token: Token, request: DeleteGroups) -> None:
-        """Delete groups. The reply waits until the state of share groups is deleted, too."""
+        """Delete groups. The result waits until the state of share groups is deleted, too."""
         deletion = Deletion(token, dict.fromkeys(request.groups_names))
         for group_id in deletion.results:
             group = self._state.groups.get(group_id)
@@ -269,7 +270,7 @@ class GroupShard:
                 error = self._delete_group(turn, group, deletion)
             if error is not None:
                 deletion.results[group_id] = error
-        deletion.reply_if_known(turn)
+        deletion.resolve_if_known(turn)
 
     def _delete_group(self, turn: Turn, group: Group | None, deletion: Deletion) -> ErrorCode | None:
         """Return the error, or None if ``deletion`` has to wait until all tombstones are written."""
@@ -282,14 +283,14 @@ class GroupShard:
         def done(at: Turn) -> None:
             deletion.results[group_id] = ErrorCode.none
             if at is not turn:
-                deletion.reply_if_known(at)
+                deletion.resolve_if_known(at)
 
         self._offsets.delete_all(turn, group_id, done)
         self._classic.remove(turn, group)
         return deletion.results[group_id]
 
     def forget(self, token: Token) -> None:
-        """Drop the reply to a request whose connection was lost; the member stays in its group."""
+        """Drop the result of a request whose connection was lost; the member stays in its group."""
         self._waiting.discard(token)
 
     def on_computed(self, needed: Computation, result: Any, now_ms: int, wall_ms: int) -> Effects:

@@ -36,7 +36,7 @@ def assignment_of(partitions: Iterable[TopicPartitions]) -> Assignment:
 
 
 def topic_partitions(assignment: Mapping[UUID, Iterable[int]]) -> tuple[TopicPartitions, ...]:
-    """Convert to the form in replies and records, sorted."""
+    """Convert to the form in results and records, sorted."""
     ids = sorted(assignment, key=BY_NUMBER)
     return tuple(TopicPartitions(topic_id, tuple(sorted(assignment[topic_id]))) for topic_id in ids)
 

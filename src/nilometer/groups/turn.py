@@ -1,7 +1,7 @@
 """What the parts of one shard share: a turn, the timers, the groups, and the interface of a group of either
 protocol.
 
-A turn is one call of the shard, with the records, replies and notes that it collects.
+A turn is one call of the shard, with the records, results and notes that it collects.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     DescribedConsumerGroup,
+    GroupResult,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ListedGroup,
     OffsetCommit,
     OffsetFetch,
-    Reply,
     SyncGroup,
 )
 from nilometer.groups.settings import GroupConfig, config_of_group
@@ -166,10 +166,10 @@ class ShareStateResult(msgspec.Struct, frozen=True):
 ShareStateAction: TypeAlias = InitializeShareState | DeleteShareState
 Computation: TypeAlias = AssignmentNeeded | MatchesNeeded
 GroupAction: TypeAlias = RebalanceNote | Computation | ShareStateAction
-Effects: TypeAlias = turn.Effects[CoordinatorRecord, Reply, GroupAction]
+Effects: TypeAlias = turn.Effects[CoordinatorRecord, GroupResult, GroupAction]
 
 
-class Turn(turn.Turn[CoordinatorRecord, Reply, GroupAction]):
+class Turn(turn.Turn[CoordinatorRecord, GroupResult, GroupAction]):
     __slots__ = ()
 
 

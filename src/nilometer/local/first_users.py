@@ -13,13 +13,13 @@ from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alte
 from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.prepared_entry import at_once
 from nilometer.coordination.factory import make_store
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Entropy, Runtime
 from nilometer.security.jaas import parse_jaas
 from nilometer.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salt_of, salted_password
+from nilometer.steps import at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ from nilometer.share.partition_events import (
     SpanView,
     Write,
 )
+from nilometer.steps import at_once
 from nilometer.wire.errors import NONE, ErrorCode
 
 EXCESS: Final = 2
@@ -286,7 +287,7 @@ class SharePartition:
         unknown, or a range was never read. INVALID_RECORD_STATE: the member does not hold one of the records,
         an acknowledgement of it waits already, or renewals are not enabled.
         """
-        return _result(self.acknowledge_in_steps(member_id, batches, now_ms))
+        return at_once(self.acknowledge_in_steps(member_id, batches, now_ms))
 
     def acknowledge_in_steps(
         self, member_id: str, batches: Sequence[AcknowledgementBatch], now_ms: int
@@ -337,7 +338,7 @@ class SharePartition:
 
     def on_written(self, change: int, ok: bool) -> tuple[Effect, ...]:
         """The share coordinator has the change; or does not have it, and then records stay as they were."""
-        return _result(self.on_written_in_steps(change, ok))
+        return at_once(self.on_written_in_steps(change, ok))
 
     def on_written_in_steps(self, change: int, ok: bool) -> Generator[int, None, tuple[Effect, ...]]:
         """As :meth:`on_written`: a generator, which yields how many ranges it has gone through since.
@@ -765,15 +766,6 @@ class SharePartition:
                 if span.is_locked
             ]
             heapify(self._locks)
-
-
-def _result(steps: Generator[int, None, _T]) -> _T:
-    """Go through all steps at once; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
 
 
 def _runs(batches: Iterable[AcknowledgementBatch]) -> Iterator[_Run]:

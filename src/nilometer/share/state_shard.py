@@ -59,7 +59,7 @@ class ShareStateConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``share.coordinator.state.topic.prune.interval.ms``: at least 1."""
 
 
-# ── requests and replies ────────────────────────────────────────────────────────────────────────
+# ── requests and results ────────────────────────────────────────────────────────────────────────
 class InitializeState(msgspec.Struct, frozen=True):
     """Begin with ``start_offset`` and no batches, from the group coordinator."""
 
@@ -101,7 +101,7 @@ class ReadSummary(msgspec.Struct, frozen=True):
 StateRequest: TypeAlias = InitializeState | ReadState | WriteState | DeleteState | ReadSummary
 
 
-class StateReply(msgspec.Struct, frozen=True):
+class StateResult(msgspec.Struct, frozen=True):
     key: SharePartitionKey
     error: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -119,11 +119,11 @@ class Prune(msgspec.Struct, frozen=True):
     records: int
 
 
-class Turn(turn.Turn[ShareRecord, StateReply, Prune]):
+class Turn(turn.Turn[ShareRecord, StateResult, Prune]):
     __slots__ = ()
 
 
-Effects: TypeAlias = turn.Effects[ShareRecord, StateReply, Prune]
+Effects: TypeAlias = turn.Effects[ShareRecord, StateResult, Prune]
 
 
 # ── state ───────────────────────────────────────────────────────────────────────────────────────
@@ -244,27 +244,28 @@ class ShareStateShard:
     def handle(self, token: Token, request: StateRequest, now_ms: int, wall_ms: int) -> Effects:
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
-        reply = self._refusal(request)
-        if reply is None:
-            reply = self._answer(turn, request)
+        result = self._refusal(request)
+        if result is None:
+            result = self._answer(turn, request)
             if (topic_id := request.key.topic_id) in self._topics:
                 self._seen.add(topic_id)
-        turn.reply(token, reply)
+        turn.resolve(token, result)
         return turn.effects(self._waiting)
 
     def forget(self, token: Token) -> None:
-        """Drop the reply to a request whose connection was lost."""
+        """Drop the result of a request whose connection was lost."""
         self._waiting.discard(token)
 
-    def _refusal(self, request: StateRequest) -> StateReply | None:
-        """Return the reply to a request that is invalid, fenced, or about a partition that does not exist."""
+    def _refusal(self, request: StateRequest) -> StateResult | None:
+        """Return the result of a request that is invalid, fenced, or about a partition that does not
+        exist."""
         error = _invalid(request)
         if error is None:
             error = self._fenced(request)
         key = request.key
         if error is None and self._image.partition_by_id(key.topic_id, key.partition) is None:
             error = ErrorCode.unknown_topic_or_partition, None
-        return None if error is None else StateReply(key, *error)
+        return None if error is None else StateResult(key, *error)
 
     def _fenced(self, request: StateRequest) -> tuple[ErrorCode, str | None] | None:
         kept = self._kept.get(request.key)
@@ -283,7 +284,7 @@ class ShareStateShard:
             return ErrorCode.fenced_state_epoch, None
         return None
 
-    def _answer(self, turn: Turn, request: StateRequest) -> StateReply:
+    def _answer(self, turn: Turn, request: StateRequest) -> StateResult:
         key = request.key
         kept = self._kept.get(key)
         match request:
@@ -294,7 +295,7 @@ class ShareStateShard:
                 state = kept.state
                 if request.leader_epoch > kept.leader_fence:
                     self._take_over(turn, key, kept, request.leader_epoch)
-                return StateReply(key, state=state)
+                return StateResult(key, state=state)
             case WriteState():
                 assert kept is not None, "a share partition that is not initialized was refused"
                 return self._write_state(turn, request, kept)
@@ -302,10 +303,10 @@ class ShareStateShard:
                 if kept is not None:
                     self._write(turn, ShareSnapshot(key, None))
             case ReadSummary():
-                return StateReply(key, state=UNKNOWN_STATE if kept is None else kept.state)
+                return StateResult(key, state=UNKNOWN_STATE if kept is None else kept.state)
             case _:
                 assert_never(request)
-        return StateReply(key)
+        return StateResult(key)
 
     def _initialize(self, turn: Turn, request: InitializeState, kept: _Kept | None) -> None:
         count = UNKNOWN_COUNT if request.start_offset == NO_START_OFFSET else 0
@@ -321,7 +322,7 @@ class ShareStateShard:
         )
         self._write_update(turn, kept, update)
 
-    def _write_state(self, turn: Turn, request: WriteState, kept: _Kept) -> StateReply:
+    def _write_state(self, turn: Turn, request: WriteState, kept: _Kept) -> StateResult:
         key, state = request.key, kept.state
         start_offset = max(request.start_offset, state.start_offset)
         count = request.delivery_complete_count
@@ -334,10 +335,10 @@ class ShareStateShard:
             after = merged_batches(state.batches, batches, start_offset)
             if len(after) > STATE_BATCHES_MAX:
                 message = f"A share partition may have {STATE_BATCHES_MAX} state batches, not {len(after)}."
-                return StateReply(key, ErrorCode.invalid_request, message)
+                return StateResult(key, ErrorCode.invalid_request, message)
         update = ShareUpdate(key, kept.snapshot_epoch, state.leader_epoch, start_offset, count, batches)
         self._write_update(turn, kept, update)
-        return StateReply(key)
+        return StateResult(key)
 
     # ── records ─────────────────────────────────────────────────────────────────────────────────
     def _write_update(self, turn: Turn, kept: _Kept, update: ShareUpdate) -> None:

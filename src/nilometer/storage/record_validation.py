@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.storage.errors import RecordsRejected
 from nilometer.storage.producers import AppendOrigin
 from nilometer.storage.topic_config import LogConfig
@@ -131,7 +132,7 @@ def validate_batches(
         raise CorruptBatch(f"{len(records) - total} bytes are not a complete batch")
     if must_read:
         steps = _read_all(found, config, origin, wall_ms)
-        return run_at_once(steps) if allowance is None else _run_within(allowance, found, steps, config)
+        return at_once(steps) if allowance is None else _run_within(allowance, found, steps, config)
     _check_fits_a_segment(found, config)
     return found
 
@@ -156,15 +157,6 @@ def _new_codec(header: BatchHeader, config: LogConfig) -> Codec | None:
         return None
     codec = _TARGET_CODECS[config.compression_type]
     return None if codec is header.codec else codec
-
-
-def run_at_once(steps: Generator[int, None, T]) -> T:
-    """Take all steps, and return what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            return ended.value
 
 
 def _run_within(

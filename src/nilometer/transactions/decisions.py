@@ -1,4 +1,4 @@
-"""The decisions on requests to one transactional id: each returns a reply and the next value of the
+"""The decisions on requests to one transactional id: each returns a result and the next value of the
 transaction.
 
 InitProducerId gives a producer id and epoch (KIP-98, KIP-360). AddPartitionsToTxn adds the partitions that a
@@ -13,19 +13,19 @@ import msgspec
 from nilometer.transactions.config import EPOCH_BUMP_VERSION, TransactionConfig
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     EndTransaction,
-    EndTransactionReply,
+    EndTransactionResult,
     InitProducerId,
-    InitProducerIdReply,
+    InitProducerIdResult,
     MarkersWritten,
-    MarkersWrittenReply,
+    MarkersWrittenResult,
     ProducerIdNeeded,
     TimeOut,
-    TimeOutReply,
-    TransactionReply,
+    TimeOutResult,
+    TransactionResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
     refusal,
 )
 from nilometer.transactions.transaction import (
@@ -40,9 +40,9 @@ from nilometer.wire.errors import ErrorCode
 
 
 class Decision(msgspec.Struct, frozen=True):
-    reply: TransactionReply
+    result: TransactionResult
     after: Transaction | None = None
-    """The transaction's next value, which must be committed before the reply is sent; None: no change."""
+    """The transaction's next value, which must be committed before the result is sent; None: no change."""
 
 
 _COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
@@ -82,15 +82,15 @@ def decide_time_out(
         or not _is_about(transaction, request)
         or not transaction.is_timed_out(wall_ms, known_open_ms)
     ):
-        return Decision(TimeOutReply(aborted=False))
+        return Decision(TimeOutResult(aborted=False))
     after = fence(transaction, version, request.new_producer_id, wall_ms)
-    return Decision(TimeOutReply(aborted=after is not None), after)
+    return Decision(TimeOutResult(aborted=after is not None), after)
 
 
 def decide_completion(transaction: Transaction | None, request: MarkersWritten, wall_ms: int) -> Decision:
     if transaction is None or not transaction.state.is_prepared or not _is_about(transaction, request):
-        return Decision(MarkersWrittenReply(completed=False))
-    return Decision(MarkersWrittenReply(completed=True), transaction.completed(wall_ms))
+        return Decision(MarkersWrittenResult(completed=False))
+    return Decision(MarkersWrittenResult(completed=True), transaction.completed(wall_ms))
 
 
 def _is_about(transaction: Transaction, request: TimeOut | MarkersWritten) -> bool:
@@ -114,14 +114,14 @@ def decide_end_transaction(
 
 
 def _refused(error: ErrorCode) -> Decision:
-    return Decision(EndTransactionReply(error))
+    return Decision(EndTransactionResult(error))
 
 
-def _done(transaction: Transaction) -> EndTransactionReply:
-    """Return the reply with the producer id and epoch for the producer's next transaction."""
+def _done(transaction: Transaction) -> EndTransactionResult:
+    """Return the result with the producer id and epoch for the producer's next transaction."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
-        return EndTransactionReply(ErrorCode.none, transaction.next_producer_id, 0)
-    return EndTransactionReply(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
+        return EndTransactionResult(ErrorCode.none, transaction.next_producer_id, 0)
+    return EndTransactionResult(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
 
 
 def _end(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
@@ -205,12 +205,12 @@ def decide_init_producer_id(
 
 
 def _refused_producer(error: ErrorCode) -> Decision:
-    return Decision(InitProducerIdReply(error))
+    return Decision(InitProducerIdResult(error))
 
 
 def _given(transaction: Transaction) -> Decision:
-    reply = InitProducerIdReply(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
-    return Decision(reply, transaction)
+    result = InitProducerIdResult(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
+    return Decision(result, transaction)
 
 
 def _names_producer(request: InitProducerId) -> bool:
@@ -219,7 +219,7 @@ def _names_producer(request: InitProducerId) -> bool:
 
 def _is_known(transaction: Transaction, request: InitProducerId) -> bool:
     """Whether the named producer id belongs to this transactional id: the current one, or the previous one if
-    its epochs are exhausted (the reply with the new id may have been lost). The epoch is checked later."""
+    its epochs are exhausted (the result with the new id may have been lost). The epoch is checked later."""
     return request.producer_id == transaction.producer_id or (
         request.producer_id == transaction.previous_producer_id and is_exhausted(request.producer_epoch)
     )
@@ -242,7 +242,7 @@ def _abort_first(transaction: Transaction, request: InitProducerId, version: int
     after = fence(transaction, version, request.new_producer_id, wall_ms)
     if after is None:
         return Decision(ProducerIdNeeded())
-    return Decision(InitProducerIdReply(ErrorCode.concurrent_transactions), after)
+    return Decision(InitProducerIdResult(ErrorCode.concurrent_transactions), after)
 
 
 def _next_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int) -> Decision:
@@ -252,7 +252,7 @@ def _next_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int)
     if named and not goes_on:
         if request.producer_epoch != transaction.last_producer_epoch:
             return _refused_producer(ErrorCode.producer_fenced)
-        return _given(  # a repeated request: the first reply was lost
+        return _given(  # a repeated request: the first result was lost
             transaction.with_epoch(epoch, transaction.last_producer_epoch, timeout_ms, wall_ms)
         )
     last_epoch = epoch if named else NO_EPOCH
@@ -265,11 +265,11 @@ def _next_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int)
 
 def decide_add_partitions(transaction: Transaction | None, request: AddPartitions, wall_ms: int) -> Decision:
     if (error := _check_adding(transaction, request)) is not ErrorCode.none or transaction is None:
-        return Decision(AddPartitionsReply(error))
-    done = Decision(AddPartitionsReply(ErrorCode.none))
+        return Decision(AddPartitionsResult(error))
+    done = Decision(AddPartitionsResult(ErrorCode.none))
     if transaction.state is TransactionState.ONGOING and request.partitions <= transaction.partitions:
         return done
-    return Decision(done.reply, transaction.with_partitions(request.partitions, request.version, wall_ms))
+    return Decision(done.result, transaction.with_partitions(request.partitions, request.version, wall_ms))
 
 
 def _check_adding(transaction: Transaction | None, request: AddPartitions) -> ErrorCode:
@@ -293,12 +293,12 @@ def _check_producer(transaction: Transaction | None, producer_id: int, producer_
     return ErrorCode.none
 
 
-def verify_partitions(transaction: Transaction | None, request: VerifyPartitions) -> VerifyPartitionsReply:
+def verify_partitions(transaction: Transaction | None, request: VerifyPartitions) -> VerifyPartitionsResult:
     if (error := _check_verifying(transaction, request)) is not ErrorCode.none or transaction is None:
         refused = refusal(request, error)
-        assert isinstance(refused, VerifyPartitionsReply)
+        assert isinstance(refused, VerifyPartitionsResult)
         return refused
-    return VerifyPartitionsReply(
+    return VerifyPartitionsResult(
         tuple(
             (each, ErrorCode.none if each in transaction.partitions else ErrorCode.transaction_abortable)
             for each in request.partitions

@@ -1,6 +1,6 @@
-"""The requests to a transaction shard, and their replies. Field names are Kafka's.
+"""The requests to a transaction shard, and their results. Field names are Kafka's.
 
-A reply with one error for a whole request has it in every error field of its API.
+A result with one error for a whole request has it in every error field of its API.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class InitProducerId(msgspec.Struct, frozen=True, kw_only=True):
     (KIP-360)."""
     producer_epoch: int = NO_EPOCH
     new_producer_id: int | None = None
-    """A newly allocated producer id, after the reply :class:`ProducerIdNeeded`."""
+    """A newly allocated producer id, after the result :class:`ProducerIdNeeded`."""
 
 
-class InitProducerIdReply(msgspec.Struct, frozen=True):
+class InitProducerIdResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
@@ -48,7 +48,7 @@ class AddPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """The ``transaction.version`` that the producer uses."""
 
 
-class AddPartitionsReply(msgspec.Struct, frozen=True):
+class AddPartitionsResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
 
 
@@ -61,7 +61,7 @@ class VerifyPartitions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...]
 
 
-class VerifyPartitionsReply(msgspec.Struct, frozen=True):
+class VerifyPartitionsResult(msgspec.Struct, frozen=True):
     errors: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 
@@ -76,7 +76,7 @@ class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     new_producer_id: int | None = None
 
 
-class EndTransactionReply(msgspec.Struct, frozen=True):
+class EndTransactionResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
@@ -91,7 +91,7 @@ class MarkersWritten(msgspec.Struct, frozen=True, kw_only=True):
     producer_epoch: int
 
 
-class MarkersWrittenReply(msgspec.Struct, frozen=True):
+class MarkersWrittenResult(msgspec.Struct, frozen=True):
     completed: bool
     """False: the transaction is not prepared with this producer id and epoch any more."""
 
@@ -105,7 +105,7 @@ class TimeOut(msgspec.Struct, frozen=True, kw_only=True):
     new_producer_id: int | None = None
 
 
-class TimeOutReply(msgspec.Struct, frozen=True):
+class TimeOutResult(msgspec.Struct, frozen=True):
     aborted: bool
 
 
@@ -114,7 +114,7 @@ class DescribeTransaction(msgspec.Struct, frozen=True):
     transactional_id: str
 
 
-class DescribeTransactionReply(msgspec.Struct, frozen=True):
+class DescribeTransactionResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     transactional_id: str
     transaction_state: str = ""
@@ -138,7 +138,7 @@ class ListedTransaction(msgspec.Struct, frozen=True):
     transaction_state: str
 
 
-class ListTransactionsReply(msgspec.Struct, frozen=True):
+class ListTransactionsResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
     transactions: tuple[ListedTransaction, ...] = ()
@@ -154,36 +154,36 @@ TransactionRequest: TypeAlias = (
     | DescribeTransaction
     | ListTransactions
 )
-TransactionReply: TypeAlias = (
-    InitProducerIdReply
+TransactionResult: TypeAlias = (
+    InitProducerIdResult
     | ProducerIdNeeded
-    | AddPartitionsReply
-    | VerifyPartitionsReply
-    | EndTransactionReply
-    | MarkersWrittenReply
-    | TimeOutReply
-    | DescribeTransactionReply
-    | ListTransactionsReply
+    | AddPartitionsResult
+    | VerifyPartitionsResult
+    | EndTransactionResult
+    | MarkersWrittenResult
+    | TimeOutResult
+    | DescribeTransactionResult
+    | ListTransactionsResult
 )
 
 
-def refusal(request: TransactionRequest, error_code: ErrorCode) -> TransactionReply:
+def refusal(request: TransactionRequest, error_code: ErrorCode) -> TransactionResult:
     match request:
         case InitProducerId():
-            return InitProducerIdReply(error_code)
+            return InitProducerIdResult(error_code)
         case AddPartitions():
-            return AddPartitionsReply(error_code)
+            return AddPartitionsResult(error_code)
         case VerifyPartitions():
-            return VerifyPartitionsReply(tuple((each, error_code) for each in request.partitions))
+            return VerifyPartitionsResult(tuple((each, error_code) for each in request.partitions))
         case EndTransaction():
-            return EndTransactionReply(error_code)
+            return EndTransactionResult(error_code)
         case MarkersWritten():
-            return MarkersWrittenReply(completed=False)
+            return MarkersWrittenResult(completed=False)
         case TimeOut():
-            return TimeOutReply(aborted=False)
+            return TimeOutResult(aborted=False)
         case DescribeTransaction():
-            return DescribeTransactionReply(error_code, request.transactional_id)
+            return DescribeTransactionResult(error_code, request.transactional_id)
         case ListTransactions():
-            return ListTransactionsReply(error_code)
+            return ListTransactionsResult(error_code)
         case _:
             assert_never(request)

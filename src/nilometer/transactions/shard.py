@@ -32,16 +32,16 @@ from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
-    DescribeTransactionReply,
+    DescribeTransactionResult,
     EndTransaction,
     InitProducerId,
     ListedTransaction,
     ListTransactions,
-    ListTransactionsReply,
+    ListTransactionsResult,
     MarkersWritten,
     TimeOut,
-    TransactionReply,
     TransactionRequest,
+    TransactionResult,
     VerifyPartitions,
 )
 from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionState
@@ -81,13 +81,13 @@ TransactionAction: TypeAlias = SendMarkers | AllocateProducerId
 
 def describe_transaction(
     transaction: Transaction | None, request: DescribeTransaction
-) -> DescribeTransactionReply:
+) -> DescribeTransactionResult:
     transactional_id = request.transactional_id
     if not transactional_id:
-        return DescribeTransactionReply(ErrorCode.invalid_request, transactional_id)
+        return DescribeTransactionResult(ErrorCode.invalid_request, transactional_id)
     if transaction is None:
-        return DescribeTransactionReply(ErrorCode.transactional_id_not_found, transactional_id)
-    return DescribeTransactionReply(
+        return DescribeTransactionResult(ErrorCode.transactional_id_not_found, transactional_id)
+    return DescribeTransactionResult(
         ErrorCode.none,
         transactional_id,
         transaction.state.kafka_name,
@@ -101,7 +101,7 @@ def describe_transaction(
 
 def list_transactions(
     transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
-) -> ListTransactionsReply:
+) -> ListTransactionsResult:
     """Return the transactions that ``request`` asks for."""
     producer_ids = frozenset(request.producer_id_filters)
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
@@ -116,7 +116,7 @@ def list_transactions(
             )
         )
 
-    return ListTransactionsReply(
+    return ListTransactionsResult(
         ErrorCode.none,
         tuple(name for name in request.state_filters if name not in BY_NAME),
         tuple(
@@ -134,10 +134,10 @@ PARTITIONS_PER_CALL_MAX = 2_000
 NAMED_PER_CALL_MAX = 100
 """Of the transactions that one call aborts because of their time-out, so many have their cause logged."""
 
-Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionReply, TransactionAction]
+Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionResult, TransactionAction]
 
 
-class Turn(turn.Turn[TransactionRecord, TransactionReply, TransactionAction]):
+class Turn(turn.Turn[TransactionRecord, TransactionResult, TransactionAction]):
     __slots__ = ()
 
 
@@ -199,10 +199,10 @@ class TransactionShard:
     def handle(self, token: Token, request: TransactionRequest, now_ms: int, wall_ms: int) -> Effects:
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
-        turn.reply(token, self._answer(turn, request))
+        turn.resolve(token, self._answer(turn, request))
         return turn.effects(self._waiting)
 
-    def _answer(self, turn: Turn, request: TransactionRequest) -> TransactionReply:
+    def _answer(self, turn: Turn, request: TransactionRequest) -> TransactionResult:
         if isinstance(request, ListTransactions):
             return list_transactions(self._transactions.items(), request, turn.wall_ms)
         transaction = self._transactions.get(request.transactional_id)
@@ -228,10 +228,10 @@ class TransactionShard:
                 assert_never(request)
         if decision.after is not None:
             self._keep(turn, request.transactional_id, decision.after, _cause(request, decision.after))
-        return decision.reply
+        return decision.result
 
     def forget(self, token: Token) -> None:
-        """Drop the reply to a request whose connection was lost."""
+        """Drop the result of a request whose connection was lost."""
         self._waiting.discard(token)
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────

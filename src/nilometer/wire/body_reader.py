@@ -15,6 +15,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from nilometer.steps import at_once
 from nilometer.wire.errors import MalformedRequest
 from nilometer.wire.primitives import STRING_BYTES_MAX
 
@@ -152,12 +153,7 @@ def end(begun: T | Generator[int, None, T]) -> T:
     """Return the value of what :func:`begin` has returned, with all slices that are left at once."""
     if not hasattr(begun, "send"):  # a generator may be of a compiled module
         return cast(T, begun)
-    slices = cast(Generator[int, None, T], begun)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as done:
-            return done.value
+    return at_once(cast(Generator[int, None, T], begun))
 
 
 def compact_size(frame: memoryview, position: int) -> tuple[int, int]:

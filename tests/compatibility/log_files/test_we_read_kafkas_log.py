@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
+from nilometer.steps import at_once
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -141,11 +141,11 @@ def test_times_epochs_and_aborted_transactions_are_found(theirs: Theirs, tmp_pat
     log = _open(theirs.stopped, tmp_path, clean=True)
     everything = _read_all(log, control=True)
     for record in everything[:: len(everything) // 12]:
-        found = run_at_once(log.offset_for_timestamp(record.timestamp))
+        found = at_once(log.offset_for_timestamp(record.timestamp))
         assert found is not None
         expected = next(each for each in everything if each.timestamp >= record.timestamp)
         assert (found.offset, found.timestamp) == (expected.offset, expected.timestamp)
-    assert run_at_once(log.offset_for_timestamp(max(each.timestamp for each in everything) + 1)) is None
+    assert at_once(log.offset_for_timestamp(max(each.timestamp for each in everything) + 1)) is None
     words = [int(word) for word in (theirs.stopped / "leader-epoch-checkpoint").read_text().split()[2:]]
     started = [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[1] < theirs.end]
     assert len(started) >= 2

@@ -57,7 +57,7 @@ def test_requests_and_connections_leave_no_garbage(tmp_path: Path) -> None:
         use(broker)
         left = garbage(broker, path)
     assert sum(left.values()) < OBJECTS_MAX, left
-    for name in ("PartOfRequest", "Connection", "FetchSession", "CDLL", "KeptReply"):
+    for name in ("PartOfRequest", "Connection", "FetchSession", "CDLL", "KeptResponse"):
         assert name not in left, left
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.api import share_fetch
+from nilometer.broker.sharing import share_fetch
 from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.sharing.share_partitions import LedSharePartition
 from nilometer.broker.turns import LongWork

@@ -8,10 +8,10 @@ from dataclasses import replace
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.coordinators.markers import MarkerSender, Shell
 from nilometer.broker.coordinators.shell import CoordinatorShell
-from nilometer.broker.coordinators.verification import Asker, TransactionVerification
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.transactions.markers import MarkerSender, Shell
+from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.client.consumer.fetch_exchange import FetchedRecords
 from nilometer.coordinators.turn import Effects
 from nilometer.groups.offsets import Offsets
@@ -33,7 +33,7 @@ from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.transactions import decisions, shard
 from nilometer.transactions.decisions import Decision
 from nilometer.transactions.records import TransactionRecord
-from nilometer.transactions.requests import EndTransaction, InitProducerId, InitProducerIdReply
+from nilometer.transactions.requests import EndTransaction, InitProducerId, InitProducerIdResult
 from nilometer.transactions.shard import SendMarkers, TransactionShard, Turn
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 from nilometer.wire.errors import ErrorCode
@@ -86,7 +86,7 @@ def answer_before_it_is_committed(patch: Patch) -> None:
 
     def at_once(self: Shell, effects: Released) -> None:
         if self._kind.name == "transaction":
-            self._give(effects.replies)  # type: ignore[arg-type]
+            self._give(effects.results)  # type: ignore[arg-type]
             effects = structs.replace(effects, replies=())
         release(self, effects)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def give_the_epoch_of_the_last_producer(patch: Patch) -> None:
     def same_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int) -> Decision:
         epoch, timeout_ms = transaction.producer_epoch, request.transaction_timeout_ms
         after = transaction.with_epoch(epoch, NO_EPOCH, timeout_ms, wall_ms)
-        return Decision(InitProducerIdReply(ErrorCode.none, after.producer_id, epoch), after)
+        return Decision(InitProducerIdResult(ErrorCode.none, after.producer_id, epoch), after)
 
     patch.setattr(decisions, "fence", _fence_without_a_bump)
     patch.setattr(decisions, "_next_epoch", same_epoch)

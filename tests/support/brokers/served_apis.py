@@ -37,11 +37,12 @@ def _served() -> Mapping[int, ApiSpec]:
         served = asyncio.ensure_future(serves.wait())
         await asyncio.wait((served, process.exited), return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
+        if process.exited.done() and (error := process.exited.result()) is not None:
+            raise error
 
     world = World(1)
     world.run(play, limit_s=600)
     assert world.failures == []
-    assert found, "the broker has started"
     return found
 
 

@@ -29,8 +29,8 @@ from nilometer.share.state_shard import (
     ReadSummary,
     ShareStateConfig,
     ShareStateShard,
-    StateReply,
     StateRequest,
+    StateResult,
     WriteState,
 )
 
@@ -117,11 +117,11 @@ class StateWorld:
             if self.prunes:
                 self.log_start = self.first_loaded + action.records
 
-    def ask(self, request: StateRequest) -> StateReply:
+    def ask(self, request: StateRequest) -> StateResult:
         self._tokens += 1
         effects = self.shard.handle(Token(self._tokens), request, self.now_ms, self.wall_ms)
         self._take(effects)
-        ((token, reply),) = effects.replies
+        ((token, reply),) = effects.results
         assert token == self._tokens
         return reply
 
@@ -137,10 +137,10 @@ class StateWorld:
         self.now_ms = until_ms
 
     # ── what brokers ask ────────────────────────────────────────────────────────────────────────
-    def initialize(self, key: SharePartitionKey = KEY, *, epoch: int = 1, start: int = 100) -> StateReply:
+    def initialize(self, key: SharePartitionKey = KEY, *, epoch: int = 1, start: int = 100) -> StateResult:
         return self.ask(InitializeState(key, epoch, start))
 
-    def read(self, key: SharePartitionKey = KEY, *, leader: int = 1) -> StateReply:
+    def read(self, key: SharePartitionKey = KEY, *, leader: int = 1) -> StateResult:
         return self.ask(ReadState(key, leader))
 
     def write(
@@ -151,10 +151,10 @@ class StateWorld:
         leader: int = 1,
         start: int = -1,
         count: int = 0,
-    ) -> StateReply:
+    ) -> StateResult:
         return self.ask(WriteState(key, epoch, leader, start, count, batches))
 
-    def delete(self, key: SharePartitionKey = KEY) -> StateReply:
+    def delete(self, key: SharePartitionKey = KEY) -> StateResult:
         return self.ask(DeleteState(key))
 
     def summary(self, key: SharePartitionKey = KEY) -> SharePartitionState | None:

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import transactions
 from nilometer.broker.api.spec import Request
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.replies import wait_whole
+from nilometer.broker.responses import wait_whole
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions import producer_requests
 from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -55,11 +55,11 @@ class Cluster:
         self.looked_up += 1
         return object() if index < COUNT else None
 
-    def _reply(self, asked: AddPartitions | VerifyPartitions) -> AddPartitionsReply | VerifyPartitionsReply:
+    def _reply(self, asked: AddPartitions | VerifyPartitions) -> AddPartitionsResult | VerifyPartitionsResult:
         self.asked.append(asked)
         if isinstance(asked, AddPartitions):
-            return AddPartitionsReply(OK)
-        return VerifyPartitionsReply(tuple((each, OK) for each in asked.partitions))
+            return AddPartitionsResult(OK)
+        return VerifyPartitionsResult(tuple((each, OK) for each in asked.partitions))
 
     async def _answer(self, _key: str, asked: AddPartitions | VerifyPartitions) -> object:
         return self._reply(asked)
@@ -74,7 +74,7 @@ class Cluster:
         codec = api(KEY, version)
         topics = (codec.make_request("AddPartitionsToTxnTopic", name=topic, partitions=tuple(partitions)),)
         fields = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 3}
-        if version < transactions.FIRST_OF_BROKERS:
+        if version < producer_requests.FIRST_OF_BROKERS:
             body = codec.request(
                 **{f"v3_and_below_{name}": each for name, each in fields.items()}, v3_and_below_topics=topics
             )
@@ -83,14 +83,14 @@ class Cluster:
             body = codec.request(transactions=(asked,))
         header = RequestHeader(KEY, version, 1, "test", 0)
         request = Request(header, body, codec, cast(Any, None), cast(Any, None))
-        reply = transactions.handle_add_partitions(self.parts, request)
+        reply = producer_requests.handle_add_partitions(self.parts, request)
         if isinstance(reply, asyncio.Future):
             reply = await self._watched(reply)
         assert reply is not None
         response = decode_response(KEY, version, (await wait_whole(reply, self.turns))[4:])[1]
         results = (
             response.results_by_topic_v3_and_below
-            if version < transactions.FIRST_OF_BROKERS
+            if version < producer_requests.FIRST_OF_BROKERS
             else response.results_by_transaction[0].topic_results
         )
         return [

@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import produce
+from nilometer.broker import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
-from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -112,14 +112,14 @@ class Broker:
 
     async def answer_for_id(
         self, asked: VerifyPartitions | AddPartitions
-    ) -> VerifyPartitionsReply | AddPartitionsReply:
+    ) -> VerifyPartitionsResult | AddPartitionsResult:
         await self.answers.wait()
         if isinstance(asked, AddPartitions):
             self.added += 1
             self.now_ms += 1
             busy = self.added <= self.busy
-            return AddPartitionsReply(ErrorCode.concurrent_transactions if busy else ErrorCode.none)
-        return VerifyPartitionsReply(tuple((each, ErrorCode.none) for each in asked.partitions))
+            return AddPartitionsResult(ErrorCode.concurrent_transactions if busy else ErrorCode.none)
+        return VerifyPartitionsResult(tuple((each, ErrorCode.none) for each in asked.partitions))
 
     def produce(self, *indexes: int, version: int = VERSION) -> asyncio.Future[dict[int, str]]:
         builder = BatchBuilder()

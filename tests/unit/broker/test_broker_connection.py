@@ -15,7 +15,7 @@ from nilometer.broker.connection import (
     FRAMES_PER_TURN_MAX,
     FRAMES_QUEUED_MAX,
     Connection,
-    Reply,
+    Response,
 )
 from nilometer.broker.connection_memory import (
     FETCH_BYTES_MAX,
@@ -27,7 +27,7 @@ from nilometer.broker.connection_memory import (
     RequestMemory,
     ResponseMemory,
 )
-from nilometer.broker.replies import CloseConnection, WaitingReply
+from nilometer.broker.responses import CloseConnection, WaitingResponse
 from nilometer.broker.turns import SHARE_US, Turns
 from support.eventually import becomes
 from support.step_clock import StepClock
@@ -94,14 +94,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
-        self.futures: list[asyncio.Future[Reply]] = []
+        self.futures: list[asyncio.Future[Response]] = []
 
     def dispatch(self, frame, connection):
         data = bytes(frame)
         self.frames.append(data)
         if data[:1] in (b"w", b"W"):
             waits = data[:2] == b"we"
-            self.futures.append(WaitingReply() if waits else asyncio.get_running_loop().create_future())
+            self.futures.append(WaitingResponse() if waits else asyncio.get_running_loop().create_future())
             return self.futures[-1]
         return (data,)
 
@@ -262,7 +262,7 @@ def test_an_answer_that_is_made_while_its_request_is_processed_is_sent_once() ->
     class Immediate(Recorder):
         def dispatch(self, frame, connection):
             reply = super().dispatch(frame, connection)
-            if isinstance(reply, WaitingReply):
+            if isinstance(reply, WaitingResponse):
                 reply.set_result((b"made",))
             return reply
 
@@ -284,7 +284,7 @@ def test_a_wait_ends_when_its_client_disconnects() -> None:
         connection, transport, recorder, _ = open_connection()
         feed(connection, frame(b"we1") + frame(b"we2"))
         for number, reply in enumerate(recorder.futures):
-            assert isinstance(reply, WaitingReply)
+            assert isinstance(reply, WaitingResponse)
             reply.on_cancelled = lambda number=number: ended.append(f"wait {number}")
         recorder.futures[0].set_result((b"first",))
         connection.connection_lost(None)

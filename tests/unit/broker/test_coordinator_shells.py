@@ -10,6 +10,7 @@ import pytest
 from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
 from nilometer.broker.coordinators.shells import CoordinatorShells, partition_for_key
 from nilometer.coordinators.turn import TransactionEnd
+from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 CONFIGURED, CREATED = 50, 3
@@ -76,3 +77,16 @@ def test_a_shell_that_cannot_serve_rejects_requests_and_keeps_its_state(
         asked.submit("request", lambda _: None)
     assert refused.value.code is error
     assert asked.state is state
+
+
+@pytest.mark.parametrize("log_end", [9, 10, 11])
+def test_a_shell_goes_on_in_the_next_leader_epoch_with_a_log_that_has_its_records(log_end: int) -> None:
+    kept = shell(ShellState.ACTIVE, is_led=True)
+    shard, kept._end_offset = kept.shard, 10
+    kept.partition.leader_epoch, kept.partition.log = 2, SimpleNamespace(log_end_offset=log_end)  # type: ignore[misc]
+    if log_end < kept._end_offset:
+        with pytest.raises(InvariantBroken):
+            kept.become_leader_again()
+    else:
+        kept.become_leader_again()
+        assert (kept.leader_epoch, kept.shard, kept.state) == (2, shard, ShellState.ACTIVE)

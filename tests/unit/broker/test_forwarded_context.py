@@ -11,7 +11,7 @@ import pytest
 from nilometer.broker.api import forward_request
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
-from nilometer.broker.connection import Reply
+from nilometer.broker.connection import Response
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller_link import ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -96,7 +96,7 @@ def test_not_controller_is_no_answer_for_the_client() -> None:
 def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     seen: list[Request] = []
 
-    def handle(request: Request) -> Reply:
+    def handle(request: Request) -> Response:
         seen.append(request)
         return (b"\0\0\0\2", b"ok")
 
@@ -114,11 +114,11 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     )
     header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
 
-    async def ask() -> Reply:
+    async def ask() -> Response:
         parts = forward_request.Parts(tasks=Tasks(), turns=Turns(SystemClock()))
         carrier = forward_request.api_over(parts, [spec])
         request = Request(header, envelope, codec, cast(ServedConnection, None), broker)
-        return await cast("asyncio.Future[Reply]", carrier.handle(request))
+        return await cast("asyncio.Future[Response]", carrier.handle(request))
 
     reply = asyncio.run(ask())
     (inner,) = seen

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators import markers
-from nilometer.broker.coordinators.markers import Marker, MarkerSender, write_marker
 from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.replicas.delayed_requests import ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.transactions import markers
+from nilometer.broker.transactions.markers import Marker, MarkerSender, write_marker
 from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.log import Log

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import fetch, produce
+from nilometer.broker import produce
+from nilometer.broker.api import fetch
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_groups, topic_configs
-from nilometer.broker.api.group_access import GroupRequests
+from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing import share_groups
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.groups.requests import (
@@ -24,10 +24,10 @@ from nilometer.groups.requests import (
     DescribedShareGroupMember,
     DescribedTopicPartitions,
     GroupRequest,
-    Reply,
-    ShareGroupDescribeReply,
+    GroupResult,
+    ShareGroupDescribeResult,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
+    ShareGroupHeartbeatResult,
     TopicPartitions,
 )
 from nilometer.groups.settings import GroupConfig
@@ -78,17 +78,21 @@ class Access:
         return self._topics & set(names)
 
 
-class Groups:
-    """Instead of the group coordinator: notes what it is asked, and gives one reply."""
+class Groups(GroupCoordinator):
+    """A group coordinator without shards: notes what it is asked, and gives one reply."""
 
-    def __init__(self, reply: Reply | None, *, serves: bool = True) -> None:
-        self.serves_share_groups = serves
+    def __init__(self, reply: GroupResult | None, *, serves: bool = True) -> None:
+        self._serves = serves
         self.asked: list[tuple[str, GroupRequest]] = []
         self._reply = reply
 
+    @property
+    def serves_share_groups(self) -> bool:
+        return self._serves
+
     def ask(
-        self, asked: Sequence[tuple[str, GroupRequest]], respond: Callable[[Sequence[Reply]], Frame]
-    ) -> Frame:
+        self, asked: Sequence[tuple[str, GroupRequest]], respond: Callable[[Sequence[GroupResult]], Response]
+    ) -> Response:
         self.asked += asked
         assert self._reply is not None
         return respond([self._reply] * len(asked))
@@ -102,15 +106,15 @@ def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -
     connection = SimpleNamespace(peer=("10.0.0.1", 1))
     request = Request(header, codec.request(**fields), codec, cast(Any, connection), context)
     given = rights_of(access or rights)
-    asks = GroupRequests(given, cast(Any, groups), cast(Any, None))
-    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given, group_requests=asks)))
+    groups._rights = given
+    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given)))
     (handle,) = (spec.handle for spec in specs if spec.key is key)
     frame = handle(request)
     return decode_response(key, 1, b"".join(map(bytes, cast(Any, frame)))[4:])[1]
 
 
 def test_a_heartbeat_reaches_the_group_and_its_reply_the_member() -> None:
-    reply = ShareGroupHeartbeatReply(
+    reply = ShareGroupHeartbeatResult(
         member_id="m",
         member_epoch=5,
         heartbeat_interval_ms=3_000,
@@ -135,7 +139,7 @@ def test_a_heartbeat_reaches_the_group_and_its_reply_the_member() -> None:
     ],
 )
 def test_a_member_reads_the_group_and_describes_each_topic(access: Access, error: ErrorCode) -> None:
-    groups = Groups(ShareGroupHeartbeatReply())
+    groups = Groups(ShareGroupHeartbeatResult())
     response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, access, **HEARTBEAT)
     assert response.error_code is error
     assert response.assignment is None
@@ -143,7 +147,7 @@ def test_a_member_reads_the_group_and_describes_each_topic(access: Access, error
 
 
 def test_a_group_is_described() -> None:
-    groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
+    groups = Groups(ShareGroupDescribeResult((DESCRIBED,)))
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
     [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, **asked).groups
     assert (group.group_id, group.group_state, group.group_epoch, group.assignment_epoch) == (
@@ -172,7 +176,7 @@ def test_only_groups_and_topics_that_the_client_may_describe_are_shown(
     access: Access, error: ErrorCode, members: int
 ) -> None:
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
-    groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
+    groups = Groups(ShareGroupDescribeResult((DESCRIBED,)))
     [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, **asked).groups
     assert (group.group_id, group.error_code, len(group.members)) == ("g", error, members)
 

@@ -10,16 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import find_coordinator, share_state
+from nilometer.broker import find_coordinator
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.share import coordinator_key, parse_coordinator_key
 from nilometer.broker.coordinators.shells import partition_for_key
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.sharing import share_state
+from nilometer.broker.sharing.coordinator import coordinator_key, parse_coordinator_key
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import TopicId, uuid_from_text
 from nilometer.share.delivery_state import SharePartitionKey
-from nilometer.share.state_shard import StateReply, StateRequest
+from nilometer.share.state_shard import StateRequest, StateResult
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
@@ -67,7 +68,7 @@ class StateServices:
         self.metadata = SimpleNamespace(image=image)
 
     def _ask(
-        self, asked: Sequence[tuple[str, StateRequest]], respond: Callable[[Sequence[StateReply]], Any]
+        self, asked: Sequence[tuple[str, StateRequest]], respond: Callable[[Sequence[StateResult]], Any]
     ) -> Any:
         self.asked += asked
         return respond([self.world.ask(request) for _, request in asked])

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import share_fetch, share_offsets
 from nilometer.broker.api.spec import Request
-from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import wait_whole
 from nilometer.broker.sharing import persister as persisting
+from nilometer.broker.sharing import share_fetch, share_offsets
 from nilometer.broker.sharing import share_partitions as share_partitions_module
 from nilometer.broker.sharing.persister import BATCHES_AT_ONCE, DECISION_ELEMENTS, SharePersister
 from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedSharePartition, SharePartitions
@@ -32,7 +32,7 @@ from nilometer.share.delivery_state import (
 from nilometer.share.partition_events import Acquired, AcquireMode, Fetched, OffsetRange, ShareSettings, Write
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
 from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
-from nilometer.share.state_shard import StateReply, StateRequest, WriteState
+from nilometer.share.state_shard import StateRequest, StateResult, WriteState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.large_requests import divide
@@ -350,9 +350,9 @@ class Asked(SharePersister):
         self.asked: list[StateRequest] = []
         self._errors = list(errors)
 
-    async def ask(self, request: StateRequest) -> StateReply:
+    async def ask(self, request: StateRequest) -> StateResult:
         self.asked.append(request)
-        return StateReply(request.key, self._errors.pop(0) if self._errors else NONE)
+        return StateResult(request.key, self._errors.pop(0) if self._errors else NONE)
 
 
 def batches(*offsets: int) -> tuple[StateBatch, ...]:

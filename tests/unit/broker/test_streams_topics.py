@@ -9,12 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators.streams_topics import (
-    CREATED_AT_ONCE,
-    KNOWN_MAX,
-    TOLD_FOR_MS,
-    StreamsTopics,
-)
+from nilometer.broker.groups.streams_groups import CREATED_AT_ONCE, KNOWN_MAX, TOLD_FOR_MS, StreamsTopics
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.groups.streams_topology import InternalTopic, KeyValue

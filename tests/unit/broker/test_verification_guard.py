@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.coordinators.verification import Guard
+from nilometer.broker.transactions.verification import Guard
 from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
 
 ID, EPOCH = 7, 4

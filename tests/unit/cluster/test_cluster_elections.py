@@ -19,7 +19,6 @@ from nilometer.cluster.controller.reassignments import (
     preferred_imbalance,
 )
 from nilometer.cluster.entries import decode_entry
-from nilometer.cluster.prepared_entry import at_once
 from nilometer.cluster.records import (
     BrokerInControlledShutdown,
     BrokerRegistered,
@@ -28,6 +27,7 @@ from nilometer.cluster.records import (
     RecoveryState,
 )
 from nilometer.identifiers import BrokerId
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 
 

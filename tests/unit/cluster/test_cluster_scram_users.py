@@ -14,11 +14,11 @@ from nilometer.cluster.controller.credentials import (
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.prepared_entry import at_once
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
 from nilometer.security.scram import ScramMechanism, credential_of
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512

@@ -99,9 +99,9 @@ def test_a_turn_gathers_records_replies_and_actions_in_order() -> None:
     turn = Turn[str, str, str](1, 2)
     turn.write("a")
     turn.write_all(("b", "c"))
-    turn.reply(Token(1), "first")
+    turn.resolve(Token(1), "first")
     turn.act("send")
-    turn.reply(Token(2), "second")
+    turn.resolve(Token(2), "second")
     waiting = {Token(1), Token(2), Token(3)}
     assert turn.effects(waiting) == Effects(
         ("a", "b", "c"), ((Token(1), "first"), (Token(2), "second")), ("send",)
@@ -112,5 +112,5 @@ def test_a_turn_gathers_records_replies_and_actions_in_order() -> None:
 def test_a_reply_that_was_forgotten_is_left_out_and_its_records_are_not() -> None:
     turn = Turn[str, str, str](1, 2)
     turn.write("a")
-    turn.reply(Token(1), "gone")
+    turn.resolve(Token(1), "gone")
     assert turn.effects(set()) == Effects(("a",))

@@ -18,7 +18,7 @@ from itertools import islice
 from group_harness import GroupWorld, protocols
 
 from nilometer.coordinators.turn import Token
-from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply
+from nilometer.groups.requests import JoinGroupProtocol, JoinGroupResult, SyncGroupResult
 from nilometer.wire.errors import ErrorCode
 
 PARTITIONS = 4
@@ -43,7 +43,7 @@ class History:
 
     def _look_at_answers(self) -> None:
         for reply in islice(self.world.replies.values(), self._answers, None):
-            if isinstance(reply, JoinGroupReply) and reply.error_code is DONE:
+            if isinstance(reply, JoinGroupResult) and reply.error_code is DONE:
                 assert reply.generation_id >= self._newest, "a generation that has gone by"
                 self._newest = reply.generation_id
         self._answers = len(self.world.replies)
@@ -56,7 +56,7 @@ class History:
         assert max(told, default=0) <= self._newest, "an assignment is undone"
         self.leaders = {number: leader for number, leader in self.leaders.items() if number <= self._newest}
 
-    def on_joined(self, reply: JoinGroupReply, version: int) -> None:
+    def on_joined(self, reply: JoinGroupResult, version: int) -> None:
         told = self.leaders.setdefault(reply.generation_id, (reply.leader, reply.protocol_name))
         assert told[1] == reply.protocol_name
         is_leader = reply.leader == reply.member_id
@@ -147,7 +147,7 @@ class Client:
         if not self.world.is_answered(token):
             return
         self.syncing = None
-        reply: SyncGroupReply = self.world.synced(token)
+        reply: SyncGroupResult = self.world.synced(token)
         if reply.error_code is not DONE:
             self._react(reply.error_code)
             return

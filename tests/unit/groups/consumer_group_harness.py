@@ -23,9 +23,9 @@ from nilometer.cluster.records import (
 from nilometer.groups.consumer.group import ConsumerGroup, Member
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
-    ConsumerGroupDescribeReply,
+    ConsumerGroupDescribeResult,
     ConsumerGroupHeartbeat,
-    ConsumerGroupHeartbeatReply,
+    ConsumerGroupHeartbeatResult,
     DescribedConsumerGroup,
     JoinGroupProtocol,
     TopicPartitions,
@@ -157,7 +157,7 @@ class ConsumerWorld(GroupWorld):
         return {self.topics.name_of(topic_id): sorted(each) for topic_id, each in target.items()}
 
     def describe_consumer(self, group_id: str = "g") -> DescribedConsumerGroup:
-        return self.ask(ConsumerGroupDescribe((group_id,)), ConsumerGroupDescribeReply).groups[0]
+        return self.ask(ConsumerGroupDescribe((group_id,)), ConsumerGroupDescribeResult).groups[0]
 
     # -- what members say --------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ConsumerWorld(GroupWorld):
         group: str = "g",
         client: str = "c",
         port: int | None = None,
-    ) -> ConsumerGroupHeartbeatReply:
+    ) -> ConsumerGroupHeartbeatResult:
         """``port`` tells connections apart; None: the coordinator does not know them."""
         return self.ask(
             ConsumerGroupHeartbeat(
@@ -194,7 +194,7 @@ class ConsumerWorld(GroupWorld):
                 client_host=f"/{client}.host",
                 peer=None if port is None else (f"{client}.host", port),
             ),
-            ConsumerGroupHeartbeatReply,
+            ConsumerGroupHeartbeatResult,
         )
 
     def enter(
@@ -206,7 +206,7 @@ class ConsumerWorld(GroupWorld):
         rebalance_ms: int = REBALANCE_MS,
         assignor: str | None = None,
         group: str = "g",
-    ) -> ConsumerGroupHeartbeatReply:
+    ) -> ConsumerGroupHeartbeatResult:
         """The first heartbeat."""
         return self.beat(
             member_id,
@@ -258,7 +258,7 @@ class Consumer:
             found.setdefault(name, []).append(partition)
         return found
 
-    def enter(self) -> ConsumerGroupHeartbeatReply:
+    def enter(self) -> ConsumerGroupHeartbeatResult:
         self.epoch, self.owned = 0, set()
         return self._take(
             self.world.enter(
@@ -270,7 +270,7 @@ class Consumer:
             )
         )
 
-    def step(self) -> ConsumerGroupHeartbeatReply:
+    def step(self) -> ConsumerGroupHeartbeatResult:
         """A heartbeat that says all, as after an error; from the beginning if it was thrown out."""
         if self.epoch <= 0:
             return self.enter()
@@ -286,7 +286,7 @@ class Consumer:
             )
         )
 
-    def _take(self, reply: ConsumerGroupHeartbeatReply) -> ConsumerGroupHeartbeatReply:
+    def _take(self, reply: ConsumerGroupHeartbeatResult) -> ConsumerGroupHeartbeatResult:
         self.last_error = reply.error_code
         if reply.error_code in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
             self.epoch, self.owned = 0, set()

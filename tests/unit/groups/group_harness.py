@@ -17,27 +17,27 @@ from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupM
 from nilometer.groups.requests import (
     DescribedGroup,
     DescribeGroups,
-    DescribeGroupsReply,
+    DescribeGroupsResult,
     GroupRequest,
+    GroupResult,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
     JoinGroupProtocol,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     LeaveGroupMember,
-    LeaveGroupReply,
+    LeaveGroupResult,
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitReply,
+    OffsetCommitResult,
     OffsetCommitTopic,
     OffsetFetch,
-    OffsetFetchReply,
-    OffsetFetchTopicReply,
-    Reply,
+    OffsetFetchResult,
+    OffsetFetchTopicResult,
     SyncGroup,
     SyncGroupAssignment,
-    SyncGroupReply,
+    SyncGroupResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
@@ -53,7 +53,7 @@ WALL_MS = 1_700_000_000_000
 
 COMPUTED = (AssignmentNeeded, MatchesNeeded)
 
-AnyReply = TypeVar("AnyReply", bound=Reply)
+AnyResult = TypeVar("AnyResult", bound=GroupResult)
 
 
 def protocols(*names: str, topics: Iterable[str] = ("t",)) -> tuple[JoinGroupProtocol, ...]:
@@ -75,12 +75,12 @@ def counted_ids() -> Callable[[str], str]:
     return new_member_id
 
 
-def _whole(reply: OffsetFetchReply) -> OffsetFetchReply:
+def _whole(reply: OffsetFetchResult) -> OffsetFetchResult:
     """Return the reply with all its parts made."""
     topics = (
-        OffsetFetchTopicReply(topic.name, tuple(topic.partitions), topic.topic_id) for topic in reply.topics
+        OffsetFetchTopicResult(topic.name, tuple(topic.partitions), topic.topic_id) for topic in reply.topics
     )
-    return OffsetFetchReply(reply.group_id, reply.error_code, tuple(topics))
+    return OffsetFetchResult(reply.group_id, reply.error_code, tuple(topics))
 
 
 @dataclass
@@ -93,7 +93,7 @@ class GroupWorld:
         default_factory=dict[int, "Producer | TransactionEnd"]
     )
     """By position in ``log``: whose transaction a record is written in; or a marker, with nothing else."""
-    replies: dict[Token, Reply] = field(default_factory=dict[Token, Reply])
+    replies: dict[Token, GroupResult] = field(default_factory=dict[Token, GroupResult])
     written: list[CoordinatorRecord] = field(default_factory=list[CoordinatorRecord])
     """By the last call."""
     needed: list[Computation] = field(default_factory=list[Computation])
@@ -140,9 +140,9 @@ class GroupWorld:
                 self.log_of_transactions[len(self.log)] = effects.producer
             self.log.append((key, value))
         self.needed += [action for action in effects.actions if isinstance(action, COMPUTED)]
-        for token, reply in effects.replies:
+        for token, reply in effects.results:
             assert token not in self.replies, f"{token} is answered twice"
-            self.replies[token] = _whole(reply) if isinstance(reply, OffsetFetchReply) else reply
+            self.replies[token] = _whole(reply) if isinstance(reply, OffsetFetchResult) else reply
         return effects
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
@@ -158,11 +158,11 @@ class GroupWorld:
         self._take(self.shard.handle(token, request, self.now_ms, self.wall_ms))
         return token
 
-    def ask(self, request: GroupRequest, reply_type: type[AnyReply]) -> AnyReply:
+    def ask(self, request: GroupRequest, reply_type: type[AnyResult]) -> AnyResult:
         """Of what is answered at once."""
         return self.answer(self.send(request), reply_type)
 
-    def answer(self, token: Token, reply_type: type[AnyReply]) -> AnyReply:
+    def answer(self, token: Token, reply_type: type[AnyResult]) -> AnyResult:
         reply = self.replies[token]
         assert isinstance(reply, reply_type)
         return reply
@@ -242,8 +242,8 @@ class GroupWorld:
             )
         )
 
-    def joined(self, token: Token) -> JoinGroupReply:
-        return self.answer(token, JoinGroupReply)
+    def joined(self, token: Token) -> JoinGroupResult:
+        return self.answer(token, JoinGroupResult)
 
     def sync(
         self,
@@ -261,19 +261,19 @@ class GroupWorld:
             SyncGroup(group, generation, member_id, instance, protocol_type, protocol_name, given)
         )
 
-    def synced(self, token: Token) -> SyncGroupReply:
-        return self.answer(token, SyncGroupReply)
+    def synced(self, token: Token) -> SyncGroupResult:
+        return self.answer(token, SyncGroupResult)
 
     def heartbeat(
         self, member_id: str, generation: int, *, instance: str | None = None, group: str = "g"
     ) -> ErrorCode:
-        return self.ask(Heartbeat(group, generation, member_id, instance), HeartbeatReply).error_code
+        return self.ask(Heartbeat(group, generation, member_id, instance), HeartbeatResult).error_code
 
     def leave(self, *leavers: tuple[str, str | None] | str, group: str = "g") -> list[ErrorCode]:
         members = tuple(
             LeaveGroupMember(each) if isinstance(each, str) else LeaveGroupMember(*each) for each in leavers
         )
-        reply = self.ask(LeaveGroup(group, members), LeaveGroupReply)
+        reply = self.ask(LeaveGroup(group, members), LeaveGroupResult)
         if reply.error_code is not ErrorCode.none:
             return [reply.error_code]
         return [member.error_code for member in reply.members]
@@ -304,12 +304,12 @@ class GroupWorld:
                 knows_member_epochs,
                 producer,
             ),
-            OffsetCommitReply,
+            OffsetCommitResult,
         )
         return reply.topics[0].partitions[0].error_code
 
     def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
-        reply = self.ask(OffsetFetch(group), OffsetFetchReply)
+        reply = self.ask(OffsetFetch(group), OffsetFetchResult)
         return {
             (topic.name, partition.partition_index): partition.committed_offset
             for topic in reply.topics
@@ -317,7 +317,7 @@ class GroupWorld:
         }
 
     def describe(self, group: str = "g") -> DescribedGroup:
-        return self.ask(DescribeGroups((group,)), DescribeGroupsReply).groups[0]
+        return self.ask(DescribeGroups((group,)), DescribeGroupsResult).groups[0]
 
     def state(self, group: str = "g") -> str:
         return self.describe(group).group_state

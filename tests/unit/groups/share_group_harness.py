@@ -12,12 +12,12 @@ from consumer_group_harness import ConsumerWorld
 from nilometer.coordinators.turn import Token
 from nilometer.groups.requests import (
     DeleteGroups,
-    DeleteGroupsReply,
+    DeleteGroupsResult,
     DescribedShareGroup,
     ShareGroupDescribe,
-    ShareGroupDescribeReply,
+    ShareGroupDescribeResult,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
+    ShareGroupHeartbeatResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.share.group import ShareGroup
@@ -79,7 +79,7 @@ class ShareWorld(ConsumerWorld):
         return self.named(self.share_group().partitions.initializing)
 
     def describe_share(self, group_id: str = "g") -> DescribedShareGroup:
-        return self.ask(ShareGroupDescribe((group_id,)), ShareGroupDescribeReply).groups[0]
+        return self.ask(ShareGroupDescribe((group_id,)), ShareGroupDescribeResult).groups[0]
 
     # -- what members say --------------------------------------------------------------------------------
 
@@ -91,10 +91,10 @@ class ShareWorld(ConsumerWorld):
         rack: str | None = None,
         group: str = "g",
         client: str = "c",
-    ) -> ShareGroupHeartbeatReply:
+    ) -> ShareGroupHeartbeatResult:
         return self.ask(
             ShareGroupHeartbeat(group, member_id, epoch, rack, topics or None, client, f"/{client}.host"),
-            ShareGroupHeartbeatReply,
+            ShareGroupHeartbeatResult,
         )
 
     def share_member(self, member_id: str, *topics: str, group: str = "g") -> ShareMemberClient:
@@ -117,7 +117,7 @@ class ShareWorld(ConsumerWorld):
         return self.send(DeleteGroups(group_ids))
 
     def deleted(self, token: Token) -> list[ErrorCode]:
-        return [result.error_code for result in self.answer(token, DeleteGroupsReply).results]
+        return [result.error_code for result in self.answer(token, DeleteGroupsResult).results]
 
 
 @dataclass
@@ -130,7 +130,7 @@ class ShareMemberClient:
     group: str = "g"
     epoch: int = 0
     assigned: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    last: ShareGroupHeartbeatReply = field(default_factory=ShareGroupHeartbeatReply)
+    last: ShareGroupHeartbeatResult = field(default_factory=ShareGroupHeartbeatResult)
 
     def step(self, *, loses_reply: bool = False) -> ErrorCode:
         topics = self.topics if self.epoch == 0 else ()

@@ -10,9 +10,9 @@ from consumer_group_harness import ConsumerWorld
 from nilometer.groups.requests import (
     DescribedStreamsGroup,
     StreamsGroupDescribe,
-    StreamsGroupDescribeReply,
+    StreamsGroupDescribeResult,
     StreamsGroupHeartbeat,
-    StreamsGroupHeartbeatReply,
+    StreamsGroupHeartbeatResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.streams.group import StreamsGroup
@@ -53,9 +53,9 @@ class StreamsWorld(ConsumerWorld):
         return any(group.group_id == group_id for group in self.shard.groups())
 
     def describe_streams(self, group_id: str = "g") -> DescribedStreamsGroup:
-        return self.ask(StreamsGroupDescribe((group_id,)), StreamsGroupDescribeReply).groups[0]
+        return self.ask(StreamsGroupDescribe((group_id,)), StreamsGroupDescribeResult).groups[0]
 
-    def streams_beat(self, member_id: str, epoch: int, **fields: Any) -> StreamsGroupHeartbeatReply:
+    def streams_beat(self, member_id: str, epoch: int, **fields: Any) -> StreamsGroupHeartbeatResult:
         """Send a heartbeat; one that joins says all that it must, unless ``fields`` have it otherwise."""
         if epoch == 0:
             nothing: tuple[TaskIds, ...] = ()
@@ -75,7 +75,7 @@ class StreamsWorld(ConsumerWorld):
             client_host="/h",
             **fields,
         )
-        return self.ask(request, StreamsGroupHeartbeatReply)
+        return self.ask(request, StreamsGroupHeartbeatResult)
 
     def streams_member(self, member_id: str, **fields: Any) -> StreamsClient:
         member = StreamsClient(self, member_id, **fields)
@@ -117,7 +117,7 @@ class StreamsClient:
     owned: Tasks = NO_TASKS
     running: frozenset[Task] = frozenset()
     """The active tasks that it runs: one that it was told to give up runs until its next heartbeat."""
-    last: StreamsGroupHeartbeatReply = field(default_factory=StreamsGroupHeartbeatReply)
+    last: StreamsGroupHeartbeatResult = field(default_factory=StreamsGroupHeartbeatResult)
 
     def step(self, *, loses_reply: bool = False) -> ErrorCode:
         fields: dict[str, Any] = {

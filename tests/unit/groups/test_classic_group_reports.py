@@ -12,10 +12,10 @@ from group_harness import (
 
 from nilometer.groups.requests import (
     DescribeGroups,
-    DescribeGroupsReply,
+    DescribeGroupsResult,
     ListedGroup,
     ListGroups,
-    ListGroupsReply,
+    ListGroupsResult,
 )
 from nilometer.wire.errors import ErrorCode
 
@@ -77,16 +77,16 @@ def test_groups_are_listed_by_state_and_type() -> None:
     world.commit(1, group="simple")
     g = ListedGroup("g", "consumer", "Stable", "classic")
     simple = ListedGroup("simple", "", "Empty", "classic")
-    assert world.ask(ListGroups(), ListGroupsReply).groups == (g, simple)
-    assert world.ask(ListGroups(frozenset({"empty", "dead"})), ListGroupsReply).groups == (simple,)
-    assert world.ask(ListGroups(types_filter=frozenset({"classic"})), ListGroupsReply).groups == (g, simple)
-    assert world.ask(ListGroups(types_filter=frozenset({"consumer"})), ListGroupsReply).groups == ()
+    assert world.ask(ListGroups(), ListGroupsResult).groups == (g, simple)
+    assert world.ask(ListGroups(frozenset({"empty", "dead"})), ListGroupsResult).groups == (simple,)
+    assert world.ask(ListGroups(types_filter=frozenset({"classic"})), ListGroupsResult).groups == (g, simple)
+    assert world.ask(ListGroups(types_filter=frozenset({"consumer"})), ListGroupsResult).groups == ()
 
 
 def test_groups_are_described() -> None:
     world = GroupWorld()
     world.stable("a")
-    group, missing = world.ask(DescribeGroups(("g", "h")), DescribeGroupsReply).groups
+    group, missing = world.ask(DescribeGroups(("g", "h")), DescribeGroupsResult).groups
     assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
     [member] = group.members
     assert (member.member_id, member.client_id, member.client_host) == ("a-1", "a", "/a.host")

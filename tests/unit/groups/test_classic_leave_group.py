@@ -8,7 +8,7 @@ from group_harness import (
     group_record,
 )
 
-from nilometer.groups.requests import JoinGroupReply
+from nilometer.groups.requests import JoinGroupResult
 from nilometer.wire.errors import ErrorCode
 
 
@@ -61,7 +61,7 @@ def test_a_member_taken_out_while_its_join_waits_is_told() -> None:
     world.stable("a", "b", instance=None)
     parked = world.join("a-1")
     assert world.leave("a-1") == [ErrorCode.none]
-    assert world.joined(parked) == JoinGroupReply(ErrorCode.unknown_member_id)
+    assert world.joined(parked) == JoinGroupResult(ErrorCode.unknown_member_id)
 
 
 def test_the_last_one_to_leave_writes_that_the_group_is_empty() -> None:

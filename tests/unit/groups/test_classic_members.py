@@ -14,11 +14,11 @@ from group_harness import (
 
 from nilometer.coordinators.turn import Token
 from nilometer.groups.requests import (
-    JoinGroupReply,
-    LeaveGroupReply,
+    JoinGroupResult,
+    LeaveGroupResult,
     ListGroups,
-    ListGroupsReply,
-    SyncGroupReply,
+    ListGroupsResult,
+    SyncGroupResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
@@ -27,7 +27,7 @@ from nilometer.wire.errors import ErrorCode
 def test_kip_394_a_member_is_given_an_id_and_joins_with_it() -> None:
     world = GroupWorld()
     refused = world.joined(world.join(version=4))
-    assert refused == JoinGroupReply(ErrorCode.member_id_required, "a-1")
+    assert refused == JoinGroupResult(ErrorCode.member_id_required, "a-1")
     assert group_record(world).members == ()
     again = world.join("a-1", version=4)
     world.pass_time(DELAY_MS)
@@ -204,7 +204,7 @@ def test_a_new_member_whose_client_is_gone_is_not_kept_for_ever() -> None:
         assert not world.is_answered(new)
         world.heartbeat("a-1", 1)
         world.pass_time(1_000)
-    assert world.joined(new) == JoinGroupReply(ErrorCode.unknown_member_id)
+    assert world.joined(new) == JoinGroupResult(ErrorCode.unknown_member_id)
     assert world.joined(world.join("a-1")).generation_id == 2
 
 
@@ -229,8 +229,8 @@ def test_a_members_assignment_is_what_its_leader_says_and_nothing_if_it_says_not
     world.pass_time(2 * DELAY_MS)
     follower = world.sync("b-2", 1)
     leader = world.sync("a-1", 1, {"a-1": b"both", "none-9": b"lost"})
-    assert world.synced(leader) == SyncGroupReply(ErrorCode.none, "consumer", "range", b"both")
-    assert world.synced(follower) == SyncGroupReply(ErrorCode.none, "consumer", "range", b"")
+    assert world.synced(leader) == SyncGroupResult(ErrorCode.none, "consumer", "range", b"both")
+    assert world.synced(follower) == SyncGroupResult(ErrorCode.none, "consumer", "range", b"")
     record = group_record(world)
     assert (record.generation, record.protocol, record.leader) == (1, "range", "a-1")
     assert record.current_state_timestamp == world.wall_ms
@@ -272,6 +272,6 @@ def test_every_token_is_answered_once_whatever_happens() -> None:
     tokens += [world.sync("b-2", 1), world.join(client="d"), world.join("a-1"), world.join("b-2")]
     world.pass_time(120_000)
     assert all(world.is_answered(token) for token in tokens)
-    assert world.ask(ListGroups(), ListGroupsReply).groups[0].group_state == "Empty"
+    assert world.ask(ListGroups(), ListGroupsResult).groups[0].group_state == "Empty"
     assert world.leave("a-1") == [ErrorCode.unknown_member_id]
-    assert isinstance(world.replies[Token(max(world.replies))], LeaveGroupReply)
+    assert isinstance(world.replies[Token(max(world.replies))], LeaveGroupResult)

@@ -11,7 +11,7 @@ from group_harness import (
     protocols,
 )
 
-from nilometer.groups.requests import JoinGroupReply
+from nilometer.groups.requests import JoinGroupResult
 from nilometer.wire.errors import ErrorCode
 
 
@@ -63,7 +63,7 @@ def test_kip_345_two_members_with_one_instance_id_the_later_counts() -> None:
     world = GroupWorld()
     former = world.join(instance="i")
     later = world.join(instance="i")
-    assert world.joined(former) == JoinGroupReply(ErrorCode.fenced_instance_id, "i-1")
+    assert world.joined(former) == JoinGroupResult(ErrorCode.fenced_instance_id, "i-1")
     world.pass_time(2 * DELAY_MS)
     assert world.joined(later).member_id == "i-2"
     other = world.join(client="b")

@@ -13,7 +13,7 @@ import pytest
 from group_harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
 
 from nilometer.groups.classic.group import VALID_PREVIOUS, BrokenGroup, ClassicGroup, ClassicGroupState
-from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
+from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
@@ -190,7 +190,7 @@ def test_a_deleted_group_is_dead_to_every_client() -> None:
     world = GroupWorld()
     empty(world)
     assert world.describe().error_code is ErrorCode.none
-    assert world.ask(DeleteGroups(("g",)), DeleteGroupsReply).results[0].error_code is ErrorCode.none
+    assert world.ask(DeleteGroups(("g",)), DeleteGroupsResult).results[0].error_code is ErrorCode.none
     assert world.state() == DEAD
     assert world.describe().error_code is ErrorCode.group_id_not_found
     world.fail_over()

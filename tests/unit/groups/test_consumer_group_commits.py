@@ -7,13 +7,13 @@ from consumer_group_harness import ClassicConsumer, ConsumerWorld
 from nilometer.groups.requests import (
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitReply,
+    OffsetCommitResult,
     OffsetCommitTopic,
     OffsetDelete,
-    OffsetDeleteReply,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
     OffsetFetch,
-    OffsetFetchReply,
+    OffsetFetchResult,
 )
 from nilometer.wire.errors import ErrorCode
 
@@ -25,13 +25,13 @@ def commit(world: ConsumerWorld, member_id: str, epoch: int, *partitions: int) -
         tuple(OffsetCommitPartition(partition, 7) for partition in partitions),
         world.topics.id_of("t"),
     )
-    reply = world.ask(OffsetCommit("g", (topic,), epoch, member_id), OffsetCommitReply)
+    reply = world.ask(OffsetCommit("g", (topic,), epoch, member_id), OffsetCommitResult)
     (code,) = {each.error_code for each in reply.topics[0].partitions}
     return code
 
 
 def fetch(world: ConsumerWorld, member_id: str | None, epoch: int) -> ErrorCode:
-    return world.ask(OffsetFetch("g", None, member_id, epoch), OffsetFetchReply).error_code
+    return world.ask(OffsetFetch("g", None, member_id, epoch), OffsetFetchResult).error_code
 
 
 def test_a_member_commits_and_fetches_in_its_epoch(world: ConsumerWorld) -> None:
@@ -91,7 +91,7 @@ def test_offsets_of_subscribed_topics_are_not_deleted(world: ConsumerWorld) -> N
     world.enter("A", "t")
     assert commit(world, "A", 2, 0) is ErrorCode.none
     request = OffsetDelete("g", (OffsetDeleteTopic("t", (0,)), OffsetDeleteTopic("u", (0,))))
-    reply = world.ask(request, OffsetDeleteReply)
+    reply = world.ask(request, OffsetDeleteResult)
     assert [each.partitions[0].error_code for each in reply.topics] == [
         ErrorCode.group_subscribed_to_topic,
         ErrorCode.none,

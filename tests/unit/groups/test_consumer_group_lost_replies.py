@@ -6,12 +6,12 @@ from consumer_group_harness import ConsumerWorld
 from group_harness import REBALANCE_MS
 
 from nilometer.groups.consumer.group import MemberState
-from nilometer.groups.requests import ConsumerGroupHeartbeatReply
+from nilometer.groups.requests import ConsumerGroupHeartbeatResult
 
 OLD, NEW = 50_000, 50_001
 
 
-def partitions(world: ConsumerWorld, reply: ConsumerGroupHeartbeatReply) -> dict[str, list[int]] | None:
+def partitions(world: ConsumerWorld, reply: ConsumerGroupHeartbeatResult) -> dict[str, list[int]] | None:
     if reply.assignment is None:
         return None
     return {world.topics.name_of(each.topic_id) or "": list(each.partitions) for each in reply.assignment}

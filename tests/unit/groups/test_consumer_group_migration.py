@@ -7,7 +7,7 @@ from consumer_group_harness import ClassicConsumer, Consumer, ConsumerWorld, no_
 from group_harness import REBALANCE_MS, SESSION_MS, protocols
 
 from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply
+from nilometer.groups.requests import JoinGroupProtocol, JoinGroupResult, SyncGroupResult
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.turn import GroupType
 from nilometer.wire.errors import ErrorCode
@@ -222,7 +222,7 @@ def test_members_that_wait_in_a_classic_rebalance_are_sent_into_the_new_one(worl
         rejoining = world.join(ids[0], client="k", offers=changed)
     assert not world.is_answered(rejoining)
     world.enter("A", "t")
-    reply = world.answer(rejoining, JoinGroupReply)
+    reply = world.answer(rejoining, JoinGroupResult)
     assert reply.error_code is ErrorCode.coordinator_load_in_progress, "every client joins again after that"
     assert set(world.consumer_group().members) == {"A", *ids}
 
@@ -233,7 +233,7 @@ def test_members_that_wait_in_a_classic_rebalance_are_sent_into_the_new_one(worl
         other.pass_time(3_000)
     follower = other.sync(other.joined(tokens[1]).member_id, 1)
     other.enter("A", "t")
-    assert other.answer(follower, SyncGroupReply).error_code is ErrorCode.rebalance_in_progress
+    assert other.answer(follower, SyncGroupResult).error_code is ErrorCode.rebalance_in_progress
 
 
 def test_an_empty_classic_group_is_replaced(world: ConsumerWorld) -> None:

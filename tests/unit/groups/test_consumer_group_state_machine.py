@@ -20,11 +20,11 @@ from nilometer.groups.consumer import rebalance
 from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.requests import (
-    ConsumerGroupHeartbeatReply,
+    ConsumerGroupHeartbeatResult,
     JoinGroupProtocol,
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitReply,
+    OffsetCommitResult,
     OffsetCommitTopic,
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
@@ -166,7 +166,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if not lost:
             self.hear(client, reply)
 
-    def hear(self, client: Client, reply: ConsumerGroupHeartbeatReply) -> None:
+    def hear(self, client: Client, reply: ConsumerGroupHeartbeatResult) -> None:
         if reply.error_code in FENCED:
             client.forget()
             return
@@ -333,7 +333,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         topic = data.draw(st.sampled_from(self.world.image.topics()), label="topic")
         asked = OffsetCommitTopic(topic.name, (OffsetCommitPartition(partition, 1),), topic.uuid)
         epoch = max(1, client.epoch - stale)
-        reply = self.world.ask(OffsetCommit("g", (asked,), epoch, client.member_id), OffsetCommitReply)
+        reply = self.world.ask(OffsetCommit("g", (asked,), epoch, client.member_id), OffsetCommitResult)
         if reply.topics[0].partitions[0].error_code is ErrorCode.none:
             group = self.group()
             assert group is not None

@@ -15,7 +15,7 @@ from nilometer.groups.records import (
     ConsumerGroupPartitionMetadataValue,
     CoordinatorRecord,
 )
-from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply, ListGroups, ListGroupsReply
+from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult, ListGroups, ListGroupsResult
 from nilometer.wire.errors import ErrorCode
 
 
@@ -62,9 +62,9 @@ def test_a_record_of_an_older_kafka_is_removed_with_the_next_epoch(world: Consum
 def test_deleting_an_empty_group_leaves_nothing_in_the_log(world: ConsumerWorld) -> None:
     world.enter("A", "t", regex="t.*")
     delete = DeleteGroups(("g",))
-    assert world.ask(delete, DeleteGroupsReply).results[0].error_code is ErrorCode.non_empty_group
+    assert world.ask(delete, DeleteGroupsResult).results[0].error_code is ErrorCode.non_empty_group
     world.beat("A", -1)
-    assert world.ask(delete, DeleteGroupsReply).results[0].error_code is ErrorCode.none
+    assert world.ask(delete, DeleteGroupsResult).results[0].error_code is ErrorCode.none
     latest = dict(world.log)
     assert set(latest.values()) == {None}, "compaction will remove every key"
     assert ConsumerGroupMetadataKey("g") in {record.key for record in world.written}
@@ -97,10 +97,10 @@ def test_what_describe_and_list_tell(world: ConsumerWorld) -> None:
     )
     assert [(each.topic_name, each.partitions) for each in second.target_assignment] == [("t", (2, 3))]
     assert second.assignment == ()
-    listed = world.ask(ListGroups(("reconciling",), ("consumer",)), ListGroupsReply).groups
+    listed = world.ask(ListGroups(("reconciling",), ("consumer",)), ListGroupsResult).groups
     assert [(group.group_id, group.protocol_type, group.group_state) for group in listed] == [
         ("g", "consumer", "Reconciling")
     ]
-    assert world.ask(ListGroups((), ("classic",)), ListGroupsReply).groups == ()
+    assert world.ask(ListGroups((), ("classic",)), ListGroupsResult).groups == ()
     assert world.describe_consumer("other").error_code is ErrorCode.group_id_not_found
     assert world.describe().error_code is ErrorCode.group_id_not_found, "it is no classic group"

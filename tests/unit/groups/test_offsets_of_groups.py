@@ -15,18 +15,18 @@ from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_M
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     DeleteGroups,
-    DeleteGroupsReply,
+    DeleteGroupsResult,
     JoinGroupProtocol,
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitReply,
+    OffsetCommitResult,
     OffsetCommitTopic,
     OffsetDelete,
-    OffsetDeleteReply,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
     OffsetFetch,
-    OffsetFetchPartitionReply,
-    OffsetFetchReply,
+    OffsetFetchPartitionResult,
+    OffsetFetchResult,
     OffsetFetchTopic,
 )
 from nilometer.groups.settings import GroupConfig
@@ -53,15 +53,15 @@ def test_what_is_committed_is_fetched_with_all_it_came_with() -> None:
     world = GroupWorld()
     partition = OffsetCommitPartition(3, 42, committed_leader_epoch=5, committed_metadata="who, when")
     request = OffsetCommit("g", (OffsetCommitTopic("t", (partition,), OLD),))
-    reply = world.ask(request, OffsetCommitReply)
+    reply = world.ask(request, OffsetCommitResult)
     assert (reply.topics[0].name, reply.topics[0].topic_id) == ("t", OLD)
     [record] = world.written
     assert record.key == OffsetCommitKey("g", "t", 3)
     assert record.value == OffsetCommitValue(42, "who, when", world.wall_ms, 5, -1, OLD)
     world.fail_over()
-    fetched = world.ask(OffsetFetch("g"), OffsetFetchReply)
+    fetched = world.ask(OffsetFetch("g"), OffsetFetchResult)
     [topic] = fetched.topics
-    assert topic.partitions == (OffsetFetchPartitionReply(3, 42, 5, "who, when"),)
+    assert topic.partitions == (OffsetFetchPartitionResult(3, 42, 5, "who, when"),)
     assert topic.topic_id == OLD
 
 
@@ -70,12 +70,12 @@ def test_what_was_never_committed_is_minus_one_and_no_error() -> None:
     world.commit(5)
     wanted = (OffsetFetchTopic("t", (0, 1)), OffsetFetchTopic("u", (0,)))
     for group, first in (("g", 5), ("none", -1)):
-        reply = world.ask(OffsetFetch(group, wanted), OffsetFetchReply)
+        reply = world.ask(OffsetFetch(group, wanted), OffsetFetchResult)
         assert reply.error_code is ErrorCode.none
         offsets = [[partition.committed_offset for partition in topic.partitions] for topic in reply.topics]
         assert offsets == [[first, -1], [-1]]
         assert reply.topics[1].partitions[0].metadata == ""
-    assert world.ask(OffsetFetch("none"), OffsetFetchReply).topics == ()
+    assert world.ask(OffsetFetch("none"), OffsetFetchResult).topics == ()
 
 
 def test_offsets_of_an_earlier_topic_of_the_name_are_not_those_of_this_one() -> None:
@@ -85,7 +85,7 @@ def test_offsets_of_an_earlier_topic_of_the_name_are_not_those_of_this_one() -> 
 
     def fetched(topic_id: UUID | None) -> list[int]:
         request = OffsetFetch("g", (OffsetFetchTopic("t", (0, 1), topic_id),))
-        [topic] = world.ask(request, OffsetFetchReply).topics
+        [topic] = world.ask(request, OffsetFetchResult).topics
         return [partition.committed_offset for partition in topic.partitions]
 
     assert fetched(OLD) == [7, 7]
@@ -100,7 +100,7 @@ def test_metadata_may_be_so_long_and_no_longer(metadata: str, fits: bool) -> Non
     """Counted in UTF-16 units, and each partition for itself."""
     world = GroupWorld(GroupConfig(offset_metadata_max_bytes=10))
     partitions = (OffsetCommitPartition(0, 1, -1, metadata), OffsetCommitPartition(1, 2, -1, None))
-    reply = world.ask(OffsetCommit("g", (OffsetCommitTopic("t", partitions),)), OffsetCommitReply)
+    reply = world.ask(OffsetCommit("g", (OffsetCommitTopic("t", partitions),)), OffsetCommitResult)
     assert [each.error_code for each in reply.topics[0].partitions] == [
         ErrorCode.none if fits else ErrorCode.offset_metadata_too_large,
         ErrorCode.none,
@@ -147,7 +147,7 @@ def test_committing_counts_as_a_heartbeat() -> None:
 # ── delete ────────────────────────────────────────────────────────────────────────────────────────
 def deleted(world: GroupWorld, topic: str, *partitions: int, group: str = "g") -> list[ErrorCode] | ErrorCode:
     request = OffsetDelete(group, (OffsetDeleteTopic(topic, partitions),))
-    reply = world.ask(request, OffsetDeleteReply)
+    reply = world.ask(request, OffsetDeleteResult)
     if reply.error_code is not ErrorCode.none:
         return reply.error_code
     return [partition.error_code for partition in reply.topics[0].partitions]
@@ -181,7 +181,7 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
     world.commit(1, member_id="a-1", generation=1)
 
     def delete() -> list[ErrorCode]:
-        reply = world.ask(DeleteGroups(("g", "none")), DeleteGroupsReply)
+        reply = world.ask(DeleteGroups(("g", "none")), DeleteGroupsResult)
         return [result.error_code for result in reply.results]
 
     assert delete() == [ErrorCode.non_empty_group, ErrorCode.group_id_not_found]
@@ -195,7 +195,7 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
 def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -> None:
     """Meanwhile the group is gone: a new one with its id gets offsets after the last tombstone only."""
     world, count = GroupWorld(), 3 * TOMBSTONES_PER_CALL_MAX + 500
-    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    world.ask(commit_of(None, *range(count)), OffsetCommitResult)
     world.commit(1, group="other")
     token = world.send(DeleteGroups(("g",)))
     tombstones = world.written
@@ -211,7 +211,7 @@ def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -
         tombstones += world.written
     assert calls == 3
     reply = world.replies[token]
-    assert isinstance(reply, DeleteGroupsReply)
+    assert isinstance(reply, DeleteGroupsResult)
     assert reply.results[0].error_code is ErrorCode.none
     keys = {record.key for record in tombstones if isinstance(record.key, OffsetCommitKey)}
     assert {key.partition for key in keys} == set(range(count))
@@ -225,17 +225,17 @@ def test_the_tombstones_of_thousands_of_offsets_are_written_in_several_calls() -
 def test_all_of_thousands_of_offsets_are_a_reply_that_is_made_later() -> None:
     """It has the offsets as they were then."""
     world, count = GroupWorld(), 5_000
-    world.ask(commit_of(None, *range(count)), OffsetCommitReply)
+    world.ask(commit_of(None, *range(count)), OffsetCommitResult)
     with counted_calls() as calls:
         effects = world.shard.handle(
             Token(-1), OffsetFetch("g", require_stable=True), world.now_ms, world.wall_ms
         )
     assert calls[0] < count // 10
-    world.ask(commit_of(None, 0, offset=8), OffsetCommitReply)
-    ((_, reply),) = effects.replies
-    assert isinstance(reply, OffsetFetchReply)
+    world.ask(commit_of(None, 0, offset=8), OffsetCommitResult)
+    ((_, reply),) = effects.results
+    assert isinstance(reply, OffsetFetchResult)
     (topic,) = reply.topics
-    offsets = [OffsetFetchPartitionReply(partition, 7) for partition in range(count)]
+    offsets = [OffsetFetchPartitionResult(partition, 7) for partition in range(count)]
     assert list(topic.partitions) == offsets
 
 

@@ -8,12 +8,12 @@ from group_harness import GroupWorld
 from nilometer.coordinators.turn import Producer
 from nilometer.groups.requests import (
     DeleteGroups,
-    DeleteGroupsReply,
+    DeleteGroupsResult,
     OffsetDelete,
-    OffsetDeleteReply,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
     OffsetFetch,
-    OffsetFetchReply,
+    OffsetFetchResult,
     OffsetFetchTopic,
 )
 from nilometer.groups.settings import GroupConfig
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 def stable(world: GroupWorld, *, everything: bool = False) -> list[int | ErrorCode]:
     """Of partition 0: what a reader is told that waits until offsets are stable."""
     topics = None if everything else (OffsetFetchTopic("t", (0,)),)
-    reply = world.ask(OffsetFetch("g", topics, require_stable=True), OffsetFetchReply)
+    reply = world.ask(OffsetFetch("g", topics, require_stable=True), OffsetFetchResult)
     return [
         partition.error_code or partition.committed_offset
         for topic in reply.topics
@@ -90,7 +90,7 @@ def test_a_deletion_takes_the_pending_offset_with_it(moves: bool) -> None:
     world = GroupWorld()
     world.commit(7, producer=ONE)
     request = OffsetDelete("g", (OffsetDeleteTopic("t", (0,)),))
-    assert world.ask(request, OffsetDeleteReply).error_code is ErrorCode.none
+    assert world.ask(request, OffsetDeleteResult).error_code is ErrorCode.none
     assert len(world.written) == 1, "its tombstone"
     if moves:
         world.fail_over()
@@ -102,7 +102,7 @@ def test_a_deletion_takes_the_pending_offset_with_it(moves: bool) -> None:
 def test_a_deleted_group_is_not_brought_back_by_a_marker() -> None:
     world = GroupWorld()
     world.commit(7, producer=ONE)
-    reply = world.ask(DeleteGroups(("g",)), DeleteGroupsReply)
+    reply = world.ask(DeleteGroups(("g",)), DeleteGroupsResult)
     assert reply.results[0].error_code is ErrorCode.none
     world.end_transaction(ONE.producer_id, committed=True)
     world.fail_over()

@@ -8,14 +8,14 @@ from share_group_harness import SHARE_SESSION_MS, ShareWorld
 from nilometer.groups.requests import (
     DescribedTopicPartitions,
     ListGroups,
-    ListGroupsReply,
+    ListGroupsResult,
     OffsetDelete,
-    OffsetDeleteReply,
+    OffsetDeleteResult,
     OffsetFetch,
-    OffsetFetchReply,
+    OffsetFetchResult,
     OffsetFetchTopic,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
+    ShareGroupHeartbeatResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
@@ -146,7 +146,7 @@ def test_only_a_member_that_joins_creates_the_group(shares: ShareWorld, epoch: i
 def test_invalid_heartbeats_are_rejected(
     shares: ShareWorld, request_: ShareGroupHeartbeat, says: str
 ) -> None:
-    reply = shares.ask(request_, ShareGroupHeartbeatReply)
+    reply = shares.ask(request_, ShareGroupHeartbeatResult)
     assert reply.error_code is ErrorCode.invalid_request
     assert says in (reply.error_message or "")
     assert not shares.shard.groups()
@@ -253,14 +253,14 @@ def test_a_large_assignment_is_computed_outside(shares: ShareWorld) -> None:
 def test_groups_are_listed_and_described(shares: ShareWorld) -> None:
     a = shares.share_member("A")
     shares.share_beat("A", a.epoch, rack="r")
-    [listed] = shares.ask(ListGroups(types_filter=frozenset({"share"})), ListGroupsReply).groups
+    [listed] = shares.ask(ListGroups(types_filter=frozenset({"share"})), ListGroupsResult).groups
     assert (listed.group_id, listed.protocol_type, listed.group_state, listed.group_type) == (
         "g",
         "share",
         "Stable",
         "share",
     )
-    assert not shares.ask(ListGroups(states_filter=frozenset({"empty"})), ListGroupsReply).groups
+    assert not shares.ask(ListGroups(states_filter=frozenset({"empty"})), ListGroupsResult).groups
     described = shares.describe_share()
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 3, 3)
     assert described.assignor_name == "simple"
@@ -303,10 +303,10 @@ def test_share_groups_have_no_offsets(shares: ShareWorld) -> None:
     assert shares.commit(7) is ErrorCode.group_id_not_found
     assert shares.commit(7, knows_member_epochs=False) is ErrorCode.group_id_not_found
     assert shares.commit(7, member_id="A", generation=a.epoch) is ErrorCode.group_id_not_found
-    fetched = shares.ask(OffsetFetch("g", (OffsetFetchTopic("t", (0,)),)), OffsetFetchReply)
+    fetched = shares.ask(OffsetFetch("g", (OffsetFetchTopic("t", (0,)),)), OffsetFetchResult)
     assert fetched.error_code is ErrorCode.none
     assert fetched.topics[0].partitions[0].committed_offset == -1
-    assert shares.ask(OffsetDelete("g", ()), OffsetDeleteReply).error_code is ErrorCode.group_id_not_found
+    assert shares.ask(OffsetDelete("g", ()), OffsetDeleteResult).error_code is ErrorCode.group_id_not_found
 
 
 def test_an_empty_share_group_does_not_expire(shares: ShareWorld) -> None:

@@ -20,18 +20,18 @@ from streams_group_harness import (
 
 from nilometer.groups.requests import (
     ListGroups,
-    ListGroupsReply,
+    ListGroupsResult,
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitReply,
+    OffsetCommitResult,
     OffsetCommitTopic,
     OffsetDelete,
-    OffsetDeleteReply,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
     OffsetFetch,
-    OffsetFetchReply,
+    OffsetFetchResult,
     StreamsGroupHeartbeat,
-    StreamsGroupHeartbeatReply,
+    StreamsGroupHeartbeatResult,
     TaskOffset,
     streams_bytes,
 )
@@ -66,7 +66,7 @@ def test_the_first_member_gets_every_task() -> None:
     assert member.last.heartbeat_interval_ms == 5_000
     assert member.status == []
     assert streams.streams_group().state == "Stable"
-    listed = streams.ask(ListGroups(), ListGroupsReply).groups[0]
+    listed = streams.ask(ListGroups(), ListGroupsResult).groups[0]
     assert (listed.protocol_type, listed.group_type, listed.group_state) == ("streams", "streams", "Stable")
 
 
@@ -469,7 +469,7 @@ def test_whatever_a_later_heartbeat_changes_counts_for_the_memory_of_members(fie
     before = streams.streams_group().metadata_bytes()
     request = StreamsGroupHeartbeat(group_id="g", member_id="m1", member_epoch=member.epoch, **fields)
     assert streams_bytes(request) >= 30_000
-    streams.ask(request, StreamsGroupHeartbeatReply)
+    streams.ask(request, StreamsGroupHeartbeatResult)
     assert streams.streams_group().metadata_bytes() >= before + 29_000
     assert streams_bytes(replace(request, **dict.fromkeys(fields))) == 0
 
@@ -514,7 +514,8 @@ def commit(
 ) -> ErrorCode:
     topics = (OffsetCommitTopic(topic, (OffsetCommitPartition(partition, 7),), streams.topics.id_of(topic)),)
     reply = streams.ask(
-        OffsetCommit("g", topics, generation_id_or_member_epoch=epoch, member_id=member_id), OffsetCommitReply
+        OffsetCommit("g", topics, generation_id_or_member_epoch=epoch, member_id=member_id),
+        OffsetCommitResult,
     )
     return reply.topics[0].partitions[0].error_code
 
@@ -544,7 +545,7 @@ def test_offsets_are_fetched_by_members_and_by_tools() -> None:
 
     def fetch(member_id: str | None, epoch: int) -> ErrorCode:
         request = OffsetFetch("g", None, member_id=member_id, member_epoch=epoch)
-        return streams.ask(request, OffsetFetchReply).error_code
+        return streams.ask(request, OffsetFetchResult).error_code
 
     assert fetch(None, -1) is ErrorCode.none
     assert fetch("m1", member.epoch) is ErrorCode.none
@@ -559,7 +560,7 @@ def test_offsets_of_topics_that_are_read_are_not_deleted() -> None:
     request = OffsetDelete("g", (OffsetDeleteTopic("t", (0,)),))
 
     def deleted() -> ErrorCode:
-        return streams.ask(request, OffsetDeleteReply).topics[0].partitions[0].error_code
+        return streams.ask(request, OffsetDeleteResult).topics[0].partitions[0].error_code
 
     assert deleted() is ErrorCode.group_subscribed_to_topic
     member.leave()
@@ -572,7 +573,7 @@ def test_an_empty_classic_group_becomes_a_streams_group_and_back() -> None:
     member = streams.streams_member("m1")
     assert len(member.active) == 4
     request = OffsetFetch("g", None)
-    [topic] = streams.ask(request, OffsetFetchReply).topics
+    [topic] = streams.ask(request, OffsetFetchResult).topics
     assert topic.partitions[0].committed_offset == 7
     assert streams.joined(streams.join()).error_code is ErrorCode.inconsistent_group_protocol
     member.leave()

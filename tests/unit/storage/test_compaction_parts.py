@@ -12,6 +12,7 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime.disk import File
 from nilometer.runtime.runtime import SeededEntropy
+from nilometer.steps import at_once
 from nilometer.storage import checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import RoundOvertaken
@@ -20,7 +21,6 @@ from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.log import Log
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.records import ControlType
@@ -197,7 +197,7 @@ def test_the_search_for_the_newest_record_passes_over_a_batch_without_records() 
     scenario.roll()
     scenario.clean()
     assert [header.records_count for header, _ in read_all(scenario.log)] == [0, 1]
-    found = run_at_once(scenario.log.offset_of_max_timestamp())
+    found = at_once(scenario.log.offset_of_max_timestamp())
     assert found is not None
     assert (found.offset, found.timestamp) == (last, scenario.now_ms)
 
@@ -409,8 +409,8 @@ def read_at(log: Log, offset: int) -> object:
     "read",
     [
         read_at,
-        lambda log, offset: run_at_once(log.offset_for_timestamp(1_000_000 + offset)),
-        lambda log, _: run_at_once(log.offset_of_max_timestamp()),
+        lambda log, offset: at_once(log.offset_for_timestamp(1_000_000 + offset)),
+        lambda log, _: at_once(log.offset_of_max_timestamp()),
     ],
     ids=["by offset", "by time", "newest"],
 )

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from log_model import build_batch
 
+from nilometer.steps import at_once
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.log import Log
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -194,7 +194,7 @@ def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -
             log.files.index_cache.forget(first.log_path)
             for number in range(8):
                 try:
-                    found = run_at_once(log.offset_for_timestamp(1_000 + number))
+                    found = at_once(log.offset_for_timestamp(1_000 + number))
                 except KafkaError:
                     continue
                 assert found is not None, (name, place, number)
@@ -239,10 +239,10 @@ def test_no_damage_of_an_index_hides_a_record_from_a_search_by_time(timestamps: 
     for place in damaged_indexes(disk):
         log = open_log(disk)
         for wanted in range(999, newest + 2):
-            found = run_at_once(log.offset_for_timestamp(wanted))
+            found = at_once(log.offset_for_timestamp(wanted))
             due = next(((t, offset) for offset, t in enumerate(timestamps) if t >= wanted), None)
             assert (found and found[:2]) == due, (place, wanted)
-        last = run_at_once(log.offset_of_max_timestamp())
+        last = at_once(log.offset_of_max_timestamp())
         assert last is not None, place
         assert last[:2] == (newest, timestamps.index(newest)), place
 
@@ -269,7 +269,7 @@ def test_a_log_with_a_damaged_index_can_be_cut_anywhere() -> None:
             more = build_batch((b"more",), timestamp=2_000, base_offset=offset, epoch=0)
             log.append_as_follower(more, wall_ms=1)
             assert [found for found, _ in read_to_end(log, 0)] == list(range(offset + 1)), place
-            found = run_at_once(log.offset_for_timestamp(1_999))
+            found = at_once(log.offset_for_timestamp(1_999))
             assert found is not None, place
             assert found.offset == offset, place
             for name in disk.list_directory(FOLDER):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
+from nilometer.steps import at_once
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -34,7 +34,7 @@ def test_times_and_transactions_of_a_generated_log(tmp_path: Path, seed: int) ->
     for timestamp in sorted({0, *known}):
         if timestamp < 0:
             continue  # brokers take negative times for words, such as -1 for the end
-        found = run_at_once(log.offset_for_timestamp(timestamp))
+        found = at_once(log.offset_for_timestamp(timestamp))
         expected = next((one for one in made.times if one[1] >= timestamp), None)
         assert (None if found is None else (found.offset, found.timestamp)) == expected, timestamp
     log.close(wall_ms=1)

@@ -11,13 +11,13 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime import LockHeld
 from nilometer.runtime.runtime import SeededEntropy
+from nilometer.steps import at_once
 from nilometer.storage import checkpoints, dump
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint, LogFenced
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import FolderKind, TopicPartition, delete_folder_name, parse_folder_name
-from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
@@ -59,7 +59,7 @@ def test_a_failed_directory_takes_its_own_logs_offline_and_no_others() -> None:
     assert manager.fail_directory("/one", fenced.value.reason) == []
     assert lost.failure is not None
     append(manager, SECOND, 3)
-    descriptions = {each.path: each for each in run_at_once(manager.describe())}
+    descriptions = {each.path: each for each in at_once(manager.describe())}
     assert descriptions["/one"].failure is not None
     assert descriptions["/two"].sizes[SECOND] == manager.logs[SECOND].size > 0
     assert manager.create(TopicPartition("c", 0), CONFIG, wall_ms=1).folder == "/two/c-0"

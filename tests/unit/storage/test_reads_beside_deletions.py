@@ -10,11 +10,11 @@ from log_model import build_batch
 
 from nilometer.runtime.disk import File
 from nilometer.runtime.runtime import SeededEntropy
+from nilometer.steps import at_once
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.errors import LogFenced, OffsetOutOfRange
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
@@ -83,7 +83,7 @@ def test_a_search_by_time_goes_on_behind_what_was_deleted_meanwhile(
 ) -> None:
     log = manager.logs[KEY]
     disk.meanwhile = lambda: delete_first_segment(log)
-    found = run_at_once(log.offset_of_max_timestamp()) if newest else run_at_once(log.offset_for_timestamp(0))
+    found = at_once(log.offset_of_max_timestamp()) if newest else at_once(log.offset_for_timestamp(0))
     assert found is not None
     assert found.offset == log.log_start_offset > 0
 
@@ -92,8 +92,8 @@ def test_a_search_by_time_goes_on_behind_what_was_deleted_meanwhile(
     "read",
     [
         lambda log: log.read(0, 1_000, END),
-        lambda log: run_at_once(log.offset_for_timestamp(0)),
-        lambda log: run_at_once(log.offset_of_max_timestamp()),
+        lambda log: at_once(log.offset_for_timestamp(0)),
+        lambda log: at_once(log.offset_of_max_timestamp()),
     ],
 )
 def test_a_log_that_was_deleted_meanwhile_is_offline(
@@ -113,6 +113,6 @@ def test_a_log_that_was_deleted_meanwhile_is_offline(
 def test_a_file_that_was_not_removed_is_an_error_of_the_disk(disk: BusyDisk, manager: LogManager) -> None:
     log = manager.logs[KEY]
     disk.remove(log.segments.first.log_path)
-    for read in (lambda: log.read(0, 1_000, END), lambda: run_at_once(log.offset_for_timestamp(0))):
+    for read in (lambda: log.read(0, 1_000, END), lambda: at_once(log.offset_for_timestamp(0))):
         with pytest.raises(FileNotFoundError):
             read()

@@ -8,6 +8,7 @@ import pytest
 from log_model import build_batch
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.errors import RecordsRejected
 from nilometer.storage.log import Log
@@ -16,7 +17,6 @@ from nilometer.storage.record_validation import (
     RECORD_ERRORS_MAX,
     ReadingAllowance,
     UnreadRecords,
-    run_at_once,
 )
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
@@ -212,7 +212,7 @@ def test_what_is_read_on_the_event_loop_is_small(config: LogConfig, batch: bytes
     with pytest.raises(UnreadRecords) as unread:
         log.append_as_leader(batch, allowance=ReadingAllowance(), **options)
     assert log.log_end_offset == 0
-    validated = run_at_once(unread.value.steps)
+    validated = at_once(unread.value.steps)
     log.append_as_leader(batch, validated=validated, **options)
     [(header, records)] = stored(log)
     assert header.records_count == len(records) == read_header(batch).records_count
@@ -231,7 +231,7 @@ def test_log_append_time_is_that_of_the_append_not_of_the_reading() -> None:
     log = open_log(LogConfig(is_log_append_time=True, compression_type="gzip"))
     with pytest.raises(UnreadRecords) as unread:
         log.append_as_leader(GOOD, leader_epoch=2, wall_ms=NOW_MS, allowance=ReadingAllowance())
-    validated = run_at_once(unread.value.steps)
+    validated = at_once(unread.value.steps)
     log.append_as_leader(GOOD, leader_epoch=2, wall_ms=NOW_MS + 50, validated=validated)
     [(header, _)] = stored(log)
     assert (header.max_timestamp, header.codec) == (NOW_MS + 50, Codec.GZIP)

@@ -7,21 +7,21 @@ from transaction_harness import A, B, C, TransactionWorld
 
 from nilometer.transactions.requests import (
     AddPartitions,
-    InitProducerIdReply,
+    InitProducerIdResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire.errors import ErrorCode
 
 
-def verify(world: TransactionWorld, producer: InitProducerIdReply, *, name: str = "x") -> list[ErrorCode]:
+def verify(world: TransactionWorld, producer: InitProducerIdResult, *, name: str = "x") -> list[ErrorCode]:
     request = VerifyPartitions(
         transactional_id=name,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         partitions=(A, B),
     )
-    return [error for _, error in world.ask(request, VerifyPartitionsReply).errors]
+    return [error for _, error in world.ask(request, VerifyPartitionsResult).errors]
 
 
 def test_the_first_partition_begins_a_transaction_and_more_are_added() -> None:

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from test_init_producer_id import world_at
 from transaction_harness import A, B, TransactionWorld
 
-from nilometer.transactions.requests import EndTransactionReply, InitProducerIdReply
+from nilometer.transactions.requests import EndTransactionResult, InitProducerIdResult
 from nilometer.wire.errors import ErrorCode
 
-ENDED = EndTransactionReply
+ENDED = EndTransactionResult
 
 
-def opened(world: TransactionWorld, version: int = 0) -> InitProducerIdReply:
+def opened(world: TransactionWorld, version: int = 0) -> InitProducerIdResult:
     producer = world.init()
     assert world.add(producer, A, B, version=version) is ErrorCode.none
     return producer
@@ -120,7 +120,7 @@ def test_edge_39_a_late_end_does_not_touch_the_next_transaction() -> None:
     producer = opened(world, 2)
     following = world.end(producer, version=2)
     world.write_markers()
-    next_producer = InitProducerIdReply(ErrorCode.none, following.producer_id, following.producer_epoch)
+    next_producer = InitProducerIdResult(ErrorCode.none, following.producer_id, following.producer_epoch)
     world.add(next_producer, B, version=2)
     for commit in (True, False):
         assert world.end(producer, commit=commit, version=2) == ENDED(ErrorCode.producer_fenced)
@@ -130,7 +130,7 @@ def test_edge_39_a_late_end_does_not_touch_the_next_transaction() -> None:
 @pytest.mark.parametrize("complete", [False, True])
 def test_an_abort_without_partitions_bumps_the_epoch_and_a_commit_is_refused(complete: bool) -> None:
     world = TransactionWorld()
-    producer: InitProducerIdReply | EndTransactionReply = world.init()
+    producer: InitProducerIdResult | EndTransactionResult = world.init()
     if complete:
         assert world.add(world.init(), A, version=2) is ErrorCode.none
         producer = replace(producer, producer_epoch=1)
@@ -146,11 +146,11 @@ def test_an_abort_without_partitions_bumps_the_epoch_and_a_commit_is_refused(com
 @pytest.mark.parametrize("commit", [True, False])
 def test_edge_40_the_end_that_uses_up_the_last_epoch_hands_out_a_new_producer_id(commit: bool) -> None:
     world = world_at(32_766)
-    producer = InitProducerIdReply(ErrorCode.none, 7, 32_766)
+    producer = InitProducerIdResult(ErrorCode.none, 7, 32_766)
     world.add(producer, A, version=2)
     first = world.end(producer, commit=commit, version=2)
     assert first == ENDED(ErrorCode.none, 1_001, 0)
-    successor = InitProducerIdReply(ErrorCode.none, 1_001, 0)
+    successor = InitProducerIdResult(ErrorCode.none, 1_001, 0)
     assert world.add(successor, B, version=2) is ErrorCode.concurrent_transactions
     world.fail_over()
     markers = world.write_markers()

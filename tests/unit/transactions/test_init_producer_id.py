@@ -7,11 +7,11 @@ from transaction_harness import A, TransactionWorld
 
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.records import TransactionRecord, encode_record
-from nilometer.transactions.requests import InitProducerId, InitProducerIdReply, ProducerIdNeeded
+from nilometer.transactions.requests import InitProducerId, InitProducerIdResult, ProducerIdNeeded
 from nilometer.transactions.transaction import Transaction
 from nilometer.wire.errors import ErrorCode
 
-GIVEN = InitProducerIdReply
+GIVEN = InitProducerIdResult
 
 
 def world_at(epoch: int, **transaction: int) -> TransactionWorld:

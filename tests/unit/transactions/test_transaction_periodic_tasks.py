@@ -10,10 +10,10 @@ from nilometer.transactions import shard
 from nilometer.transactions.config import DAY_MS, TransactionConfig
 from nilometer.transactions.records import decode_record
 from nilometer.transactions.requests import (
-    InitProducerIdReply,
+    InitProducerIdResult,
     ListTransactions,
-    ListTransactionsReply,
-    TimeOutReply,
+    ListTransactionsResult,
+    TimeOutResult,
 )
 from nilometer.transactions.requests import TimeOut as TimeOutRequest
 from nilometer.transactions.shard import SendMarkers
@@ -119,7 +119,7 @@ def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first(w
     world = world_at(32_766)
     world.version = 2
     world.fail_over()
-    producer = InitProducerIdReply(ErrorCode.none, 7, 32_766)
+    producer = InitProducerIdResult(ErrorCode.none, 7, 32_766)
     world.add(producer, A, version=2)
     world.wall_behind_ms = wall_behind_ms
     world.advance(CHECK_MS)
@@ -131,10 +131,10 @@ def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first(w
         producer_epoch=request.producer_epoch,
         new_producer_id=world.new_producer_id(),
     )
-    assert world.ask(retried, TimeOutReply).aborted
+    assert world.ask(retried, TimeOutResult).aborted
     world.write_markers()
     assert (world.describe().producer_id, world.describe().producer_epoch) == (1_001, 0)
-    assert not world.ask(retried, TimeOutReply).aborted, "it is no longer about this transaction"
+    assert not world.ask(retried, TimeOutResult).aborted, "it is no longer about this transaction"
 
 
 # ── expiration ────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +190,7 @@ def test_the_next_coordinator_finishes_what_was_prepared(commit: bool) -> None:
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
 def listed(world: TransactionWorld, **filters: object) -> list[str]:
     request = ListTransactions(**filters)  # type: ignore[arg-type]
-    reply = world.ask(request, ListTransactionsReply)
+    reply = world.ask(request, ListTransactionsResult)
     assert reply.error_code is ErrorCode.none
     return [each.transactional_id for each in reply.transactions]
 
@@ -211,7 +211,7 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
 def test_filters_that_mean_nothing_are_named() -> None:
     world = TransactionWorld()
     world.init()
-    unknown = world.ask(ListTransactions(state_filters=("Ongoing", "Sleeping")), ListTransactionsReply)
+    unknown = world.ask(ListTransactions(state_filters=("Ongoing", "Sleeping")), ListTransactionsResult)
     assert (unknown.unknown_state_filters, unknown.transactions) == (("Sleeping",), ())
 
 

@@ -18,14 +18,14 @@ from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     EndTransaction,
-    EndTransactionReply,
+    EndTransactionResult,
     InitProducerId,
-    InitProducerIdReply,
+    InitProducerIdResult,
     MarkersWritten,
-    TransactionReply,
     TransactionRequest,
+    TransactionResult,
 )
 from nilometer.transactions.shard import AllocateProducerId, SendMarkers
 from nilometer.transactions.transaction import Transaction, TransactionState
@@ -198,13 +198,13 @@ class TransactionShardMachine(RuleBasedStateMachine):
                 self.judged.add(token)
                 self._judge(self.requests[token], self.world.replies[token])
 
-    def _judge(self, request: TransactionRequest, reply: TransactionReply) -> None:
+    def _judge(self, request: TransactionRequest, reply: TransactionResult) -> None:
         match request, reply:
-            case InitProducerId(), InitProducerIdReply(ErrorCode.none, producer_id, epoch):
+            case InitProducerId(), InitProducerIdResult(ErrorCode.none, producer_id, epoch):
                 self._judge_given(request, (producer_id, epoch))
-            case AddPartitions(), AddPartitionsReply(ErrorCode.none):
+            case AddPartitions(), AddPartitionsResult(ErrorCode.none):
                 assert self._is_valid(request.producer_id, request.producer_epoch), request
-            case EndTransaction(), EndTransactionReply(ErrorCode.none, producer_id, epoch):
+            case EndTransaction(), EndTransactionResult(ErrorCode.none, producer_id, epoch):
                 is_repeat = (producer_id, epoch) == self.given[-1]
                 assert is_repeat or self._is_valid(request.producer_id, request.producer_epoch), request
                 if (producer_id, epoch) not in self.given:

@@ -21,18 +21,18 @@ from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.records import decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     DescribeTransaction,
-    DescribeTransactionReply,
+    DescribeTransactionResult,
     EndTransaction,
-    EndTransactionReply,
+    EndTransactionResult,
     InitProducerId,
-    InitProducerIdReply,
+    InitProducerIdResult,
     MarkersWritten,
-    MarkersWrittenReply,
+    MarkersWrittenResult,
     ProducerIdNeeded,
-    TransactionReply,
     TransactionRequest,
+    TransactionResult,
 )
 from nilometer.transactions.shard import (
     AllocateProducerId,
@@ -48,8 +48,8 @@ WALL_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 A, B, C = (TopicPartition("t", index) for index in range(3))
 
-AnyReply = TypeVar("AnyReply", bound=TransactionReply)
-Waiting = tuple[int, Sequence[tuple[Token, TransactionReply]], Sequence[TransactionAction]]
+AnyResult = TypeVar("AnyResult", bound=TransactionResult)
+Waiting = tuple[int, Sequence[tuple[Token, TransactionResult]], Sequence[TransactionAction]]
 
 
 def image_with(transaction_version: int) -> ClusterImage:
@@ -75,7 +75,7 @@ class TransactionWorld:
     commits_at_once: bool = True
     committed: int = 0
     """Everything in the log below is."""
-    replies: dict[Token, TransactionReply] = field(default_factory=dict[Token, TransactionReply])
+    replies: dict[Token, TransactionResult] = field(default_factory=dict[Token, TransactionResult])
     actions: list[TransactionAction] = field(default_factory=list[TransactionAction])
     """Released and not yet taken."""
     waiting: list[Waiting] = field(default_factory=list[Waiting])
@@ -109,7 +109,7 @@ class TransactionWorld:
     def _take(self, effects: Effects) -> None:
         for record in effects.records:
             self.log.append(encode_record(record))
-        self.waiting.append((len(self.log), effects.replies, effects.actions))
+        self.waiting.append((len(self.log), effects.results, effects.actions))
         if self.commits_at_once:
             self.commit()
 
@@ -128,7 +128,7 @@ class TransactionWorld:
         self._take(self.shard.handle(token, request, self.now_ms, self.wall_ms))
         return token
 
-    def ask(self, request: TransactionRequest, kind: type[AnyReply]) -> AnyReply:
+    def ask(self, request: TransactionRequest, kind: type[AnyResult]) -> AnyResult:
         reply = self.replies[self.send(request)]
         assert isinstance(reply, kind), reply
         return reply
@@ -144,7 +144,7 @@ class TransactionWorld:
     # ── a producer ──────────────────────────────────────────────────────────────────────────────
     def init(
         self, name: str = "x", *, has: tuple[int, int] | None = None, timeout_ms: int = TIMEOUT_MS
-    ) -> InitProducerIdReply:
+    ) -> InitProducerIdResult:
         producer_id, epoch = has or (-1, -1)
         request = InitProducerId(
             transactional_id=name,
@@ -162,7 +162,7 @@ class TransactionWorld:
                 new_producer_id=self.new_producer_id(),
             )
             reply = self.replies[self.send(request)]
-        assert isinstance(reply, InitProducerIdReply)
+        assert isinstance(reply, InitProducerIdResult)
         return reply
 
     def new_producer_id(self) -> int:
@@ -170,7 +170,7 @@ class TransactionWorld:
         return self.next_producer_id
 
     def add(
-        self, producer: InitProducerIdReply, *partitions: TopicPartition, name: str = "x", version: int = 0
+        self, producer: InitProducerIdResult, *partitions: TopicPartition, name: str = "x", version: int = 0
     ) -> ErrorCode:
         request = AddPartitions(
             transactional_id=name,
@@ -179,16 +179,16 @@ class TransactionWorld:
             partitions=frozenset(partitions),
             version=version,
         )
-        return self.ask(request, AddPartitionsReply).error_code
+        return self.ask(request, AddPartitionsResult).error_code
 
     def end(
         self,
-        producer: InitProducerIdReply | EndTransactionReply,
+        producer: InitProducerIdResult | EndTransactionResult,
         *,
         commit: bool = True,
         name: str = "x",
         version: int = 0,
-    ) -> EndTransactionReply:
+    ) -> EndTransactionResult:
         request = EndTransaction(
             transactional_id=name,
             producer_id=producer.producer_id,
@@ -207,10 +207,10 @@ class TransactionWorld:
                 new_producer_id=self.new_producer_id(),
             )
             reply = self.replies[self.send(request)]
-        assert isinstance(reply, EndTransactionReply)
+        assert isinstance(reply, EndTransactionResult)
         return reply
 
-    def send_end(self, producer: InitProducerIdReply, *, commit: bool = True, version: int = 0) -> Token:
+    def send_end(self, producer: InitProducerIdResult, *, commit: bool = True, version: int = 0) -> Token:
         """Without waiting for the answer."""
         return self.send(
             EndTransaction(
@@ -235,13 +235,13 @@ class TransactionWorld:
         assert self.report(markers).completed
         return markers
 
-    def report(self, markers: SendMarkers) -> MarkersWrittenReply:
+    def report(self, markers: SendMarkers) -> MarkersWrittenResult:
         request = MarkersWritten(
             transactional_id=markers.transactional_id,
             producer_id=markers.producer_id,
             producer_epoch=markers.producer_epoch,
         )
-        return self.ask(request, MarkersWrittenReply)
+        return self.ask(request, MarkersWrittenResult)
 
     def allocation(self) -> AllocateProducerId:
         (action,) = self.actions
@@ -249,8 +249,8 @@ class TransactionWorld:
         assert isinstance(action, AllocateProducerId)
         return action
 
-    def describe(self, name: str = "x") -> DescribeTransactionReply:
-        return self.ask(DescribeTransaction(name), DescribeTransactionReply)
+    def describe(self, name: str = "x") -> DescribeTransactionResult:
+        return self.ask(DescribeTransaction(name), DescribeTransactionResult)
 
     def state(self, name: str = "x") -> str:
         return self.describe(name).transaction_state

@@ -14,7 +14,7 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
@@ -29,7 +29,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns
@@ -82,7 +82,7 @@ Outcomes = Sequence[Outcome]
 Deleted = Sequence[DeletedAcls]
 
 
-def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     error, why = ErrorCode.none, None
     if parts.rights.authorizer is None:
         error, why = ErrorCode.security_disabled, _WHY
@@ -97,7 +97,7 @@ def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return request.respond(error_code=error, error_message=why, resources=())
 
 
-async def _describe(parts: Parts, request: Request, wanted: AclFilter) -> Reply:
+async def _describe(parts: Parts, request: Request, wanted: AclFilter) -> Response:
     work = LongWork(parts.turns)
     by_pattern: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
     for acl in (await work.go_through(parts.metadata.image.acls.select(wanted))).values():
@@ -128,7 +128,7 @@ def _described(request: Request, acl: Acl) -> Message:
     )
 
 
-def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def create(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if parts.rights.authorizer is None:
         return _refuse_creations(request, ErrorCode.security_disabled, _WHY)
 
@@ -141,7 +141,7 @@ def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     )
 
 
-def _respond_created(request: Request, outcomes: Outcomes) -> Reply:
+def _respond_created(request: Request, outcomes: Outcomes) -> Response:
     results = tuple(
         request.make("AclCreationResult", error_code=outcome.error, error_message=outcome.message)
         for outcome in outcomes
@@ -149,11 +149,11 @@ def _respond_created(request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(results=results)
 
 
-def _refuse_creations(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_creations(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_created(request, [Outcome(error, message)] * len(request.body.creations))
 
 
-def delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def delete(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if parts.rights.authorizer is None:
         return _refuse_filters(request, ErrorCode.security_disabled, _WHY)
 
@@ -165,7 +165,7 @@ def delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     )
 
 
-def _respond_deleted(request: Request, results: Deleted) -> Reply:
+def _respond_deleted(request: Request, results: Deleted) -> Response:
     return request.respond(
         filter_results=tuple(
             request.make(
@@ -193,7 +193,7 @@ def _matching(request: Request, acl: Acl) -> Message:
     )
 
 
-def _refuse_filters(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_filters(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_deleted(request, [(Outcome(error, message), ())] * len(request.body.filters))
 
 

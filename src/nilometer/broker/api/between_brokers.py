@@ -20,7 +20,7 @@ from nilometer.broker.authorization.authorizer import BrokerUsers
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.quotas import ClientQuotas
-from nilometer.broker.replies import CloseConnection, Reply
+from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -62,7 +62,7 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
@@ -84,7 +84,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 logger = logging.getLogger("nilometer.broker.api")
 
 
-def handle_prove_broker(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_prove_broker(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body: prove_broker.ProveBrokerRequest = request.body
     if body.proof:
         return _finish(parts, request, body)
@@ -118,7 +118,7 @@ def _refusal(
     return None
 
 
-def _accept_user(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+def _accept_user(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Response:
     connection, context = request.connection, request.context
     connection.proof_begun = True
     broker_id, user = body.broker_id, context.principal
@@ -136,7 +136,7 @@ def _accept_user(parts: Parts, request: Request, body: prove_broker.ProveBrokerR
     return request.respond()
 
 
-async def _begin(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+async def _begin(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Response:
     connection = request.connection
     connection.proof_begun = True
     keeper = parts.secrets
@@ -156,7 +156,7 @@ async def _begin(parts: Parts, request: Request, body: prove_broker.ProveBrokerR
     )
 
 
-def _finish(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+def _finish(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Response:
     connection, context = request.connection, request.context
     pending, connection.pending_proof = connection.pending_proof, None
     if pending is None:
@@ -189,7 +189,7 @@ def _become_broker(parts: Parts, request: Request, broker_id: int) -> None:
 # the brokers' sessions with the coordination service show it.
 
 
-def handle_broker_heartbeat(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_broker_heartbeat(parts: Parts, request: Request) -> asyncio.Future[Response]:
     body = request.body
 
     def decide(image: ClusterImage) -> Decision[ShutdownProgress] | Steps[ShutdownProgress]:
@@ -213,7 +213,7 @@ def handle_broker_heartbeat(parts: Parts, request: Request) -> asyncio.Future[Re
     )
 
 
-def _respond_broker_heartbeat(request: Request, progress: ShutdownProgress) -> Reply:
+def _respond_broker_heartbeat(request: Request, progress: ShutdownProgress) -> Response:
     return request.respond(
         error_code=progress.outcome.error,
         is_caught_up=True,
@@ -222,14 +222,14 @@ def _respond_broker_heartbeat(request: Request, progress: ShutdownProgress) -> R
     )
 
 
-def _refuse_broker_heartbeat(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_broker_heartbeat(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_broker_heartbeat(request, ShutdownProgress(outcome=Outcome(error, message)))
 
 
 # AllocateProducerIds: a broker requests a block of producer ids from the controller.
 
 
-def handle_allocate_producer_ids(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_allocate_producer_ids(parts: Parts, request: Request) -> asyncio.Future[Response]:
     body = request.body
 
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
@@ -246,13 +246,13 @@ def handle_allocate_producer_ids(parts: Parts, request: Request) -> asyncio.Futu
     )
 
 
-def _respond_allocate_producer_ids(request: Request, block: ProducerIdBlock) -> Reply:
+def _respond_allocate_producer_ids(request: Request, block: ProducerIdBlock) -> Response:
     return request.respond(
         error_code=block.outcome.error, producer_id_start=block.first, producer_id_len=block.count
     )
 
 
-def _refuse_allocate_producer_ids(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_allocate_producer_ids(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_allocate_producer_ids(request, ProducerIdBlock(Outcome(error, message)))
 
 
@@ -264,7 +264,7 @@ _NO_TOPIC_ID = UUID(int=0)
 Altered = tuple[AlteredPartition, ...]
 
 
-def handle_alter_partition(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_alter_partition(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body = request.body
     try:
         asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
@@ -298,7 +298,7 @@ def _asked(topic: Message, part: Message) -> IsrChange:
     )
 
 
-def _respond_alter_partition(request: Request, altered: Altered) -> Reply:
+def _respond_alter_partition(request: Request, altered: Altered) -> Response:
     topics: dict[str, list[Message]] = {}
     for one in altered:
         topics.setdefault(one.partition.topic_id, []).append(_partition(request, one))
@@ -323,7 +323,7 @@ def _partition(request: Request, one: AlteredPartition) -> Message:
     )
 
 
-def _refuse_alter_partition(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_alter_partition(request: Request, error: ErrorCode, message: str) -> Response:
     return request.respond(error_code=error, topics=())
 
 
@@ -335,7 +335,7 @@ def _refuse_alter_partition(request: Request, error: ErrorCode, message: str) ->
 Forfeited = tuple[ForfeitedReplica, ...]
 
 
-def handle_forfeit_replicas(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_forfeit_replicas(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body: forfeit_replicas.ForfeitReplicasRequest = request.body
     asked = [TopicIdPartition(TopicId(one.topic_id), one.partition) for one in body.replicas]
 
@@ -359,7 +359,7 @@ def handle_forfeit_replicas(parts: Parts, request: Request) -> Reply | asyncio.F
     )
 
 
-def _respond_forfeit_replicas(request: Request, forfeited: Forfeited) -> Reply:
+def _respond_forfeit_replicas(request: Request, forfeited: Forfeited) -> Response:
     outcomes = tuple(
         forfeit_replicas.ForfeitOutcome(
             topic_id=one.partition.topic_id,
@@ -372,7 +372,7 @@ def _respond_forfeit_replicas(request: Request, forfeited: Forfeited) -> Reply:
     return request.respond(error_code=int(ErrorCode.none), outcomes=outcomes)
 
 
-def _refuse_forfeit_replicas(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_forfeit_replicas(request: Request, error: ErrorCode, message: str) -> Response:
     return request.respond(error_code=int(error), message=message)
 
 

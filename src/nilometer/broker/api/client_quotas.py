@@ -12,7 +12,7 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
@@ -26,7 +26,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -35,7 +35,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 # DescribeClientQuotas: the quotas of the entities that a filter selects (KIP-546).
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply:
+def handle_describe(parts: Parts, request: Request) -> Response:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         return _refuse_describe(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     body = request.body
@@ -50,7 +50,7 @@ def handle_describe(parts: Parts, request: Request) -> Reply:
     )
 
 
-def _refuse_describe(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_describe(request: Request, error: ErrorCode, message: str) -> Response:
     return request.respond(error_code=error, error_message=message, entries=None)
 
 
@@ -67,7 +67,7 @@ def _entry(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -
 Outcomes = dict[QuotaEntity, Outcome]
 
 
-def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Response]:
     alterations = [
         QuotaAlteration(
             _entity(entry),
@@ -89,7 +89,7 @@ def _entity(entry: Message) -> QuotaEntity:
     return entity_of({each.entity_type: each.entity_name for each in entry.entity})
 
 
-def _respond(request: Request, outcomes: Outcomes) -> Reply:
+def _respond(request: Request, outcomes: Outcomes) -> Response:
     entries = tuple(
         request.make(
             "EntryData",
@@ -104,7 +104,7 @@ def _respond(request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(entries=entries)
 
 
-def _refuse_alter(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_alter(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     return _respond(request, {_entity(entry): outcome for entry in request.body.entries})
 

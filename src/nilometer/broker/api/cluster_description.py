@@ -16,7 +16,7 @@ from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
@@ -26,7 +26,7 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     metadata: MetadataLog
@@ -41,11 +41,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 PARTITIONS_PER_PAGE_MAX = 2000
 
 
-def handle_topic_partitions(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_topic_partitions(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_page(parts, request), kind="DescribeTopicPartitions")
 
 
-async def _page(parts: Parts, request: Request) -> Reply:
+async def _page(parts: Parts, request: Request) -> Response:
     cursor = request.body.cursor
     image, access, work = parts.metadata.image, parts.rights.access(request), LongWork(parts.turns)
     wanted = sorted({topic.name for topic in request.body.topics})
@@ -139,7 +139,7 @@ def _partition(parts: Parts, request: Request, topic: Topic, index: int) -> obje
 ENDPOINT_TYPE_BROKERS, ENDPOINT_TYPE_CONTROLLERS = 1, 2
 
 
-def handle_cluster(parts: Parts, request: Request) -> Reply:
+def handle_cluster(parts: Parts, request: Request) -> Response:
     endpoint_type = request.field("endpoint_type", ENDPOINT_TYPE_BROKERS)
     if endpoint_type != ENDPOINT_TYPE_BROKERS:
         known = endpoint_type == ENDPOINT_TYPE_CONTROLLERS

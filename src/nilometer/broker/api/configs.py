@@ -26,7 +26,7 @@ from nilometer.broker.api.topic_configs import (
     topic_config,
 )
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.settings.log_settings import LEVELS, ROOT
 from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
@@ -51,7 +51,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     metadata: MetadataLog
     rights: Rights
@@ -120,7 +120,7 @@ _LIST_TYPES = (
 )
 
 
-def handle_list(parts: Parts, request: Request) -> Reply:
+def handle_list(parts: Parts, request: Request) -> Response:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, config_resources=())
@@ -166,7 +166,7 @@ Read = Callable[[ClusterImage, ConfigResource, Sequence[Message]], list[ConfigAl
 """Decodes what a request alters in one resource. Raises KafkaError."""
 
 
-def alter(parts: Parts, request: Request, read: Read) -> asyncio.Future[Reply]:
+def alter(parts: Parts, request: Request, read: Read) -> asyncio.Future[Response]:
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         outcomes: Outcomes = {}
         asked: list[tuple[Key, AlterResource]] = []
@@ -217,7 +217,7 @@ def _altered(resource_type: int, name: str) -> ConfigResource:
     return ConfigResource(kind, name)
 
 
-def respond(request: Request, outcomes: Outcomes) -> Reply:
+def respond(request: Request, outcomes: Outcomes) -> Response:
     return request.respond(
         responses=tuple(
             request.make(
@@ -232,7 +232,7 @@ def respond(request: Request, outcomes: Outcomes) -> Reply:
     )
 
 
-def refuse(request: Request, error: ErrorCode, message: str) -> Reply:
+def refuse(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     resources = {(item.resource_type, item.resource_name): outcome for item in request.body.resources}
     return respond(request, resources)
@@ -295,7 +295,7 @@ def names_loggers(request: Request) -> bool:
     return any(each.resource_type == RESOURCE_BROKER_LOGGER for each in request.body.resources)
 
 
-def alter_loggers(parts: Parts, request: Request) -> Reply:
+def alter_loggers(parts: Parts, request: Request) -> Response:
     """Change the log levels of this broker's loggers: of each resource either all, or none if one is invalid.
 
     Resources of other types get INVALID_REQUEST: the controller alters them, in a separate request.
@@ -373,7 +373,7 @@ def _level(config: Message) -> str | None:
 UNKNOWN_TYPE = 0
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply:
+def handle_describe(parts: Parts, request: Request) -> Response:
     results = tuple(_resource(parts, request, resource) for resource in request.body.resources)
     return request.respond(results=results)
 
@@ -485,7 +485,7 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
 # The older form of IncrementalAlterConfigs, for clients from before it.
 
 
-def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return alter(parts, request, _replacement)
 
 
@@ -504,7 +504,7 @@ def _replacement(
 # brokers; and log levels of this broker (KIP-412).
 
 
-def handle_incremental_alter(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_incremental_alter(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if names_loggers(request):
         return alter_loggers(parts, request)
     return alter(parts, request, _alterations)

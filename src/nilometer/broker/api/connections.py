@@ -13,7 +13,7 @@ import msgspec
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, ranges
 from nilometer.broker.authentication.sasl import AUTHENTICATE_VERSIONS, HANDSHAKE_VERSIONS
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
@@ -24,7 +24,7 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     metadata: MetadataLog
@@ -55,7 +55,7 @@ class ApiVersions:
         self._to_clients = ranges(specs, for_brokers=unproved)
         self._to_brokers = ranges(specs, for_brokers=True)
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: Request) -> Response:
         if request.version >= 3:
             name, version = request.body.client_software_name, request.body.client_software_version
             if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
@@ -109,11 +109,11 @@ def _features(image: ClusterImage, request: Request) -> dict[str, object]:
 # Before that :mod:`nilometer.broker.authentication.sasl` processes them.
 
 
-def handshake(request: Request) -> Reply:
+def handshake(request: Request) -> Response:
     return request.respond(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
 
 
-def authenticate(request: Request) -> Reply:
+def authenticate(request: Request) -> Response:
     return request.respond(
         error_code=ErrorCode.illegal_sasl_state,
         error_message="SaslAuthenticate request received after successful authentication",
@@ -134,7 +134,7 @@ ACCEPTED_COMPRESSION = (4, 3, 1, 2)
 """zstd, lz4, gzip, snappy; what a client would prefer first."""
 
 
-def get_subscriptions(parts: Parts, request: Request) -> Reply:
+def get_subscriptions(parts: Parts, request: Request) -> Response:
     return request.respond(
         client_instance_id=request.body.client_instance_id or parts.runtime.entropy.uuid(),
         subscription_id=SUBSCRIPTION_ID,
@@ -146,7 +146,7 @@ def get_subscriptions(parts: Parts, request: Request) -> Reply:
     )
 
 
-def push(request: Request) -> Reply:
+def push(request: Request) -> Response:
     """Validate a push of metrics, which are not stored. The last push of a client that ends may be empty."""
     body = request.body
     if not body.client_instance_id:

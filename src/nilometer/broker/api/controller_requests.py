@@ -21,7 +21,7 @@ from typing import TypeVar
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told, throttled
-from nilometer.broker.connection import Reply
+from nilometer.broker.connection import Response
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ConnectionLost, ControllerChannel
 from nilometer.broker.control.decision_log import Cause, client_request
@@ -39,8 +39,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
 
-Respond = Callable[[Request, R], Reply]
-Refuse = Callable[[Request, ErrorCode, str], Reply]
+Respond = Callable[[Request, R], Response]
+Refuse = Callable[[Request, ErrorCode, str], Response]
 
 WAIT_MS_DEFAULT = 15_000
 """How long a request without ``timeout_ms`` waits for a controller."""
@@ -79,11 +79,11 @@ class ControllerRequests:
         cause: Cause | None = None,
         needs: Operation | None = None,
         quota: MutationQuota = UNLIMITED,
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[Response]:
         """Decide the request on the controller, and return its future response.
 
         ``decide`` computes the decision from the controller's image, ``respond`` makes the response from the
-        decision's reply. If nothing was decided, ``refuse`` makes the response from an error code and a
+        decision's response. If nothing was decided, ``refuse`` makes the response from an error code and a
         message.
 
         ``acting_broker``: the broker that sends the request for itself or for a partition it leads; only a
@@ -122,7 +122,7 @@ class ControllerRequests:
             decided[:] = decision.units
             return decision
 
-        async def answer() -> Reply:
+        async def answer() -> Response:
             why = None if acting_broker is None else self._rights.why_not_broker(request, acting_broker)
             if why is not None:
                 return refuse(request, ErrorCode.cluster_authorization_failed, why)
@@ -130,9 +130,9 @@ class ControllerRequests:
             while True:
                 try:
                     if self._controller.is_active or is_sent_on:
-                        reply = await self._controller.decide(decide_in_time, why_decided)
+                        response = await self._controller.decide(decide_in_time, why_decided)
                         self._rights.audit_change(request, decided)
-                        return self._throttled(request, respond(request, reply), quota)
+                        return self._throttled(request, respond(request, response), quota)
                     left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                     return await self._send_on(request, left_ms)
                 except CoordinationError as error:
@@ -148,7 +148,7 @@ class ControllerRequests:
                     return refuse(request, *failure)
                 await asyncio.sleep(RETRY_S)
 
-        async def answer_in_time(within_ms: int) -> Reply:
+        async def answer_in_time(within_ms: int) -> Response:
             answering = self._tasks.spawn(answer())
             try:
                 async with asyncio.timeout(within_ms / 1000):
@@ -161,7 +161,7 @@ class ControllerRequests:
             return self._tasks.spawn(answer())
         return self._tasks.spawn(answer_in_time(timeout_ms))
 
-    async def _send_on(self, request: Request, left_ms: int | None) -> Reply:
+    async def _send_on(self, request: Request, left_ms: int | None) -> Response:
         """Forward the request to the controller and return its response, once this broker has applied the
         change.
 
@@ -186,16 +186,16 @@ class ControllerRequests:
             request.context, request.header.client_id, strict=request.version >= strict_from
         )
 
-    def _throttled(self, request: Request, reply: Reply, quota: MutationQuota) -> Reply:
-        """Return the reply with the time for which the client has to wait; the broker that the client is
+    def _throttled(self, request: Request, response: Response, quota: MutationQuota) -> Response:
+        """Return the response with the time for which the client has to wait; the broker that the client is
         connected to mutes its connection."""
         throttle_ms = quota.throttle_ms
         if throttle_ms == 0:
-            return reply
+            return response
         self._quotas.note_mutation_throttle(throttle_ms)
         if not request.context.is_forwarded:
             request.connection.mute(throttle_ms)
-        return throttled(request, reply, throttle_ms)
+        return throttled(request, response, throttle_ms)
 
 
 def _timeout_ms(request: Request) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.connection import Reply
+from nilometer.broker.connection import Response
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
@@ -49,7 +49,7 @@ from nilometer.broker.turns import Turns
 from nilometer.runtime import Runtime
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns
@@ -81,7 +81,7 @@ def _enabled(parts: Parts) -> KnownTokens:
 # ── create
 
 
-def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def create(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     wanted = _token_request(request)
     error = _why_not_create(parts, request, wanted)
     if error is not None:
@@ -93,7 +93,7 @@ def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
             image, wanted, lifetimes, now_ms=runtime.clock.wall_ms(), chance=runtime.entropy
         )
 
-    def refuse(request: Request, error: ErrorCode, _message: str) -> Reply:
+    def refuse(request: Request, error: ErrorCode, _message: str) -> Response:
         return _respond_refused(request, wanted, error, 0)
 
     return parts.controller_requests.decide(request, decide, partial(_respond_created, parts), refuse)
@@ -126,7 +126,7 @@ def _why_not_create(parts: Parts, request: Request, wanted: TokenRequest) -> Err
     return None
 
 
-def _respond_created(parts: Parts, request: Request, created: tuple[str, DelegationToken]) -> Reply:
+def _respond_created(parts: Parts, request: Request, created: tuple[str, DelegationToken]) -> Response:
     token_id, token = created
     owner, requester = _parts(token.owner), _parts(token.requester)
     return request.respond(
@@ -142,7 +142,7 @@ def _respond_created(parts: Parts, request: Request, created: tuple[str, Delegat
     )
 
 
-def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, time_ms: int) -> Reply:
+def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, time_ms: int) -> Response:
     return request.respond(
         error_code=error,
         principal_type=wanted.owner.type,
@@ -160,7 +160,7 @@ def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, t
 # ── renew, expire
 
 
-def renew(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def renew(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not may_request_tokens(request.context):
         return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.renew_period)
@@ -173,7 +173,7 @@ def renew(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return parts.controller_requests.decide(request, decide, _respond_expires, _refuse_expiry)
 
 
-def expire(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def expire(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not may_request_tokens(request.context):
         return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.expiry_time_period)
@@ -186,22 +186,22 @@ def expire(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return parts.controller_requests.decide(request, decide, _respond_expires, _refuse_expiry)
 
 
-def _respond_expires(request: Request, expires_ms: int) -> Reply:
+def _respond_expires(request: Request, expires_ms: int) -> Response:
     return _respond_expiry(request, ErrorCode.none, expires_ms)
 
 
-def _refuse_expiry(request: Request, error: ErrorCode, _message: str) -> Reply:
+def _refuse_expiry(request: Request, error: ErrorCode, _message: str) -> Response:
     return _respond_expiry(request, error, 0)
 
 
-def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Reply:
+def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Response:
     return request.respond(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
 # ── describe
 
 
-def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not may_request_tokens(request.context):
         return _respond_described(request, ErrorCode.delegation_token_request_not_allowed)
     if parts.tokens is None:
@@ -209,7 +209,7 @@ def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return parts.tasks.spawn(_describe(parts, request, parts.tokens), kind="DescribeDelegationToken")
 
 
-async def _describe(parts: Parts, request: Request, tokens: KnownTokens) -> Reply:
+async def _describe(parts: Parts, request: Request, tokens: KnownTokens) -> Response:
     access, principal = parts.rights.access(request), str(request.context.principal)
     wanted = _wanted_owners(request)
     work = LongWork(parts.turns)
@@ -224,7 +224,7 @@ async def _describe(parts: Parts, request: Request, tokens: KnownTokens) -> Repl
     return _respond_described(request, ErrorCode.none, described)
 
 
-def _respond_described(request: Request, error: ErrorCode, described: Sequence[Message] = ()) -> Reply:
+def _respond_described(request: Request, error: ErrorCode, described: Sequence[Message] = ()) -> Response:
     return request.respond(error_code=error, tokens=described)
 
 

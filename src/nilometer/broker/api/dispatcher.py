@@ -16,11 +16,11 @@ from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, Slic
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request, ranges
 from nilometer.broker.api.throttling import count_request
-from nilometer.broker.connection import CloseConnection, Connection, Reply
+from nilometer.broker.connection import CloseConnection, Connection, Response
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission
-from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
+from nilometer.broker.responses import WaitingResponse
 from nilometer.runtime import Clock
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -95,7 +95,7 @@ class RequestDispatcher:
         spec = self.apis.get(int.from_bytes(memoryview(frame)[:2], "big"))
         return spec is not None and spec.pipelined
 
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         """Decode the request in ``frame`` and return the response of its handler, or its future.
 
         Raises CloseConnection for a request that can have no response.
@@ -111,14 +111,16 @@ class RequestDispatcher:
             if not low <= header.api_version <= high:
                 return self._refuse_version(header, spec, frame)
             if len(frame) > LARGE_BYTES and is_divisible(spec, header):  # type: ignore[arg-type]
-                reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us)
-                return self._watched(spec, header, reply, connection.context, began_us)
+                response = self._large.serve(spec, header, cast(bytes, frame), connection, began_us)
+                return self._watched(spec, header, response, connection.context, began_us)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
                 if hasattr(body, "send"):  # a generator, which may be of a compiled module
                     slices = cast(Slices, body)
-                    reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us, slices)
-                    return self._watched(spec, header, reply, connection.context, began_us)
+                    response = self._large.serve(
+                        spec, header, cast(bytes, frame), connection, began_us, slices
+                    )
+                    return self._watched(spec, header, response, connection.context, began_us)
             else:
                 if len(frame) > WHOLE_BYTES_MAX and not connection.context.is_broker:  # type: ignore[arg-type]
                     raise CloseConnection(
@@ -130,11 +132,13 @@ class RequestDispatcher:
         api = messages.api(header.api_key, header.api_version)
         request = Request(header, body, api, connection, connection.context, began_us)
         if spec.divisions and (division := division_of(spec, request)) is not None:
-            reply = self._large.serve_parts(spec, request, division)
-            return self._watched(spec, header, reply, request.context, began_us)
+            response = self._large.serve_parts(spec, request, division)
+            return self._watched(spec, header, response, request.context, began_us)
         return self._measured(spec, request, began_us)
 
-    def _measured(self, spec: ApiSpec, request: Request, began_us: int) -> asyncio.Future[Reply] | Reply:
+    def _measured(
+        self, spec: ApiSpec, request: Request, began_us: int
+    ) -> asyncio.Future[Response] | Response:
         """Handle a request; count it, and the time since ``began_us`` when its response is ready."""
         statistics = self.statistics
         header = request.header
@@ -142,7 +146,7 @@ class RequestDispatcher:
         of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[header.api_key]
         of_api.begin(header.api_version)
         try:
-            reply = spec.handle(request)
+            response = spec.handle(request)
         except CloseConnection:
             of_api.failed += 1
             raise
@@ -153,38 +157,38 @@ class RequestDispatcher:
         if self._quotas.limits_clients and not (
             from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate
         ):
-            reply = count_request(self._quotas, request, reply, self._now_us() - began_us)
-        if isinstance(reply, WaitingReply):
-            reply.add_listener(partial(self._on_reply, of_api, began_us))
-        elif isinstance(reply, asyncio.Future):
-            reply.add_done_callback(partial(self._on_reply, of_api, began_us))
+            response = count_request(self._quotas, request, response, self._now_us() - began_us)
+        if isinstance(response, WaitingResponse):
+            response.add_listener(partial(self._on_response, of_api, began_us))
+        elif isinstance(response, asyncio.Future):
+            response.add_done_callback(partial(self._on_response, of_api, began_us))
         else:
             of_api.end(began_us, self._now_us())
-        return reply
+        return response
 
     def _watched(
         self,
         spec: ApiSpec,
         header: messages.RequestHeader,
-        reply: asyncio.Future[Reply],
+        response: asyncio.Future[Response],
         context: RequestContext,
         began_us: int,
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[Response]:
         """Count a large request, and the time since ``began_us`` when its response is ready."""
         statistics = self.statistics
         from_broker = context.broker_id != NO_BROKER
         of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[int(spec.key)]
         of_api.begin(header.api_version)
-        reply.add_done_callback(partial(self._on_reply, of_api, began_us))
-        return reply
+        response.add_done_callback(partial(self._on_response, of_api, began_us))
+        return response
 
-    def _on_reply(self, of_api: ApiStatistics, began_us: int, reply: asyncio.Future[Reply]) -> None:
-        if reply.cancelled() or reply.exception() is not None:
+    def _on_response(self, of_api: ApiStatistics, began_us: int, response: asyncio.Future[Response]) -> None:
+        if response.cancelled() or response.exception() is not None:
             of_api.failed += 1  # the client has gone, or its connection will be closed
         else:
             of_api.end(began_us, self._now_us())
 
-    def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Reply:
+    def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Response:
         """Return UNSUPPORTED_VERSION in the format of the requested version.
 
         Raises CloseConnection if no format for that version is known.

@@ -18,7 +18,7 @@ from nilometer.broker.quorum.description import (
     unavailable_partition,
     voting_nodes,
 )
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
@@ -35,7 +35,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
@@ -55,7 +55,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 FIRST_WITHOUT_RESULTS = 2
 
 
-def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Response]:
     updates = [
         FeatureUpdate(
             update.feature,
@@ -74,7 +74,7 @@ def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Rep
     )
 
 
-def _respond_update_features(request: Request, outcome: Outcome) -> Reply:
+def _respond_update_features(request: Request, outcome: Outcome) -> Response:
     results: dict[str, object] = {}
     if request.version < FIRST_WITHOUT_RESULTS:
         updates = request.body.feature_updates if outcome.ok else ()
@@ -85,7 +85,7 @@ def _respond_update_features(request: Request, outcome: Outcome) -> Reply:
     return request.respond(error_code=outcome.error, error_message=outcome.message, **results)
 
 
-def _refuse_update_features(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_update_features(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_update_features(request, Outcome(error, message))
 
 
@@ -98,7 +98,7 @@ def _refuse_update_features(request: Request, error: ErrorCode, message: str) ->
 # others are is not known (-1).
 
 
-def handle_describe_quorum(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe_quorum(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_describe_quorum(request)
     if parts.quorum is not None:
@@ -106,7 +106,7 @@ def handle_describe_quorum(parts: Parts, request: Request) -> Reply | asyncio.Fu
     return _respond_quorum(request, _partition(parts, request), _nodes(parts, request))
 
 
-async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Reply:
+async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Response:
     api = request.api
     try:
         found = await quorum.describe()
@@ -117,11 +117,11 @@ async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) 
     return _respond_quorum(request, partition, voting_nodes(api, quorum.voters()))
 
 
-def _respond_quorum(request: Request, partition: Message, nodes: dict[str, object]) -> Reply:
+def _respond_quorum(request: Request, partition: Message, nodes: dict[str, object]) -> Response:
     return request.respond(**quorum_fields(request.api, request.body, partition, nodes))
 
 
-def _refuse_describe_quorum(request: Request) -> Reply:
+def _refuse_describe_quorum(request: Request) -> Response:
     error = {"error_code": ErrorCode.cluster_authorization_failed, "error_message": CLUSTER_DENIED}
     nodes: dict[str, object] = {"nodes": ()} if request.api.has("Node") else {}
     return request.respond(**error, topics=(), **nodes)
@@ -180,7 +180,7 @@ def _replica(parts: Parts, request: Request, broker_id: int, end: int) -> Messag
 # Rejected for a live broker: it would register again at once, without its former place in the ISRs.
 
 
-def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[Response]:
     def decide(image: ClusterImage) -> Decision[Outcome] | Steps[Outcome]:
         known = image.broker(request.body.broker_id)
         if known is not None and not known.fenced:
@@ -198,11 +198,11 @@ def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[R
     )
 
 
-def _respond_unregister_broker(request: Request, outcome: Outcome) -> Reply:
+def _respond_unregister_broker(request: Request, outcome: Outcome) -> Response:
     return request.respond(error_code=outcome.error, error_message=outcome.message)
 
 
-def _refuse_unregister_broker(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_unregister_broker(request: Request, error: ErrorCode, message: str) -> Response:
     return _respond_unregister_broker(request, Outcome(error, message))
 
 

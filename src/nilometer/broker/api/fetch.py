@@ -33,7 +33,7 @@ from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
-from nilometer.broker.replies import MadeReply, Reply, WaitingReply
+from nilometer.broker.responses import MadeResponse, Response, WaitingResponse
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, LoopTime, Turns
@@ -57,7 +57,7 @@ from nilometer.wire.fetch import (
 from nilometer.wire.primitives import NodeEndpoint
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
@@ -79,7 +79,7 @@ FIRST_WITH_ERROR = 7
 """The first version with an error for the whole fetch."""
 
 
-def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
+def refuse_fetch(request: Request, error: ErrorCode) -> Response:
     """Return a response with ``error`` for the whole fetch; in versions without such a field, for each of its
     partitions."""
     topics: list[FetchedTopic] = []
@@ -91,7 +91,7 @@ def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
     return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, topics)
 
 
-def throttled_fetch(parts: Parts, request: Request, session_round: FetchRound, throttle_ms: int) -> Reply:
+def throttled_fetch(parts: Parts, request: Request, session_round: FetchRound, throttle_ms: int) -> Response:
     """Return the response to a client above a quota: the time (ms) to wait, and no partitions (KIP-219).
 
     A fetch that would have begun a session begins none: its client asks for all partitions again. The next
@@ -108,7 +108,7 @@ def throttled_fetch(parts: Parts, request: Request, session_round: FetchRound, t
 
 def encode_fetch_response_body(
     parts: Parts, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
-) -> Reply:
+) -> Response:
     response = _Response(parts, request)
     for outcome in outcomes:
         response.add(session_round, outcome)
@@ -121,23 +121,16 @@ async def encode_long_fetch_response(
     session_round: FetchRound,
     outcomes: list[FetchOutcome],
     work: LongWork,
-) -> Reply:
+) -> Response:
     """Make a response with many partitions slice by slice; ``outcomes`` is empty then."""
     response = _Response(parts, request)
     for outcome in outcomes:
         response.add(session_round, outcome)
         await work.step(1)
     await work.release(outcomes)
-    slices = fetch_response_slices(*response.parts(session_round))
-    while True:
-        try:
-            pieces = next(slices)
-        except StopIteration as done:
-            reply = MadeReply(done.value)
-            break
-        await work.step(pieces)
+    made = MadeResponse(await work.go_through(fetch_response_slices(*response.parts(session_round))))
     await response.release(work)
-    return reply
+    return made
 
 
 class _Response:
@@ -208,7 +201,7 @@ UPDATE_WAIT_MS = 5
 """A new high watermark is sent to a waiting follower with the next record, or after this time (ms)."""
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body: FetchBody = request.body
     forgotten = list(_forgotten(body.forgotten)) if body.forgotten else ()
     try:
@@ -218,7 +211,7 @@ def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return _Fetch(parts, request, session_round).begin()
 
 
-async def handle_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+async def handle_long(parts: Parts, request: Request, work: LongWork) -> Response:
     """Handle a fetch that names many partitions, slice by slice."""
     body: FetchBody = request.body
     partitions: list[FetchPartition] = []
@@ -241,9 +234,9 @@ async def handle_long(parts: Parts, request: Request, work: LongWork) -> Reply:
         await work.release(body.forgotten)
     except KafkaError as error:
         return _refuse(parts, request, error.code)
-    reply = await _Fetch(parts, request, session_round).read_long(work)
+    response = await _Fetch(parts, request, session_round).read_long(work)
     await work.release(partitions)
-    return reply
+    return response
 
 
 def _begin(
@@ -267,10 +260,10 @@ def _begin(
     )
 
 
-def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Reply:
-    reply = refuse_fetch(request, error)
+def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Response:
+    response = refuse_fetch(request, error)
     throttle_ms = count_refused(parts.client_quotas, parts.runtime.clock, request)
-    return throttled(request, reply, throttle_ms) if throttle_ms else reply
+    return throttled(request, response, throttle_ms) if throttle_ms else response
 
 
 def _partitions(topics: Sequence[WantedTopic]) -> Iterator[FetchPartition]:
@@ -387,9 +380,9 @@ class _Fetch:
             memory=None if identity.is_replica else parts.response_memory,
             cpu_us=parts.turns.cpu_us,
         )
-        self._waiting: WaitingReply | None = None
+        self._waiting: WaitingResponse | None = None
 
-    def begin(self) -> Reply | asyncio.Future[Reply]:
+    def begin(self) -> Response | asyncio.Future[Response]:
         if self._round.size > PARTITIONS_AT_ONCE:
             return self._parts.tasks.spawn(self.read_long(LongWork(self._parts.turns)), kind="Fetch")
         self._reader.read()
@@ -402,7 +395,7 @@ class _Fetch:
             return self._answer()
         return self._wait()
 
-    async def read_long(self, work: LongWork, *, may_wait: bool = True) -> Reply:
+    async def read_long(self, work: LongWork, *, may_wait: bool = True) -> Response:
         """Read many partitions slice by slice, and respond, if need be after a wait. That is short, since
         the request is in memory for as long."""
         connection, reader = self._request.connection, self._reader
@@ -435,12 +428,12 @@ class _Fetch:
     def _is_enough(self) -> bool:
         return self._reader.bytes_read >= self._min_bytes or self._reader.is_urgent
 
-    def _spawn_cold(self) -> asyncio.Future[Reply]:
+    def _spawn_cold(self) -> asyncio.Future[Response]:
         self._pause()
         self._request.connection.expect(self._reader.max_bytes)
         return self._parts.tasks.spawn(self._read_cold())
 
-    async def _read_cold(self) -> Reply:
+    async def _read_cold(self) -> Response:
         await self._take_cold()
         return self._answer()
 
@@ -468,8 +461,8 @@ class _Fetch:
         if self._time is not None:
             self._time.resume()
 
-    def _wait(self) -> asyncio.Future[Reply]:
-        self._waiting = waiting = WaitingReply()
+    def _wait(self) -> asyncio.Future[Response]:
+        self._waiting = waiting = WaitingResponse()
         self._reader.drop()
         self._request.connection.expect(0)
         delayed = DelayedFetch(
@@ -536,11 +529,11 @@ class _Fetch:
             request.context, request.header.client_id, self._reader.bytes_read, spent_us
         )
 
-    def _throttled(self, throttle_ms: int) -> Reply:
+    def _throttled(self, throttle_ms: int) -> Response:
         self._request.connection.mute(throttle_ms)
         return throttled_fetch(self._parts, self._request, self._round, throttle_ms)
 
-    def _answer(self) -> Reply:
+    def _answer(self) -> Response:
         if self._parts.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
             return self._throttled(throttle_ms)
         self._reader.count_sent()
@@ -551,7 +544,7 @@ def _size(cold: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) 
     return sum(0 if isinstance(piece, Exception) else len(piece.records) for _, piece in cold)
 
 
-def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:
+def _copy_outcome(done: asyncio.Future[Response], target: asyncio.Future[Response]) -> None:
     if done.cancelled():
         target.cancel()
     elif (error := done.exception()) is None:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.connection import Reply
-from nilometer.broker.replies import wait_whole
+from nilometer.broker.connection import Response
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import wait_whole
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.cluster.acl import Operation, ResourceType
@@ -28,7 +28,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 FRAME_LENGTH_BYTES = 4
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
 
@@ -37,7 +37,7 @@ def api_over(parts: Parts, specs: Iterable[ApiSpec]) -> ApiSpec:
     """Return the ForwardRequest API, which carries requests of the forwardable APIs among ``specs``."""
     carried = {int(spec.key): spec for spec in specs if spec.forwardable}
 
-    def handle(request: Request) -> Reply | asyncio.Future[Reply]:
+    def handle(request: Request) -> Response | asyncio.Future[Response]:
         if not request.context.is_broker:
             why = "Only a broker of this cluster may send this request."
             return _refuse(request, ErrorCode.cluster_authorization_failed, why)
@@ -80,15 +80,15 @@ def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, R
     return spec, Request(header, inner, api, request.connection, context)
 
 
-async def _answer(parts: Parts, request: Request, spec: ApiSpec, inner: Request) -> Reply:
+async def _answer(parts: Parts, request: Request, spec: ApiSpec, inner: Request) -> Response:
     try:
-        reply = spec.handle(inner)
-        frame = await reply if isinstance(reply, asyncio.Future) else reply
+        made = spec.handle(inner)
+        frame = await made if isinstance(made, asyncio.Future) else made
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
     assert frame is not None, "every forwardable request has a response"
     return request.respond(response=(await wait_whole(frame, parts.turns))[FRAME_LENGTH_BYTES:])
 
 
-def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse(request: Request, error: ErrorCode, message: str) -> Response:
     return request.respond(error_code=int(error), message=message)

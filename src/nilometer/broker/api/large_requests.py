@@ -18,10 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request
-from nilometer.broker.connection import Connection, Reply
+from nilometer.broker.connection import Connection, Response
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.quotas import ClientQuotas
-from nilometer.broker.replies import CloseConnection, EncodedReply, wait_whole
+from nilometer.broker.responses import CloseConnection, EncodedResponse, wait_whole
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.runtime import Clock
@@ -95,7 +95,7 @@ class LargeRequests:
         connection: Connection,
         began_us: int,
         slices: Slices | None = None,
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[Response]:
         """Decode and handle the request in ``frame``; return the future of its response. ``slices`` decode
         the body, if the API has a decoder of its own.
 
@@ -105,12 +105,12 @@ class LargeRequests:
         work = self._serve_in_turn(spec, header, frame, connection, began_us, slices)
         return self._tasks.spawn(work, kind=api_name(header.api_key))
 
-    def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Reply]:
+    def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Response]:
         """Handle a decoded request in parts; return the future of its response."""
         request.connection.process_alone()
         name = api_name(request.header.api_key)
 
-        def serve(work: LongWork) -> Awaitable[Reply]:
+        def serve(work: LongWork) -> Awaitable[Response]:
             return self._serve_parts(spec, request, division, work)
 
         return self._tasks.spawn(self._in_turn(request.connection, LARGE_BYTES, serve), kind=name)
@@ -123,8 +123,8 @@ class LargeRequests:
         connection: Connection,
         began_us: int,
         slices: Slices | None,
-    ) -> Reply:
-        def serve(work: LongWork) -> Awaitable[Reply]:
+    ) -> Response:
+        def serve(work: LongWork) -> Awaitable[Response]:
             return self._serve(spec, header, frame, connection, began_us, slices, work)
 
         try:
@@ -133,8 +133,8 @@ class LargeRequests:
             connection.has_handled()
 
     async def _in_turn(
-        self, connection: Connection, size: int, serve: Callable[[LongWork], Awaitable[Reply]]
-    ) -> Reply:
+        self, connection: Connection, size: int, serve: Callable[[LongWork], Awaitable[Response]]
+    ) -> Response:
         """Wait until there is memory for a request that counts as ``size`` bytes, and for its turn among all
         long work if many have arrived; then handle it. Brokers do not wait for memory."""
         if connection.context.is_broker:
@@ -189,7 +189,7 @@ class LargeRequests:
         began_us: int,
         slices: Slices | None,
         work: LongWork,
-    ) -> Reply:
+    ) -> Response:
         api = messages.api(header.api_key, header.api_version)
         division = division_for(spec.divisions, api.request_type)
         try:
@@ -207,12 +207,12 @@ class LargeRequests:
             return await spec.handle_long(request, work)
         if division is not None:
             return await self._serve_parts(spec, request, division, work)
-        reply = _handle(spec, request)
-        return await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
+        response = _handle(spec, request)
+        return await work.wait(response) if isinstance(response, asyncio.Future) else response
 
     async def _serve_parts(
         self, spec: ApiSpec, request: Request, division: Division, work: LongWork
-    ) -> Reply:
+    ) -> Response:
         clock = self._clock
         merged = Merged(request.api.response_type, division.response)
         began_ms = clock.monotonic_ms()
@@ -223,23 +223,23 @@ class LargeRequests:
                 continue
             part_began_us = clock.monotonic_us()
             part = request.part(_with_time_left(body, clock.monotonic_ms() - began_ms), part_began_us)
-            reply = _handle(spec, part)
+            response = _handle(spec, part)
             spent_us = clock.monotonic_us() - part_began_us
-            frame = await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
+            frame = await work.wait(response) if isinstance(response, asyncio.Future) else response
             for _ in merged.add(await self._message(part, frame)):
                 await work.step(1)
             throttle_ms = self._throttle_ms(spec, request, spent_us)
             if throttle_ms:
                 await asyncio.sleep(throttle_ms / 1000)
             await work.step(elements)
-        reply = EncodedReply(request.api, request.header.correlation_id, merged.message())
-        return reply.with_throttle_ms(throttle_ms) if throttle_ms else reply
+        response = EncodedResponse(request.api, request.header.correlation_id, merged.message())
+        return response.with_throttle_ms(throttle_ms) if throttle_ms else response
 
-    async def _message(self, part: PartOfRequest, reply: Reply) -> messages.Message:
+    async def _message(self, part: PartOfRequest, response: Response) -> messages.Message:
         """Return the response to a part: made here, or by the controller, to which it was forwarded."""
-        if not reply:
+        if not response:
             return part.made.pop()  # its lazy parts refer to the part: both would stay as garbage
-        frame = await wait_whole(reply, self._turns)
+        frame = await wait_whole(response, self._turns)
         return messages.decode_response(part.header.api_key, part.version, frame[4:])[1]
 
     def _throttle_ms(self, spec: ApiSpec, request: Request, spent_us: int) -> int:
@@ -258,7 +258,7 @@ def _with_time_left(body: messages.Message, spent_ms: int) -> messages.Message:
     return dataclasses.replace(body, timeout=max(timedelta(0), timeout - timedelta(milliseconds=spent_ms)))
 
 
-def _handle(spec: ApiSpec, request: Request) -> Reply | asyncio.Future[Reply]:
+def _handle(spec: ApiSpec, request: Request) -> Response | asyncio.Future[Response]:
     try:
         return spec.handle(request)
     except CloseConnection:

@@ -27,7 +27,7 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topics import MissingTopics
-from nilometer.broker.connection import Reply
+from nilometer.broker.connection import Response
 from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import ClientQuotas
@@ -45,7 +45,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     tasks: Tasks
     metadata: MetadataLog
@@ -71,7 +71,7 @@ CACHED_TOPICS_MAX = 100
 NO_LEADERS: frozenset[BrokerId] = frozenset()
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     cached = _cached(parts, request)
     if cached is not None:
         if parts.leader_liveness.must_confirm(cached.leaders):
@@ -134,7 +134,7 @@ def _is_malformed(request: Request) -> bool:
     )
 
 
-def _reject(request: Request) -> Reply:
+def _reject(request: Request) -> Response:
     """Answer a malformed request as Kafka does: an error for each of its topics, and no brokers."""
     error = ErrorCode.invalid_request
     topics = tuple(
@@ -175,7 +175,7 @@ def _leaders(parts: Parts, request: Request) -> set[BrokerId]:
 
 async def _confirm_then_respond(
     parts: Parts, request: Request, leaders: Set[BrokerId], refused: Errors
-) -> Reply:
+) -> Response:
     await parts.leader_liveness.confirm(leaders)
     cached = _cached(parts, request)
     if cached is not None:
@@ -203,7 +203,7 @@ def _missing_names(parts: Parts, request: Request) -> tuple[list[str], Errors]:
 
 async def _create_then_respond(
     parts: Parts, request: Request, missing: Sequence[str], refused: Errors
-) -> Reply:
+) -> Response:
     client_id, context = request.header.client_id, request.context
     quota = parts.client_quotas.mutations(context, client_id, strict=True)
     client = RequestingClient(client_id, context, quota)
@@ -357,7 +357,7 @@ def _listed_brokers(parts: Parts, request: Request) -> list[Broker]:
     return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
 
 
-def _respond(parts: Parts, request: Request, errors: Errors) -> Reply:
+def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
     """Encode the response, and keep it if it is the same for every client.
 
     ``errors``: of topics that do not exist, by name.
@@ -379,7 +379,7 @@ def _respond(parts: Parts, request: Request, errors: Errors) -> Reply:
     operations = OPERATIONS_NOT_ASKED
     if request.field("include_cluster_authorized_operations", False):
         operations = parts.rights.access(request).cluster_operations()
-    reply = request.encode(
+    response = request.encode(
         brokers=brokers,
         cluster_id=parts.cluster_id,
         controller_id=parts.metadata.image.controller_id,
@@ -395,8 +395,8 @@ def _respond(parts: Parts, request: Request, errors: Errors) -> Reply:
             if state == _state(parts):  # a finding about a leader may have expired while it was encoded
                 parts.metadata_responses.put(state, key, CachedResponse(frame, leaders))
 
-        reply.on_frame(keep)
-    return reply.ready()
+        response.on_frame(keep)
+    return response.ready()
 
 
 def apis(parts: Parts) -> tuple[ApiSpec, ...]:

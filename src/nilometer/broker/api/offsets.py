@@ -11,11 +11,11 @@ import msgspec
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.replicas.delayed_requests import DelayedReply, DelayedRequest, DeleteOutcome
+from nilometer.broker.replicas.delayed_requests import DelayedRequest, DelayedResponse, DeleteOutcome
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
@@ -27,7 +27,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     replicas: ReplicaManager
     record_reading: RecordReading
@@ -54,11 +54,11 @@ _UNKNOWN = (-1, -1, -1)
 DEBUGGING_REPLICA_ID = -2
 
 
-def handle_list(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_list(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     return parts.tasks.spawn(_answer(parts, request))
 
 
-async def _answer(parts: Parts, request: Request) -> Reply:
+async def _answer(parts: Parts, request: Request) -> Response:
     topics: list[object] = []
     access = parts.rights.access(request)
     for topic in request.body.topics:
@@ -137,7 +137,7 @@ async def _look_up(
 CONSUMER = -1
 
 
-def handle_for_leader_epoch(parts: Parts, request: Request) -> Reply:
+def handle_for_leader_epoch(parts: Parts, request: Request) -> Response:
     replica_id: int = request.field("replica_id", CONSUMER)
     refused = replica_id >= 0 and parts.rights.why_not_broker(request, replica_id) is not None
     access, topics = parts.rights.access(request), list[object]()
@@ -194,9 +194,9 @@ class _TopicOutcomes(msgspec.Struct, frozen=True):
     partitions: Sequence[DeleteOutcome]
 
 
-def handle_delete_records(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_delete_records(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     access, topics = parts.rights.access(request), list[_TopicOutcomes]()
-    waiting = DelayedReply(lambda: _respond(request, topics))
+    waiting = DelayedResponse(lambda: _respond(request, topics))
     for topic in request.body.topics:
         asked = {part.partition_index: part.offset for part in topic.partitions}
         if not access.allows(Operation.DELETE, ResourceType.TOPIC, topic.name):
@@ -213,7 +213,7 @@ def handle_delete_records(parts: Parts, request: Request) -> Reply | asyncio.Fut
             for index, offset in asked.items()
         ]
         topics.append(_TopicOutcomes(topic.name, outcomes))
-    return waiting.reply(max(milliseconds(request.body.timeout), 0))
+    return waiting.response(max(milliseconds(request.body.timeout), 0))
 
 
 def _delete(
@@ -228,7 +228,7 @@ def _delete(
     return outcome
 
 
-def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
+def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Response:
     results = tuple(
         request.make(
             "DeleteRecordsTopicResult",

@@ -13,7 +13,7 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.reassignments import (
@@ -31,7 +31,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -43,7 +43,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 Reassigned = tuple[ReassignedPartition, ...]
 
 
-def handle_alter_reassignments(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter_reassignments(parts: Parts, request: Request) -> asyncio.Future[Response]:
     wanted = [
         Reassignment(topic.name, part.partition_index, part.replicas)
         for topic in request.body.topics
@@ -65,7 +65,7 @@ def handle_alter_reassignments(parts: Parts, request: Request) -> asyncio.Future
     )
 
 
-def _respond_alter_reassignments(request: Request, reassigned: Reassigned, outcome: Outcome = OK) -> Reply:
+def _respond_alter_reassignments(request: Request, reassigned: Reassigned, outcome: Outcome = OK) -> Response:
     topics: dict[str, list[Message]] = {}
     for partition in reassigned:
         topics.setdefault(partition.topic, []).append(
@@ -83,7 +83,7 @@ def _respond_alter_reassignments(request: Request, reassigned: Reassigned, outco
     return request.respond(error_code=outcome.error, error_message=outcome.message, responses=responses)
 
 
-def _refuse_alter_reassignments(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_alter_reassignments(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     refused = tuple(
         ReassignedPartition(topic.name, part.partition_index, outcome)
@@ -96,7 +96,7 @@ def _refuse_alter_reassignments(request: Request, error: ErrorCode, message: str
 # ListPartitionReassignments: the reassignments in progress, of the named partitions or (null) of all.
 
 
-def handle_list_reassignments(parts: Parts, request: Request) -> Reply:
+def handle_list_reassignments(parts: Parts, request: Request) -> Response:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_list_reassignments(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     asked = request.body.topics
@@ -123,7 +123,7 @@ def handle_list_reassignments(parts: Parts, request: Request) -> Reply:
     return request.respond(error_message=None, topics=listed)
 
 
-def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str) -> Response:
     topics = tuple(
         request.make(
             "OngoingTopicReassignment",
@@ -150,7 +150,7 @@ def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str)
 Elected = tuple[ElectedPartition, ...]
 
 
-def handle_elect_leaders(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_elect_leaders(parts: Parts, request: Request) -> asyncio.Future[Response]:
     asked = request.body.topic_partitions
     partitions = (
         None if asked is None else [(topic.topic, index) for topic in asked for index in topic.partitions]
@@ -165,7 +165,7 @@ def handle_elect_leaders(parts: Parts, request: Request) -> asyncio.Future[Reply
     )
 
 
-def _respond_elect_leaders(request: Request, elected: Elected, error: ErrorCode = ErrorCode.none) -> Reply:
+def _respond_elect_leaders(request: Request, elected: Elected, error: ErrorCode = ErrorCode.none) -> Response:
     topics: dict[str, list[Message]] = {}
     for partition in elected:
         topics.setdefault(partition.topic, []).append(
@@ -183,7 +183,7 @@ def _respond_elect_leaders(request: Request, elected: Elected, error: ErrorCode 
     return request.respond(error_code=error, replica_election_results=results)
 
 
-def _refuse_elect_leaders(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_elect_leaders(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     elected = tuple(
         ElectedPartition(topic.topic, index, outcome)

@@ -17,7 +17,7 @@ import msgspec
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import RETRY_S, WAIT_MS_DEFAULT
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordination.quorum.store import QuorumStore
@@ -42,7 +42,7 @@ NO_QUORUM = ChangeResult(
 )
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     quorum: QuorumStore | None
@@ -50,7 +50,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.ALTER):
         return _respond(request, ChangeResult(ErrorCode.cluster_authorization_failed, CLUSTER_DENIED))
     quorum = parts.quorum
@@ -62,7 +62,7 @@ def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return parts.tasks.spawn(_change(parts, quorum, request))
 
 
-async def _change(parts: Parts, quorum: QuorumStore, request: Request) -> Reply:
+async def _change(parts: Parts, quorum: QuorumStore, request: Request) -> Response:
     change = read_change_request(ApiKey(request.api.key), request.body)
     result = await _decided(parts, quorum, change)
     if result == DONE:
@@ -93,7 +93,7 @@ async def _decided(parts: Parts, quorum: QuorumStore, change: VoterChange) -> Ch
         await asyncio.sleep(RETRY_S)
 
 
-def _respond(request: Request, result: ChangeResult) -> Reply:
+def _respond(request: Request, result: ChangeResult) -> Response:
     return request.respond(error_code=result.error, error_message=result.message)
 
 

@@ -20,7 +20,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
@@ -49,7 +49,7 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
@@ -129,11 +129,11 @@ SEGMENT_REPLICAS_MAX = 10
 """Of how many replicas a response describes the segments."""
 
 
-def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_answer(parts, request))
 
 
-async def _answer(parts: Parts, request: Request) -> Reply:
+async def _answer(parts: Parts, request: Request) -> Response:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
@@ -320,14 +320,14 @@ def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
 # A replica that moves has two logs: that in use, and its copy in the target directory (``is_future_key``).
 
 
-def handle_describe_log_dirs(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe_log_dirs(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, results=())
     return parts.tasks.spawn(_describe_log_dirs(parts, request), kind="DescribeLogDirs")
 
 
-async def _describe_log_dirs(parts: Parts, request: Request) -> Reply:
+async def _describe_log_dirs(parts: Parts, request: Request) -> Response:
     work = LongWork(parts.turns)
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
@@ -385,11 +385,11 @@ def _partition_number(one: tuple[TopicPartition, int, int | None]) -> int:
 # directory of a partition that has no log here yet. The response is sent when the moves have begun.
 
 
-def handle_alter_log_dirs(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter_log_dirs(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_alter_log_dirs(parts, request), kind="ALTER_REPLICA_LOG_DIRS")
 
 
-async def _alter_log_dirs(parts: Parts, request: Request) -> Reply:
+async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
     """The errors are the same as Kafka's. A partition that is named twice is moved to the last directory."""
     may_alter = parts.rights.access(request).on_cluster(Operation.ALTER)
     wanted: dict[str, dict[int, str]] = {}

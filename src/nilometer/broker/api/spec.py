@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from nilometer.broker.connection import Connection, Reply
-from nilometer.broker.replies import EncodedReply, KeptReply
+from nilometer.broker.connection import Connection, Response
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import EncodedResponse, KeptResponse
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
@@ -42,13 +42,13 @@ class Request(msgspec.Struct, frozen=True):
         """Make a part of the response, of the message type ``type_name``."""
         return self.api.make(type_name, **fields)
 
-    def respond(self, **fields: object) -> Reply:
+    def respond(self, **fields: object) -> Response:
         """Make the response. Elements of its arrays may be made when they are encoded (``LazySequence``)."""
         return self.encode(**fields).ready()
 
-    def encode(self, **fields: object) -> EncodedReply:
-        """Begin to encode the response; :meth:`EncodedReply.ready` returns the reply."""
-        return EncodedReply(self.api, self.header.correlation_id, self.api.response(**fields))
+    def encode(self, **fields: object) -> EncodedResponse:
+        """Begin to encode the response; :meth:`EncodedResponse.ready` returns the response."""
+        return EncodedResponse(self.api, self.header.correlation_id, self.api.response(**fields))
 
     def part(self, body: Any, began_us: int) -> PartOfRequest:
         """Return a part of this request, which is handled by itself from ``began_us`` on."""
@@ -63,8 +63,8 @@ class PartOfRequest(Request, frozen=True):
     made: list[Any] = []
     """The message of its response, at most one; an object of the handler's own for Produce."""
 
-    def encode(self, **fields: object) -> EncodedReply:
-        return KeptReply(self.made, self.api, self.api.response(**fields))
+    def encode(self, **fields: object) -> EncodedResponse:
+        return KeptResponse(self.made, self.api, self.api.response(**fields))
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -79,8 +79,8 @@ def of_message(kind: type[S], message: messages.Message, /, **others: Any) -> S:
     return kind(**{name: getattr(message, name) for name in names}, **others)
 
 
-Handler = Callable[[Request], Reply | asyncio.Future[Reply]]
-LongHandler = Callable[[Request, LongWork], Coroutine[Any, Any, Reply]]
+Handler = Callable[[Request], Response | asyncio.Future[Response]]
+LongHandler = Callable[[Request, LongWork], Coroutine[Any, Any, Response]]
 
 
 class Right(NamedTuple):

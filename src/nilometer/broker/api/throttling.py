@@ -1,7 +1,8 @@
 """Responses to clients above a quota: they tell for how long the client has to wait, and its connection is
 not read for that time.
 
-Produce and Fetch do this themselves (:mod:`.produce`, :mod:`.fetch`); this module does it for all others.
+Produce and Fetch do this themselves (:mod:`nilometer.broker.produce`, :mod:`.fetch`); this module does it
+for all others.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ import asyncio
 from collections.abc import Sequence
 
 from nilometer.broker.api.spec import Request
-from nilometer.broker.connection import Reply
+from nilometer.broker.connection import Response
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.runtime import Clock
 from nilometer.wire.throttle_time import throttle_ms_of, with_throttle_ms
 
 
 def count_request(
-    quotas: ClientQuotas, request: Request, reply: Reply | asyncio.Future[Reply], spent_us: int
-) -> Reply | asyncio.Future[Reply]:
-    """Count ``spent_us`` of the event loop for a request; return its reply, with the time to wait."""
+    quotas: ClientQuotas, request: Request, response: Response | asyncio.Future[Response], spent_us: int
+) -> Response | asyncio.Future[Response]:
+    """Count ``spent_us`` of the event loop for a request; return its response, with the time to wait."""
     throttle_ms = quotas.on_request(request.context, request.header.client_id, spent_us)
     if throttle_ms == 0:
-        return reply
+        return response
     request.connection.mute(throttle_ms)
-    if not isinstance(reply, asyncio.Future):
-        return throttled(request, reply, throttle_ms)
-    return _when_done(request, reply, throttle_ms)
+    if not isinstance(response, asyncio.Future):
+        return throttled(request, response, throttle_ms)
+    return _when_done(request, response, throttle_ms)
 
 
 def count_refused(quotas: ClientQuotas, clock: Clock, request: Request) -> int:
@@ -43,13 +44,13 @@ def count_refused(quotas: ClientQuotas, clock: Clock, request: Request) -> int:
     return throttle_ms
 
 
-def throttled(request: Request, reply: Reply, throttle_ms: int) -> Reply:
-    """Return the reply with ``throttle_ms``, unless it has a longer time already."""
-    if reply is None:
+def throttled(request: Request, response: Response, throttle_ms: int) -> Response:
+    """Return the response with ``throttle_ms``, unless it has a longer time already."""
+    if response is None:
         return None
-    if not isinstance(reply, Sequence):
-        return reply.with_throttle_ms(throttle_ms)
-    frame, key, version = b"".join(reply), request.header.api_key, request.version
+    if not isinstance(response, Sequence):
+        return response.with_throttle_ms(throttle_ms)
+    frame, key, version = b"".join(response), request.header.api_key, request.version
     longer_ms = max(throttle_ms, throttle_ms_of(key, version, frame))
     return (with_throttle_ms(key, version, frame, longer_ms),)
 
@@ -62,10 +63,12 @@ def mute_as_told(request: Request, frame: bytes) -> None:
         request.connection.mute(throttle_ms)
 
 
-def _when_done(request: Request, reply: asyncio.Future[Reply], throttle_ms: int) -> asyncio.Future[Reply]:
-    changed: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+def _when_done(
+    request: Request, response: asyncio.Future[Response], throttle_ms: int
+) -> asyncio.Future[Response]:
+    changed: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-    def finish(done: asyncio.Future[Reply]) -> None:
+    def finish(done: asyncio.Future[Response]) -> None:
         if changed.done():
             return
         if done.cancelled():
@@ -75,10 +78,10 @@ def _when_done(request: Request, reply: asyncio.Future[Reply], throttle_ms: int)
         else:
             changed.set_result(throttled(request, done.result(), throttle_ms))
 
-    def forget(outer: asyncio.Future[Reply]) -> None:
+    def forget(outer: asyncio.Future[Response]) -> None:
         if outer.cancelled():
-            reply.cancel()  # the client has gone
+            response.cancel()  # the client has gone
 
-    reply.add_done_callback(finish)
+    response.add_done_callback(finish)
     changed.add_done_callback(forget)
     return changed

@@ -20,7 +20,7 @@ from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
 from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
@@ -46,7 +46,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     metadata: MetadataLog
@@ -57,7 +57,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 # CreateTopics. Versions: 5 returns the new topic's configuration and counts; 7 its id.
 
 
-def handle_create(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_create(parts: Parts, request: Request) -> asyncio.Future[Response]:
     topics = [_new_topic_create(topic) for topic in request.body.topics]
     validate_only = request.field("validate_only", False)
     quota = parts.controller_requests.mutation_quota(request, strict_from=6)
@@ -102,13 +102,13 @@ def _new_topic_create(topic: Message) -> NewTopic:
     )
 
 
-def _respond_create(parts: Parts, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
+def _respond_create(parts: Parts, request: Request, created: tuple[CreatedTopic, ...]) -> Response:
     by_name = {topic.name: topic for topic in created}  # a topic named twice is rejected, with one result
     results = LazySequence(partial(_result, parts, request), list(by_name.values()))
     return request.respond(topics=results)
 
 
-def _refuse_create(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_create(request: Request, error: ErrorCode, message: str) -> Response:
     results = tuple(
         request.make(
             "CreatableTopicResult", name=topic.name, error_code=error, error_message=message, configs=()
@@ -173,7 +173,7 @@ def _config(request: Request, entry: EffectiveConfig) -> Message:
 Outcomes = tuple[tuple[str, Outcome], ...]
 
 
-def handle_create_partitions(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_create_partitions(parts: Parts, request: Request) -> asyncio.Future[Response]:
     wanted = [
         MorePartitions(
             name=topic.name,
@@ -207,7 +207,7 @@ def handle_create_partitions(parts: Parts, request: Request) -> asyncio.Future[R
     )
 
 
-def _respond_create_partitions(request: Request, outcomes: Outcomes) -> Reply:
+def _respond_create_partitions(request: Request, outcomes: Outcomes) -> Response:
     results = tuple(
         request.make(
             "CreatePartitionsTopicResult", name=name, error_code=outcome.error, error_message=outcome.message
@@ -217,7 +217,7 @@ def _respond_create_partitions(request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(results=results)
 
 
-def _refuse_create_partitions(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_create_partitions(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     return _respond_create_partitions(request, tuple((topic.name, outcome) for topic in request.body.topics))
 
@@ -237,7 +237,7 @@ class _Result(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Response]:
     asked = _asked(request)
     quota = parts.controller_requests.mutation_quota(request, strict_from=5)
 
@@ -311,11 +311,11 @@ def _why_invalid(asked: _Asked, times: int) -> str | None:
     return None
 
 
-def _respond_delete(request: Request, results: tuple[_Result, ...]) -> Reply:
+def _respond_delete(request: Request, results: tuple[_Result, ...]) -> Response:
     return request.respond(responses=tuple(_response(request, result) for result in results))
 
 
-def _refuse_delete(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_delete(request: Request, error: ErrorCode, message: str) -> Response:
     outcome = Outcome(error, message)
     return _respond_delete(
         request, tuple(_Result(topic.name, topic.topic_id, outcome) for topic in _asked(request))

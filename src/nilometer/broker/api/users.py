@@ -14,7 +14,7 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.credentials import (
     ScramAlteration,
@@ -31,7 +31,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -40,7 +40,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 # DescribeUserScramCredentials: mechanisms and iterations of credentials, without the keys (KIP-554).
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply:
+def handle_describe(parts: Parts, request: Request) -> Response:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         refused = request.make(
@@ -88,7 +88,7 @@ def _result(image: ClusterImage, request: Request, name: str, times: int) -> Mes
 Outcomes = dict[str, Outcome]
 
 
-def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Response]:
     alterations = _alterations(request)
 
     def decide(image: ClusterImage) -> Steps[Outcomes]:
@@ -106,7 +106,7 @@ def _alterations(request: Request) -> list[ScramAlteration]:
     return [*deletions, *upsertions]
 
 
-def _respond(request: Request, outcomes: Outcomes) -> Reply:
+def _respond(request: Request, outcomes: Outcomes) -> Response:
     results = tuple(
         request.make(
             "AlterUserScramCredentialsResult",
@@ -119,7 +119,7 @@ def _respond(request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(results=results)
 
 
-def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse(request: Request, error: ErrorCode, message: str) -> Response:
     users = dict.fromkeys(each.user for each in _alterations(request))
     return _respond(request, {user: Outcome(error, message) for user in users})
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from nilometer.broker.connection import Connection, Dispatcher
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.runtime.handshakes import Admitted
 from nilometer.security.principal import USER, Principal, PrincipalMapping, subject_of
 
@@ -107,7 +107,7 @@ class CertificateGate:
     def connection_closed(self, connection: Connection) -> None:
         self._served.connection_closed(connection)
 
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         return self._served.dispatch(frame, connection)
 
     def may_pipeline(self, frame: Buffer) -> bool:

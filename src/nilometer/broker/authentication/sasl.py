@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from nilometer.broker.authentication.handshakes import UnauthenticatedConnections
 from nilometer.broker.connection import Connection, Dispatcher
-from nilometer.broker.replies import CloseConnection, Reply
+from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listener_security import SaslSettings
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock, Runtime
@@ -101,7 +101,7 @@ REAUTHENTICATION_INTERVAL_MS = 1000
 Kafka."""
 _HANDSHAKE = int(ApiKey.SASL_HANDSHAKE)
 
-BeginAgain = Callable[[Buffer, Connection], "asyncio.Future[Reply] | Reply"]
+BeginAgain = Callable[[Buffer, Connection], "asyncio.Future[Response] | Response"]
 
 
 class ExpiringSession:
@@ -126,7 +126,7 @@ class ExpiringSession:
         self._is_token_valid = is_token_valid
         self._ends_ms = clock.monotonic_ms() + lifetime_ms
 
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         now_ms = self._clock.monotonic_ms()
         is_handshake = int.from_bytes(memoryview(frame)[:2], "big") == _HANDSHAKE
         if is_handshake and now_ms >= self._not_before_ms:
@@ -205,7 +205,7 @@ class SaslGate:
         self._leave(connection)
         self._served.connection_closed(connection)
 
-    def begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         """Process the SaslHandshake by which the client of a session begins to authenticate again."""
         connection.hand_over(self, self._listener.settings.receive_bytes_max)
         self._start_timer(connection)
@@ -235,7 +235,7 @@ class SaslGate:
 
     # --- requests
 
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         if not self._has_headers:
             server, message = self._server, bytes(frame)
             assert server is not None, "a mechanism was chosen before"
@@ -267,32 +267,32 @@ class SaslGate:
 
     def _on_handshake(
         self, header: messages.RequestHeader, body: messages.Message, connection: Connection
-    ) -> asyncio.Future[Reply] | Reply:
+    ) -> asyncio.Future[Response] | Response:
         enabled = self._listener.settings.mechanisms
         mechanism: str = body.mechanism
         if mechanism not in enabled:
-            reply = _respond(header, error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled)
-            return self._reject(connection, "asked for a SASL mechanism that is not enabled", reply)
+            response = _respond(header, error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled)
+            return self._reject(connection, "asked for a SASL mechanism that is not enabled", response)
         self._mechanism = mechanism
         if self._former_mechanism not in (None, mechanism):
-            reply = _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
-            return self._reject(connection, f"authenticated by {self._former_mechanism} before", reply)
+            response = _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
+            return self._reject(connection, f"authenticated by {self._former_mechanism} before", response)
         self._server = self._listener.server(mechanism)
         self._has_headers = header.api_version >= FIRST_WITH_AUTHENTICATE
         return _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
 
     def _after_work(
-        self, server: SaslServer, message: bytes, respond: Callable[[], asyncio.Future[Reply] | Reply]
-    ) -> asyncio.Future[Reply] | Reply:
+        self, server: SaslServer, message: bytes, respond: Callable[[], asyncio.Future[Response] | Response]
+    ) -> asyncio.Future[Response] | Response:
         """Respond to a message of the exchange, after the work off the event loop that it needs."""
         work = server.work_before(message)
         if work is None:
             return respond()
 
-        async def respond_later() -> Reply:
+        async def respond_later() -> Response:
             await self._listener.disk.offload(work)
-            reply = respond()
-            return await reply if isinstance(reply, asyncio.Future) else reply
+            response = respond()
+            return await response if isinstance(response, asyncio.Future) else response
 
         return asyncio.ensure_future(respond_later())
 
@@ -302,7 +302,7 @@ class SaslGate:
         header: messages.RequestHeader,
         body: messages.Message,
         connection: Connection,
-    ) -> asyncio.Future[Reply] | Reply:
+    ) -> asyncio.Future[Response] | Response:
         try:
             answer = server.respond(body.auth_bytes)
             lifetime_ms = self._maybe_admit(server, connection)
@@ -312,19 +312,19 @@ class SaslGate:
                 f"Authentication failed during {during} due to invalid credentials "
                 f"with SASL mechanism {self._mechanism}"
             )
-            reply = _respond(
+            response = _respond(
                 header,
                 error_code=ErrorCode.sasl_authentication_failed,
                 error_message=shown,
                 auth_bytes=b"",
             )
-            return self._reject(connection, str(error), reply)
+            return self._reject(connection, str(error), response)
         fields = {"session_lifetime_ms": lifetime_ms} if header.api_version >= FIRST_WITH_LIFETIME else {}
         return _respond(header, error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **fields)
 
     def _on_bare_message(
         self, server: SaslServer, message: bytes, connection: Connection
-    ) -> asyncio.Future[Reply] | Reply:
+    ) -> asyncio.Future[Response] | Response:
         try:
             answer = server.respond(message)
             self._maybe_admit(server, connection)
@@ -376,22 +376,22 @@ class SaslGate:
     def _is_token_valid(self, token_id: str | None) -> Callable[[], bool] | None:
         return None if token_id is None else lambda: self._listener.has_token(token_id)
 
-    def _begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def _begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         gate = SaslGate(
             self._listener, self._served, self._frame_bytes_max, self._mechanism, self._former_principal
         )
         return gate.begin_again(frame, connection)
 
-    def _reject(self, connection: Connection, why: str, reply: Reply) -> asyncio.Future[Reply]:
-        """Log the failure; return the future of the reply, after which the connection ends."""
+    def _reject(self, connection: Connection, why: str, response: Response) -> asyncio.Future[Response]:
+        """Log the failure; return the future of the response, after which the connection ends."""
         connection.stop_reading()
         self._log_failure(connection, why)
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Reply] = loop.create_future()
+        answered: asyncio.Future[Response] = loop.create_future()
 
         def finish() -> None:
             if not answered.done():
-                answered.set_result(reply)
+                answered.set_result(response)
                 connection.close()
 
         loop.call_later(self._listener.settings.failure_delay_ms / 1000, finish)
@@ -417,7 +417,7 @@ def _changed(former: Principal, principal: Principal) -> SaslRejected:
     )
 
 
-def _respond(header: messages.RequestHeader, **fields: object) -> Reply:
+def _respond(header: messages.RequestHeader, **fields: object) -> Response:
     codec = messages.api(header.api_key, header.api_version)
     response = codec.response(**fields)
     return (messages.encode_response(header.correlation_id, codec.key, codec.version, response),)

@@ -3,7 +3,7 @@ its entries to the metadata log.
 
 The pure ``decide_*`` functions of ``cluster`` return records; this module appends them as entries of the
 metadata log. A successful append does not mean that the decision counts: a deposed controller can append an
-entry too. Only folding the entry (applying it to the image) shows it, so the reply waits for that.
+entry too. Only folding the entry (applying it to the image) shows it, so the response waits for that.
 
 A decision that has begun continues even if its requester has gone: the store could apply an abandoned append
 after a later decision that was made without it. If the outcome of an append is unknown, its entry may appear
@@ -102,7 +102,7 @@ class Controller:
             log_decision(logger, "controller-resigned", sentence, cause, {"controller_epoch": epoch})
 
     async def decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
-        """Make a decision on the newest image, and return its reply once its entries are folded and count.
+        """Make a decision on the newest image, and return its response once its entries are folded and count.
 
         ``cause``: why, for the log. ``decide`` may be called several times. Cancelling the caller ends its
         wait, not the decision.

@@ -15,12 +15,13 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, decode_snapshot, encode_snapshot
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.prepared_entry import PreparedEntry, at_once
+from nilometer.cluster.prepared_entry import PreparedEntry
 from nilometer.coordination.factory import StoreReader, open_reader
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
+from nilometer.steps import at_once
 
 logger = logging.getLogger("nilometer.broker.control")
 

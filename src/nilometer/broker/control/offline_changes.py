@@ -29,7 +29,7 @@ class BrokersRun(Exception):
 async def change_offline(
     store: CoordinationStore, chance: Entropy, decide: Callable[[ClusterImage], Decision[R]]
 ) -> R:
-    """Append the entry of a decision to the log of an open store; return the decision's reply.
+    """Append the entry of a decision to the log of an open store; return the decision's response.
 
     Raises BrokersRun, Refusal, BadEntry, CoordinationError.
     """
@@ -38,11 +38,11 @@ async def change_offline(
         sessions = await store.sessions()
         if sessions:
             raise BrokersRun([session.broker_id for session in sessions])
-        entry, reply = offline_entry(history.image, store.cluster_id, chance, decide)
+        entry, response = offline_entry(history.image, store.cluster_id, chance, decide)
         number = EntryNumber(history.next_number)
         history.image.check_entry(number, entry)
         if await store.append(number, encode_entry(entry)):
-            return reply
+            return response
 
 
 async def _history(store: CoordinationStore) -> MetadataHistory:

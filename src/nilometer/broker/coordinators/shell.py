@@ -1,6 +1,6 @@
-"""The shell around one shard: its partition's log, its one timer, and the requests that wait for a reply.
+"""The shell around one shard: its partition's log, its one timer, and the requests that wait for a result.
 
-It reads the records of its partition from log start to log end, slice by slice, before it serves. Replies and
+It reads the records of its partition from log start to log end, slice by slice, before it serves. Results and
 actions wait until the records before them are committed. Group and transaction coordinators differ in their
 kind: topic, shards, record format and errors.
 """
@@ -21,6 +21,7 @@ from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
+from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.errors import CorruptRecordFound
@@ -32,18 +33,18 @@ from nilometer.wire.records import BatchBuilder, ControlType, decode_records, re
 
 RequestT = TypeVar("RequestT")
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
-ReplyT = TypeVar("ReplyT")
+ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT")
 ActionT = TypeVar("ActionT")
 
 
-class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
+class Shard(Protocol[RequestT_contra, ResultT, RecordT, ActionT]):
     """The state machine of one partition of a coordinator's topic (``__consumer_offsets``,
     ``__transaction_state``). It is loaded by :meth:`replay` for each record and then :meth:`on_loaded`, and
     dropped when the broker no longer leads the partition or an append fails.
 
     ``now_ms`` is the monotonic time, ``wall_ms`` the time since the epoch. A ``token`` identifies a request
-    until its reply. The returned effects are the records to append, and the replies and actions that wait
+    until its result. The returned effects are the records to append, and the results and actions that wait
     until these are committed.
     """
 
@@ -55,11 +56,11 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
         """Apply the end of a transaction: while loading, or when its marker was written to the partition."""
         ...
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ResultT, ActionT]: ...
 
     def handle(
         self, token: Token, request: RequestT_contra, now_ms: int, wall_ms: int
-    ) -> Effects[RecordT, ReplyT, ActionT]: ...
+    ) -> Effects[RecordT, ResultT, ActionT]: ...
 
     def forget(self, token: Token) -> None: ...
 
@@ -69,14 +70,16 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
 
     def on_image(
         self, image: ClusterImage, now_ms: int, wall_ms: int
-    ) -> Effects[RecordT, ReplyT, ActionT]: ...
+    ) -> Effects[RecordT, ResultT, ActionT]: ...
 
     def next_deadline_ms(self) -> int | None: ...
 
-    def on_time(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
+    def on_time(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ResultT, ActionT]: ...
 
 
-class CoordinatorKind(msgspec.Struct, Generic[RequestT, ReplyT, RecordT, ActionT], frozen=True, kw_only=True):
+class CoordinatorKind(
+    msgspec.Struct, Generic[RequestT, ResultT, RecordT, ActionT], frozen=True, kw_only=True
+):
     name: str
     """For messages: as in "the group coordinator"."""
     subject: str
@@ -85,37 +88,38 @@ class CoordinatorKind(msgspec.Struct, Generic[RequestT, ReplyT, RecordT, ActionT
     num_partitions: int
     """The partition count of ``topic`` that is assumed until the topic exists."""
     commit_timeout_ms: int
-    """How long a reply waits for its records to be committed."""
+    """How long a result waits for its records to be committed."""
     load_buffer_bytes: int
     codec: Codec
     """The compression of appended batches."""
-    make_shard: Callable[[], Shard[RequestT, ReplyT, RecordT, ActionT]]
+    make_shard: Callable[[], Shard[RequestT, ResultT, RecordT, ActionT]]
     encode: Callable[[RecordT], tuple[bytes, bytes | None]]
     decode: Callable[[bytes, bytes | None], RecordT | None]
     """Decodes key and value; None for a record of an unknown type. Raises MalformedMessage."""
-    refuse: Callable[[RequestT, ErrorCode], ReplyT]
-    """Makes the reply with an error to a request that reached no shard."""
-    refuse_for_log: Callable[[RequestT, ErrorCode], ReplyT]
-    """Makes the reply to a request whose records could not be appended or committed, from the log's error."""
-    carry_out: Callable[[CoordinatorShell[RequestT, ReplyT, RecordT, ActionT], ActionT], None]
+    refuse: Callable[[RequestT, ErrorCode], ResultT]
+    """Makes the result with an error of a request that reached no shard."""
+    refuse_for_log: Callable[[RequestT, ErrorCode], ResultT]
+    """Makes the result of a request whose records could not be appended or committed, from the log's
+    error."""
+    carry_out: Callable[[CoordinatorShell[RequestT, ResultT, RecordT, ActionT], ActionT], None]
     """Carries out an action that the shard decided on; the records before it are committed."""
 
 
-class _Waiting(Generic[ReplyT, ActionT]):
-    """The replies and actions that wait for the high watermark to reach ``offset``."""
+class _Waiting(Generic[ResultT, ActionT]):
+    """The results and actions that wait for the high watermark to reach ``offset``."""
 
-    __slots__ = ("_on_released", "actions", "deadline_ms", "offset", "replies")
+    __slots__ = ("_on_released", "actions", "deadline_ms", "offset", "results")
 
     def __init__(
         self,
         offset: int,
         deadline_ms: int,
-        on_released: Callable[[_Waiting[ReplyT, ActionT], ErrorCode], None],
+        on_released: Callable[[_Waiting[ResultT, ActionT], ErrorCode], None],
     ) -> None:
         self.offset = offset
         self.deadline_ms = deadline_ms
-        """Until when the replies wait (monotonic time); it does not concern the actions."""
-        self.replies: list[tuple[Token, ReplyT]] = []
+        """Until when the results wait (monotonic time); it does not concern the actions."""
+        self.results: list[tuple[Token, ResultT]] = []
         self.actions: list[ActionT] = []
         self._on_released = on_released
 
@@ -128,56 +132,56 @@ class HighWatermark(Protocol):
     def high_watermark(self) -> int: ...
 
 
-class WaitingEffects(Generic[ReplyT, ActionT]):
+class WaitingEffects(Generic[ResultT, ActionT]):
     def __init__(
         self,
         log: HighWatermark,
         wait_for_commit: Callable[[int, CommitWait], None],
-        deliver: Callable[[Sequence[tuple[Token, ReplyT]]], None],
+        deliver: Callable[[Sequence[tuple[Token, ResultT]]], None],
         carry_out: Callable[[Sequence[ActionT]], None],
     ) -> None:
         """``wait_for_commit(offset, wait)`` releases ``wait`` when the high watermark reaches ``offset``; it
         raises KafkaError if this broker does not lead.
 
-        ``deliver`` delivers replies and ``carry_out`` carries out actions, once the records before them are
-        committed; of one offset the replies come first.
+        ``deliver`` delivers results and ``carry_out`` carries out actions, once the records before them are
+        committed; of one offset the results come first.
         """
         self._log = log
         self._wait_for_commit = wait_for_commit
         self._deliver = deliver
         self._carry_out = carry_out
-        self._waiting: deque[_Waiting[ReplyT, ActionT]] = deque()
+        self._waiting: deque[_Waiting[ResultT, ActionT]] = deque()
 
     def add(
         self,
         offset: int,
-        replies: Sequence[tuple[Token, ReplyT]],
+        results: Sequence[tuple[Token, ResultT]],
         actions: Sequence[ActionT],
         deadline_ms: int,
     ) -> None:
-        """Release ``replies`` and ``actions`` once all records below ``offset`` are committed.
+        """Release ``results`` and ``actions`` once all records below ``offset`` are committed.
 
-        ``deadline_ms``: until when the replies wait. Raises KafkaError if this broker does not lead.
+        ``deadline_ms``: until when the results wait. Raises KafkaError if this broker does not lead.
         """
         if not self._waiting and self._log.high_watermark >= offset:
-            self._release(replies, actions)
+            self._release(results, actions)
             return
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.offset != offset:
-            last = _Waiting[ReplyT, ActionT](offset, deadline_ms, self._on_released)
+            last = _Waiting[ResultT, ActionT](offset, deadline_ms, self._on_released)
             self._wait_for_commit(offset, last)
             self._waiting.append(last)
-        elif not last.replies:
+        elif not last.results:
             last.deadline_ms = deadline_ms
-        last.replies.extend(replies)
+        last.results.extend(results)
         last.actions.extend(actions)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline (monotonic, ms) of a waiting reply; None if no reply waits."""
-        return next((each.deadline_ms for each in self._waiting if each.replies), None)
+        """Return the earliest deadline (monotonic, ms) of a waiting result; None if no result waits."""
+        return next((each.deadline_ms for each in self._waiting if each.results), None)
 
     def take_overdue(self, now_ms: int) -> list[Token]:
-        """Remove the replies whose deadline has passed, and return the tokens of their requests.
+        """Remove the results whose deadline has passed, and return the tokens of their requests.
 
         Their records may still be committed later.
         """
@@ -185,16 +189,16 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         for each in self._waiting:
             if each.deadline_ms > now_ms:
                 break
-            overdue.extend(token for token, _ in each.replies)
-            each.replies.clear()
-        while self._waiting and not self._waiting[0].replies and not self._waiting[0].actions:
+            overdue.extend(token for token, _ in each.results)
+            each.results.clear()
+        while self._waiting and not self._waiting[0].results and not self._waiting[0].actions:
             self._waiting.popleft()
         return overdue
 
     def clear(self) -> None:
         self._waiting.clear()
 
-    def _on_released(self, released: _Waiting[ReplyT, ActionT], error: ErrorCode) -> None:
+    def _on_released(self, released: _Waiting[ResultT, ActionT], error: ErrorCode) -> None:
         """Release everything up to the offset of ``released``, which the high watermark has reached.
 
         NOT_LEADER_OR_FOLLOWER means that this broker no longer leads: nothing is released, and the shell is
@@ -204,11 +208,11 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
             return
         while self._waiting and self._waiting[0].offset <= released.offset:
             first = self._waiting.popleft()
-            self._release(first.replies, first.actions)
+            self._release(first.results, first.actions)
 
-    def _release(self, replies: Sequence[tuple[Token, ReplyT]], actions: Sequence[ActionT]) -> None:
-        if replies:
-            self._deliver(replies)
+    def _release(self, results: Sequence[tuple[Token, ResultT]], actions: Sequence[ActionT]) -> None:
+        if results:
+            self._deliver(results)
         if actions:
             self._carry_out(actions)
 
@@ -322,18 +326,18 @@ class ShellState(enum.Enum):
     UNLOADED = enum.auto()
 
 
-class _Asker(NamedTuple, Generic[RequestT, ReplyT]):
+class _Asker(NamedTuple, Generic[RequestT, ResultT]):
     request: RequestT
-    deliver: Callable[[ReplyT], None]
+    deliver: Callable[[ResultT], None]
 
 
-class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
+class CoordinatorShell(Generic[RequestT, ResultT, RecordT, ActionT]):
     def __init__(
         self,
         partition: Partition,
         runtime: Runtime,
         tasks: Tasks,
-        kind: CoordinatorKind[RequestT, ReplyT, RecordT, ActionT],
+        kind: CoordinatorKind[RequestT, ResultT, RecordT, ActionT],
         report_damage: Callable[[CorruptRecordFound], None],
     ) -> None:
         self.partition = partition
@@ -345,14 +349,14 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._tasks = tasks
         self._kind = kind
         self._report_damage = report_damage
-        self._shard: Shard[RequestT, ReplyT, RecordT, ActionT] | None = None
-        self._askers: dict[Token, _Asker[RequestT, ReplyT]] = {}
+        self._shard: Shard[RequestT, ResultT, RecordT, ActionT] | None = None
+        self._askers: dict[Token, _Asker[RequestT, ResultT]] = {}
         self._last_token = 0
         self.first_loaded_offset = 0
         """Where the log began when it was loaded last."""
         self._end_offset = 0
         """The end offset of the records that the shard's state contains."""
-        self._waiting = WaitingEffects[ReplyT, ActionT](
+        self._waiting = WaitingEffects[ResultT, ActionT](
             partition.replica, partition.hold_until_committed, self._deliver, self._carry_out_actions
         )
         self._unseen_image: ClusterImage | None = None
@@ -375,7 +379,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         )
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> None:
-        """Drop the shard. Waiting requests get ``error`` as reply; waiting actions are dropped."""
+        """Drop the shard. Waiting requests get ``error`` as result; waiting actions are dropped."""
         self.state = ShellState.UNLOADED
         self._shard = None
         self._waiting.clear()
@@ -388,6 +392,12 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         askers, self._askers = self._askers, {}
         for asker in askers.values():
             asker.deliver(self._kind.refuse(asker.request, error))
+
+    def become_leader_again(self) -> None:
+        """Go on with the shard in the next leader epoch, to which this broker was elected in succession."""
+        self.leader_epoch = self.partition.leader_epoch
+        end = self.partition.log.log_end_offset
+        check(end >= self._end_offset, "a leader that goes on keeps its log", end, self._end_offset)
 
     async def _load(self) -> None:
         clock = self._runtime.clock
@@ -408,7 +418,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         if image is not None:
             self.on_image(image)
 
-    async def _read_log(self) -> Shard[RequestT, ReplyT, RecordT, ActionT] | None:
+    async def _read_log(self) -> Shard[RequestT, ResultT, RecordT, ActionT] | None:
         """Return the shard that the log results in; None if the log could not be read."""
         shard = self._kind.make_shard()
         self.first_loaded_offset = self.partition.log.log_start_offset
@@ -446,7 +456,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     @property
-    def shard(self) -> Shard[RequestT, ReplyT, RecordT, ActionT] | None:
+    def shard(self) -> Shard[RequestT, ResultT, RecordT, ActionT] | None:
         """The groups or transactions; None while they are not loaded."""
         return self._shard
 
@@ -454,10 +464,10 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         """Return the state of each group or transaction; none while they are not loaded."""
         return () if self._shard is None else self._shard.states()
 
-    def submit(self, request: RequestT, deliver: Callable[[ReplyT], None]) -> Token | None:
-        """Pass ``request`` to the shard; ``deliver`` is called with the reply, perhaps before this returns.
+    def submit(self, request: RequestT, deliver: Callable[[ResultT], None]) -> Token | None:
+        """Pass ``request`` to the shard; ``deliver`` is called with the result, perhaps before this returns.
 
-        Returns the token for :meth:`forget`; None if the reply was delivered already. Raises KafkaError, and
+        Returns the token for :meth:`forget`; None if the result was delivered already. Raises KafkaError, and
         delivers nothing, if this broker is not the coordinator or its log is still loading.
         """
         shard = self._shard
@@ -501,7 +511,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return appended
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
-    def carry_out(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
+    def carry_out(self, decide: Callable[[], Effects[RecordT, ResultT, ActionT]]) -> None:
         """Carry out the effects of ``decide``, which calls the shard; if it raises, the shard's state may be
         wrong, and the log is loaded again."""
         try:
@@ -512,10 +522,10 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             return
         self._carry_out(effects)
 
-    def _carry_out(self, effects: Effects[RecordT, ReplyT, ActionT]) -> None:
+    def _carry_out(self, effects: Effects[RecordT, ResultT, ActionT]) -> None:
         if effects.records and not self._append(effects.records, effects.producer):
             return
-        if effects.replies or effects.actions:
+        if effects.results or effects.actions:
             self._release_when_committed(effects)
         self._schedule()
 
@@ -548,18 +558,18 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             asker.deliver(self._kind.refuse_for_log(asker.request, error))
         self._start_over(ErrorCode.not_coordinator)
 
-    def _release_when_committed(self, effects: Effects[RecordT, ReplyT, ActionT]) -> None:
+    def _release_when_committed(self, effects: Effects[RecordT, ResultT, ActionT]) -> None:
         deadline_ms = self._runtime.clock.monotonic_ms() + self._kind.commit_timeout_ms
         try:
-            self._waiting.add(self._end_offset, effects.replies, effects.actions, deadline_ms)
+            self._waiting.add(self._end_offset, effects.results, effects.actions, deadline_ms)
         except KafkaError as error:
             self._fail_all(error.code)
 
-    def _deliver(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
-        for token, reply in replies:
+    def _deliver(self, results: Sequence[tuple[Token, ResultT]]) -> None:
+        for token, result in results:
             asker = self._askers.pop(token, None)
             if asker is not None:
-                asker.deliver(reply)
+                asker.deliver(result)
 
     def _carry_out_actions(self, actions: Sequence[ActionT]) -> None:
         try:
@@ -619,8 +629,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
 
 def _notify_end(
-    shard: Shard[RequestT, ReplyT, RecordT, ActionT], end: TransactionEnd
-) -> Effects[RecordT, ReplyT, ActionT]:
+    shard: Shard[RequestT, ResultT, RecordT, ActionT], end: TransactionEnd
+) -> Effects[RecordT, ResultT, ActionT]:
     """Notify the shard of the end of a transaction; this has no effects."""
     shard.replay_end(end)
     return Effects()

@@ -1,6 +1,6 @@
 """The coordinators of one kind on this broker: a shell for each partition of their topic that it leads.
 
-The response to one client request is made when the last of its replies has arrived.
+The response to one client request is made when the last of its results has arrived.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nilometer.broker.coordinators.shell import (
     CoordinatorKind,
     CoordinatorShell,
     RecordT,
-    ReplyT,
     RequestT,
+    ResultT,
     Shard,
 )
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.delta import ImageDelta
@@ -75,30 +75,30 @@ def coordinator_error(error: ErrorCode) -> ErrorCode:
     return error
 
 
-class PendingResponse(Generic[RequestT, ReplyT]):
-    __slots__ = ("_future", "_missing", "_replies", "_respond", "_tokens")
+class PendingResponse(Generic[RequestT, ResultT]):
+    __slots__ = ("_future", "_missing", "_respond", "_results", "_tokens")
 
-    def __init__(self, count: int, respond: Callable[[Sequence[ReplyT]], Frame]) -> None:
-        self._replies: list[ReplyT | None] = [None] * count
+    def __init__(self, count: int, respond: Callable[[Sequence[ResultT]], Response]) -> None:
+        self._results: list[ResultT | None] = [None] * count
         self._missing = count
         self._respond = respond
-        self._tokens: list[tuple[CoordinatorShell[RequestT, ReplyT, Any, Any], Token]] = []
-        self._future: asyncio.Future[Frame] | None = None
+        self._tokens: list[tuple[CoordinatorShell[RequestT, ResultT, Any, Any], Token]] = []
+        self._future: asyncio.Future[Response] | None = None
 
     def submit(
-        self, index: int, shell: CoordinatorShell[RequestT, ReplyT, Any, Any], request: RequestT
+        self, index: int, shell: CoordinatorShell[RequestT, ResultT, Any, Any], request: RequestT
     ) -> None:
-        """Submit ``request`` to ``shell``; its reply gets the given ``index`` among the replies.
+        """Submit ``request`` to ``shell``; its result gets the given ``index`` among the results.
 
         Raises KafkaError if the shell cannot process requests now.
         """
-        token = shell.submit(request, lambda reply: self.set_reply(index, reply))
+        token = shell.submit(request, lambda result: self.set_result(index, result))
         if token is not None:
             self._tokens.append((shell, token))
 
-    def set_reply(self, index: int, reply: ReplyT) -> None:
-        """Set the reply with this ``index``. When all replies are set, the response is made from them."""
-        self._replies[index] = reply
+    def set_result(self, index: int, result: ResultT) -> None:
+        """Set the result with this ``index``. When all results are set, the response is made from them."""
+        self._results[index] = result
         self._missing -= 1
         future = self._future
         if self._missing or future is None or future.done():
@@ -108,18 +108,18 @@ class PendingResponse(Generic[RequestT, ReplyT]):
         except Exception as error:
             future.set_exception(error)
 
-    def frame(self) -> Frame | asyncio.Future[Frame]:
-        """Return the response if all replies are there, else its future."""
+    def frame(self) -> Response | asyncio.Future[Response]:
+        """Return the response if all results are there, else its future."""
         if not self._missing:
             return self._make()
         self._future = asyncio.get_running_loop().create_future()
         self._future.add_done_callback(self._on_done)
         return self._future
 
-    def _make(self) -> Frame:
-        return self._respond([reply for reply in self._replies if reply is not None])
+    def _make(self) -> Response:
+        return self._respond([result for result in self._results if result is not None])
 
-    def _on_done(self, future: asyncio.Future[Frame]) -> None:
+    def _on_done(self, future: asyncio.Future[Response]) -> None:
         tokens, self._tokens = self._tokens, []
         if future.cancelled():
             for shell, token in tokens:
@@ -128,13 +128,13 @@ class PendingResponse(Generic[RequestT, ReplyT]):
 
 logger = logging.getLogger("nilometer.broker.coordinators")
 
-OneReplyT = TypeVar("OneReplyT")
+OneResultT = TypeVar("OneResultT")
 
 
-class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
+class CoordinatorShells(Generic[RequestT, ResultT, RecordT, ActionT]):
     def __init__(
         self,
-        kind: CoordinatorKind[RequestT, ReplyT, RecordT, ActionT],
+        kind: CoordinatorKind[RequestT, ResultT, RecordT, ActionT],
         runtime: Runtime,
         tasks: Tasks,
         metadata: MetadataLog,
@@ -147,7 +147,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._replicas = replicas
         self._topics = topics
         self._metadata = metadata
-        self._shells: dict[int, CoordinatorShell[RequestT, ReplyT, RecordT, ActionT]] = {}
+        self._shells: dict[int, CoordinatorShell[RequestT, ResultT, RecordT, ActionT]] = {}
         replicas.add_hosting_listener(self._on_hosted)
         metadata.subscribe(self._on_delta, self._on_image)
 
@@ -167,14 +167,14 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return ErrorCode.none
 
     def ask(
-        self, asked: Sequence[tuple[str, RequestT]], respond: Callable[[Sequence[ReplyT]], Frame]
-    ) -> Frame | asyncio.Future[Frame]:
+        self, asked: Sequence[tuple[str, RequestT]], respond: Callable[[Sequence[ResultT]], Response]
+    ) -> Response | asyncio.Future[Response]:
         """Submit each request of ``asked``, a list of (key, request), to the shell of its key.
 
-        ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
+        ``respond`` makes the response from all results, in the order of ``asked``. If the client disconnects
         before, the requests are dropped.
         """
-        pending = PendingResponse[RequestT, ReplyT](len(asked), respond)
+        pending = PendingResponse[RequestT, ResultT](len(asked), respond)
         for index, (key, request) in enumerate(asked):
             shell = self._shells.get(self.partition_for(key))
             try:
@@ -184,34 +184,34 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
                     raise KafkaError(ErrorCode.not_coordinator)
                 pending.submit(index, shell, request)
             except KafkaError as refused:
-                pending.set_reply(index, self._kind.refuse(request, refused.code))
+                pending.set_result(index, self._kind.refuse(request, refused.code))
         return pending.frame()
 
-    async def ask_in_turns(self, asked: Sequence[tuple[str, RequestT]], work: LongWork) -> list[ReplyT]:
-        """Submit each request of ``asked`` as :meth:`ask` does, slice by slice, and return all replies: for
-        requests of which each may take long. None waits for the reply to another."""
-        replies: list[asyncio.Future[ReplyT]] = []
+    async def ask_in_turns(self, asked: Sequence[tuple[str, RequestT]], work: LongWork) -> list[ResultT]:
+        """Submit each request of ``asked`` as :meth:`ask` does, slice by slice, and return all results: for
+        requests of which each may take long. None waits for the result of another."""
+        results: list[asyncio.Future[ResultT]] = []
         for key, request in asked:
-            replies.append(self._answer_checked(key, request))
+            results.append(self._answer_checked(key, request))
             await work.step(1)
-        return [await each for each in replies]
+        return [await each for each in results]
 
-    def _answer_checked(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
+    def _answer_checked(self, key: str, request: RequestT) -> asyncio.Future[ResultT]:
         if (error := self._check(key, request)) is ErrorCode.none:
             return self.answer(key, request)
-        refused: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        refused: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         refused.set_result(self._kind.refuse(request, error))
         return refused
 
     def ask_one(
-        self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
+        self, key: str, request: RequestT, kind: type[OneResultT], respond: Callable[[OneResultT], Response]
+    ) -> Response | asyncio.Future[Response]:
+        """Submit one request, whose result must be of type ``kind``, otherwise as :meth:`ask`."""
 
-        def respond_to(replies: Sequence[ReplyT]) -> Frame:
-            (reply,) = replies
-            assert isinstance(reply, kind), f"{type(request).__name__} is answered with {kind.__name__}"
-            return respond(reply)
+        def respond_to(results: Sequence[ResultT]) -> Response:
+            (result,) = results
+            assert isinstance(result, kind), f"{type(request).__name__} is answered with {kind.__name__}"
+            return respond(result)
 
         return self.ask(((key, request),), respond_to)
 
@@ -227,23 +227,23 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return shell.append_marker(write, end)
 
-    def answer(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
-        """Submit one request of the broker itself; returns the future of its reply."""
+    def answer(self, key: str, request: RequestT) -> asyncio.Future[ResultT]:
+        """Submit one request of the broker itself; returns the future of its result."""
         return self._answer(self._shells.get(self.partition_for(key)), request)
 
-    def answer_all(self, request: RequestT) -> Iterator[asyncio.Future[ReplyT]]:
+    def answer_all(self, request: RequestT) -> Iterator[asyncio.Future[ResultT]]:
         """Submit ``request`` to each shell on this broker when the next future is taken."""
         for index in sorted(self._shells):
             yield self._answer(self._shells.get(index), request)
 
     def _answer(
-        self, shell: CoordinatorShell[RequestT, ReplyT, RecordT, ActionT] | None, request: RequestT
-    ) -> asyncio.Future[ReplyT]:
-        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        self, shell: CoordinatorShell[RequestT, ResultT, RecordT, ActionT] | None, request: RequestT
+    ) -> asyncio.Future[ResultT]:
+        future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
 
-        def deliver(reply: ReplyT) -> None:
+        def deliver(result: ResultT) -> None:
             if not future.done():
-                future.set_result(reply)
+                future.set_result(result)
 
         try:
             if shell is None:
@@ -256,7 +256,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             future.add_done_callback(lambda done: shell.forget(token) if done.cancelled() else None)
         return future
 
-    def shards(self) -> Iterator[Shard[RequestT, ReplyT, RecordT, ActionT]]:
+    def shards(self) -> Iterator[Shard[RequestT, ResultT, RecordT, ActionT]]:
         """Yield the shards that are loaded."""
         for shell in self._shells.values():
             if shell.shard is not None:
@@ -283,7 +283,9 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             return
         if shell is not None:
             if shell.partition is partition and partition.leader_epoch == shell.leader_epoch + 1:
-                shell.leader_epoch = partition.leader_epoch
+                # Each election raises the epoch by one: no other broker led meanwhile, or this one would be
+                # two epochs on. Nothing but this shell's own records is in the log, and its shard stays.
+                shell.become_leader_again()
                 return
             shell.unload()
         shell = self._shells[index] = CoordinatorShell(

@@ -27,8 +27,8 @@ from nilometer.broker.quorum.description import (
 )
 from nilometer.broker.quorum.key_file import Proving, QuorumKey
 from nilometer.broker.rejected_batches import RejectedTotal
-from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
 from nilometer.broker.turns import Turns
@@ -174,7 +174,7 @@ class QuorumService:
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request of another node of the metadata quorum failed", exc_info=error)
 
-    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
             key, version = header.api_key, header.api_version
@@ -210,7 +210,7 @@ class QuorumService:
             self._let_in(connection, proving.node_id)
         return answer
 
-    async def _answered(self, header: messages.RequestHeader, body: Any) -> Reply:
+    async def _answered(self, header: messages.RequestHeader, body: Any) -> Response:
         try:
             if header.api_key == own_apis.ASK_QUORUM:
                 return _reply(header, await self._answer_question(body))
@@ -331,5 +331,5 @@ def _versions(version: int) -> Message:
     return api.response(error_code=NONE, api_keys=keys)
 
 
-def _reply(header: messages.RequestHeader, response: Message) -> Reply:
+def _reply(header: messages.RequestHeader, response: Message) -> Response:
     return (messages.encode_response(header.correlation_id, header.api_key, header.api_version, response),)

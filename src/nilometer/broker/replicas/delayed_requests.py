@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from nilometer.broker.replies import Reply, WaitingReply
+from nilometer.broker.responses import Response, WaitingResponse
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.produce import ProducedPartition
 
@@ -513,18 +513,18 @@ def role_changed(partition: FetchWatchable) -> None:
 # outcome.
 
 
-class DelayedReply:
-    def __init__(self, respond: Callable[[], Reply]) -> None:
+class DelayedResponse:
+    def __init__(self, respond: Callable[[], Response]) -> None:
         """``respond`` makes the response from the outcomes, which the caller keeps."""
         self.delayed = DelayedRequest(self._finish)
         self._respond = respond
-        self._waiting: WaitingReply | None = None
+        self._waiting: WaitingResponse | None = None
 
-    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+    def response(self, timeout_ms: int) -> Response | asyncio.Future[Response]:
         if not self.delayed.is_waiting:
             self.delayed.close()
             return self._respond()
-        self._waiting = WaitingReply()
+        self._waiting = WaitingResponse()
         self.delayed.start_timer(timeout_ms)
         return self._waiting
 

@@ -1,1 +1,1 @@
-"""Share groups at the leaders of partitions: the share partitions led here, and what persists their state."""
+"""Share groups: their APIs, the share partitions led here, and the coordinator that persists their state."""

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
+from nilometer.broker.sharing.coordinator import ShareCoordinator, coordinator_key
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
@@ -37,8 +37,8 @@ from nilometer.share.state_shard import (
     InitializeState,
     ReadState,
     ReadSummary,
-    StateReply,
     StateRequest,
+    StateResult,
     WriteState,
 )
 from nilometer.wire.api import Api
@@ -81,7 +81,7 @@ Done: TypeAlias = Callable[[ErrorCode], Generator[int, None, None]]
 
 class _Asked(NamedTuple):
     request: StateRequest
-    reply: asyncio.Future[StateReply]
+    result: asyncio.Future[StateResult]
 
 
 class _Writing(NamedTuple):
@@ -115,10 +115,10 @@ class SharePersister:
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> SharePartitionState:
         """Return the state, taken over by the leader in ``leader_epoch``. Raises KafkaError."""
-        reply = await self.ask(ReadState(key, leader_epoch))
-        if reply.error is not NONE or reply.state is None:
-            raise KafkaError(reply.error, reply.message or f"the state of {coordinator_key(key)}")
-        return reply.state
+        result = await self.ask(ReadState(key, leader_epoch))
+        if result.error is not NONE or result.state is None:
+            raise KafkaError(result.error, result.message or f"the state of {coordinator_key(key)}")
+        return result.state
 
     def write(self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Done) -> None:
         """Write after all earlier writes of ``key``.
@@ -158,7 +158,7 @@ class SharePersister:
         batches = sorted((batch for one in writes for batch in one.batches), key=_FIRST)
         newest, work = writes[-1], LongWork(self._turns)
         for first in range(0, len(batches) or 1, BATCHES_AT_ONCE):
-            reply = await self.ask(
+            result = await self.ask(
                 WriteState(
                     key,
                     *epochs,
@@ -167,8 +167,8 @@ class SharePersister:
                     tuple(batches[first : first + BATCHES_AT_ONCE]),
                 )
             )
-            if reply.error is not NONE:
-                return reply.error
+            if result.error is not NONE:
+                return result.error
             await work.step(BATCHES_AT_ONCE)
         return NONE
 
@@ -184,48 +184,48 @@ class SharePersister:
                 else:
                     requests.append(DeleteState(key))
         work = LongWork(self._turns)
-        asking: list[asyncio.Future[StateReply]] = []
+        asking: list[asyncio.Future[StateResult]] = []
         for request in requests:
             asking.append(asyncio.ensure_future(self.ask(request)))
             await work.step(DECISION_ELEMENTS)
-        replies = await asyncio.gather(*asking)
+        results = await asyncio.gather(*asking)
         errors: dict[UUID, dict[int, ErrorCode]] = {}
-        for reply in replies:
-            if reply.error is not NONE:
-                topic_id = uuid_from_text(reply.key.topic_id)
-                errors.setdefault(topic_id, {})[reply.key.partition] = reply.error
+        for result in results:
+            if result.error is not NONE:
+                topic_id = uuid_from_text(result.key.topic_id)
+                errors.setdefault(topic_id, {})[result.key.partition] = result.error
         return ShareStateResult(action, errors)
 
-    async def ask(self, request: StateRequest) -> StateReply:
-        """Return the coordinator's reply; its error if it cannot be reached for ``RETRY_MS``."""
+    async def ask(self, request: StateRequest) -> StateResult:
+        """Return the coordinator's result; its error if it cannot be reached for ``RETRY_MS``."""
         clock = self._runtime.clock
         deadline_ms, pause_ms = clock.monotonic_ms() + RETRY_MS, FIRST_PAUSE_MS
         while True:
-            reply = await self._ask_once(request)
-            if reply.error not in AWAY or clock.monotonic_ms() + pause_ms > deadline_ms:
-                return reply
+            result = await self._ask_once(request)
+            if result.error not in AWAY or clock.monotonic_ms() + pause_ms > deadline_ms:
+                return result
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
 
-    async def _ask_once(self, request: StateRequest) -> StateReply:
+    async def _ask_once(self, request: StateRequest) -> StateResult:
         if self._metadata.image.topic(SHARE_GROUP_STATE_TOPIC) is None:
             await self._coordinator.ensure_topic()
         text = coordinator_key(request.key)
         topic = self._metadata.image.topic(SHARE_GROUP_STATE_TOPIC)
         state = None if topic is None else topic.partition(self._coordinator.partition_for(text))
         if state is None or not state.has_leader:
-            return StateReply(request.key, ErrorCode.coordinator_not_available)
+            return StateResult(request.key, ErrorCode.coordinator_not_available)
         if state.leader == self._broker_id:
             return await self._coordinator.answer(text, request)
-        reply: asyncio.Future[StateReply] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[StateResult] = asyncio.get_running_loop().create_future()
         broker_id = int(state.leader)
         queue = self._queues.get(broker_id)
         if queue is None:
-            self._queues[broker_id] = [_Asked(request, reply)]
+            self._queues[broker_id] = [_Asked(request, result)]
             self._tasks.spawn(self._send_all(broker_id), name=f"share state to broker {broker_id}")
         else:
-            queue.append(_Asked(request, reply))
-        return await reply
+            queue.append(_Asked(request, result))
+        return await result
 
     async def _send_all(self, broker_id: int) -> None:
         try:
@@ -235,8 +235,8 @@ class SharePersister:
                     await asyncio.gather(*(self._send(broker_id, one) for one in _together(queue)))
                 finally:
                     for one in queue:
-                        if not one.reply.done():
-                            one.reply.set_result(StateReply(one.request.key, ErrorCode.network_exception))
+                        if not one.result.done():
+                            one.result.set_result(StateResult(one.request.key, ErrorCode.network_exception))
         finally:
             del self._queues[broker_id]
 
@@ -250,11 +250,11 @@ class SharePersister:
         except KafkaError as refused:
             logger.info("No response about share state from broker %d: %s", broker_id, refused)
             return
-        replies = _replies(asked[0].request.key.group_id, response)
+        results = _replies(asked[0].request.key.group_id, response)
         for one in asked:
-            reply = replies.get(one.request.key)
-            if reply is not None and not one.reply.done():
-                one.reply.set_result(reply)
+            result = results.get(one.request.key)
+            if result is not None and not one.result.done():
+                one.result.set_result(result)
 
 
 def _together(queue: Sequence[_Asked]) -> list[list[_Asked]]:
@@ -331,13 +331,13 @@ def _message(api: Api, topic_type: str, requests: Sequence[StateRequest]) -> Mes
     return api.request(group_id=requests[0].key.group_id, topics=tuple(topics))
 
 
-def _replies(group_id: str, response: Message) -> dict[SharePartitionKey, StateReply]:
-    replies: dict[SharePartitionKey, StateReply] = {}
+def _replies(group_id: str, response: Message) -> dict[SharePartitionKey, StateResult]:
+    results: dict[SharePartitionKey, StateResult] = {}
     for topic in response.results:
         for part in topic.partitions:
             key = SharePartitionKey(group_id, topic_id_of(topic.topic_id), part.partition)
-            replies[key] = StateReply(key, ErrorCode(part.error_code), part.error_message, _state(part))
-    return replies
+            results[key] = StateResult(key, ErrorCode(part.error_code), part.error_message, _state(part))
+    return results
 
 
 def _state(part: Message) -> SharePartitionState | None:

@@ -14,8 +14,8 @@ from typing import Generic, ParamSpec, TypeVar
 import msgspec
 
 from nilometer.cluster.entries import Unit
-from nilometer.cluster.prepared_entry import at_once
 from nilometer.cluster.records import Record
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R", covariant=True)

@@ -91,7 +91,7 @@ class ClassicMember(msgspec.Struct):
 
     @property
     def is_excused(self) -> bool:
-        """Whether the member waits for a reply, so that it need not send heartbeats."""
+        """Whether the member waits for a result, so that it need not send heartbeats."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     @property
@@ -140,7 +140,7 @@ class ClassicMember(msgspec.Struct):
             record.assignment,
         )
 
-    def to_reply(self, protocol_name: str | None) -> JoinGroupMember:
+    def to_result(self, protocol_name: str | None) -> JoinGroupMember:
         return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
 
 
@@ -282,7 +282,7 @@ class ClassicGroup:
 
     def joined_members(self) -> tuple[JoinGroupMember, ...]:
         """Return all members, as the leader's JoinGroup response lists them."""
-        return tuple(member.to_reply(self.protocol_name) for member in self.members.values())
+        return tuple(member.to_result(self.protocol_name) for member in self.members.values())
 
     # -- transitions -----------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> ClassicMember | None:
         """Remove a member, or a pending one; returns the member, None if it was pending or unknown.
 
-        Its waiting requests must have got their replies before.
+        Its waiting requests must have got their results before.
         """
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)

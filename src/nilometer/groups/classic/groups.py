@@ -23,16 +23,16 @@ from nilometer.groups.requests import (
     NO_MEMBER_ID,
     DescribedGroup,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     LeaveGroupMember,
-    LeaveGroupMemberReply,
-    LeaveGroupReply,
+    LeaveGroupMemberResult,
+    LeaveGroupResult,
     OffsetCommit,
     SyncGroup,
-    SyncGroupReply,
+    SyncGroupResult,
 )
 from nilometer.groups.turn import Group, GroupType, RebalanceNote, ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import ErrorCode
@@ -74,10 +74,10 @@ class ClassicRebalance:
             self._schedule_join(turn, group)
 
     def _cancel_syncs(self, turn: Turn, group: ClassicGroup) -> None:
-        """Reply REBALANCE_IN_PROGRESS to all waiting SyncGroups, and drop the assignments."""
+        """GroupResult REBALANCE_IN_PROGRESS to all waiting SyncGroups, and drop the assignments."""
         for member in group.members.values():
             group.assign(member, NO_ASSIGNMENT)
-            if self.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress)):
+            if self.answer_sync(turn, member, SyncGroupResult(ErrorCode.rebalance_in_progress)):
                 self.expect_heartbeat(turn, group, member)
 
     def _begin_initial_delay(self, turn: Turn, group: ClassicGroup) -> None:
@@ -147,9 +147,9 @@ class ClassicRebalance:
             TimerKey(TimerKind.CLASSIC_SYNC, group.group_id), turn.now_ms + group.rebalance_timeout_ms
         )
 
-    def joined(self, group: ClassicGroup, member_id: str) -> JoinGroupReply:
-        """Return the reply that makes the member part of the current generation."""
-        return JoinGroupReply(
+    def joined(self, group: ClassicGroup, member_id: str) -> JoinGroupResult:
+        """Return the result that makes the member part of the current generation."""
+        return JoinGroupResult(
             ErrorCode.none,
             member_id,
             group.generation,
@@ -176,8 +176,8 @@ class ClassicRebalance:
             if self.answer_sync(turn, member, self.assigned(group, member)):
                 self.expect_heartbeat(turn, group, member)
 
-    def assigned(self, group: ClassicGroup, member: ClassicMember) -> SyncGroupReply:
-        return SyncGroupReply(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
+    def assigned(self, group: ClassicGroup, member: ClassicMember) -> SyncGroupResult:
+        return SyncGroupResult(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
 
     def on_sync_timeout(self, turn: Turn, group: ClassicGroup) -> None:
         """Remove the members that have sent no SyncGroup, since their partitions would not be read; then
@@ -236,8 +236,8 @@ class ClassicRebalance:
     def remove_member(self, turn: Turn, group: ClassicGroup, member: ClassicMember) -> None:
         """Remove a member; its waiting request gets UNKNOWN_MEMBER_ID, so that its client may join as a new
         member."""
-        self.answer_join(turn, member, JoinGroupReply(ErrorCode.unknown_member_id))
-        self.answer_sync(turn, member, SyncGroupReply(ErrorCode.unknown_member_id))
+        self.answer_join(turn, member, JoinGroupResult(ErrorCode.unknown_member_id))
+        self.answer_sync(turn, member, SyncGroupResult(ErrorCode.unknown_member_id))
         self._forget_member(group, member.member_id)
 
     def remove_pending(self, group: ClassicGroup, member_id: str) -> None:
@@ -250,30 +250,30 @@ class ClassicRebalance:
     def cancel_heartbeat(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(TimerKey(TimerKind.CLASSIC_HEARTBEAT, group.group_id, member_id))
 
-    # -- waiting requests and their replies ------------------------------------------------------------
+    # -- waiting requests and their results ------------------------------------------------------------
 
     def wait_for_join(self, turn: Turn, member: ClassicMember, token: Token) -> None:
         """Make the JoinGroup ``token`` wait; an earlier waiting one of the member gets an error."""
         if member.awaiting_join is not None:
-            superseded = JoinGroupReply(ErrorCode.rebalance_in_progress, member.member_id)
-            turn.reply(member.awaiting_join, superseded)
+            superseded = JoinGroupResult(ErrorCode.rebalance_in_progress, member.member_id)
+            turn.resolve(member.awaiting_join, superseded)
         member.awaiting_join = token
 
     def wait_for_sync(self, turn: Turn, member: ClassicMember, token: Token) -> None:
-        self.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress))
+        self.answer_sync(turn, member, SyncGroupResult(ErrorCode.rebalance_in_progress))
         member.awaiting_sync = token
 
-    def answer_join(self, turn: Turn, member: ClassicMember, reply: JoinGroupReply) -> None:
-        """Send ``reply`` to the member's waiting JoinGroup, if there is one."""
+    def answer_join(self, turn: Turn, member: ClassicMember, result: JoinGroupResult) -> None:
+        """Send ``result`` to the member's waiting JoinGroup, if there is one."""
         token, member.awaiting_join = member.awaiting_join, None
         if token is not None:
-            turn.reply(token, reply)
+            turn.resolve(token, result)
 
-    def answer_sync(self, turn: Turn, member: ClassicMember, reply: SyncGroupReply) -> bool:
-        """Send ``reply`` to the member's waiting SyncGroup; false if there is none."""
+    def answer_sync(self, turn: Turn, member: ClassicMember, result: SyncGroupResult) -> bool:
+        """Send ``result`` to the member's waiting SyncGroup; false if there is none."""
         token, member.awaiting_sync = member.awaiting_sync, None
         if token is not None:
-            turn.reply(token, reply)
+            turn.resolve(token, result)
         return token is not None
 
     def _cancel_join_timers(self, group: ClassicGroup) -> None:
@@ -304,7 +304,7 @@ class ClassicJoin:
         return ErrorCode.none
 
     def join(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
-        """Process a JoinGroup to ``group``: reply at once, or make the member wait for the others."""
+        """Process a JoinGroup to ``group``: result at once, or make the member wait for the others."""
         if not self._has_room_for(group, request.member_id):
             self._reject(turn, token, group, request)
         elif not group.supports_protocols_of(request):
@@ -380,8 +380,8 @@ class ClassicJoin:
         member_id: str,
     ) -> None:
         former = group.members[former_id]
-        self._rebalance.answer_join(turn, former, JoinGroupReply(ErrorCode.fenced_instance_id, former_id))
-        self._rebalance.answer_sync(turn, former, SyncGroupReply(ErrorCode.fenced_instance_id))
+        self._rebalance.answer_join(turn, former, JoinGroupResult(ErrorCode.fenced_instance_id, former_id))
+        self._rebalance.answer_sync(turn, former, SyncGroupResult(ErrorCode.fenced_instance_id))
         former_leader = group.leader
         self._rebalance.cancel_heartbeat(group, former_id)
         member = group.replace_static_member(former_id, member_id, request.client_id, request.client_host)
@@ -389,7 +389,7 @@ class ClassicJoin:
         self._rebalance.expect_heartbeat(turn, group, member)
         if group.state is ClassicGroupState.STABLE and group.choose_protocol() == group.protocol_name:
             turn.write(group.to_record())
-            turn.reply(token, self._kept(group, request, member_id, former_leader or NO_MEMBER_ID))
+            turn.resolve(token, self._kept(group, request, member_id, former_leader or NO_MEMBER_ID))
             return
         self._rebalance.wait_for_join(turn, member, token)
         why = f"static member {request.group_instance_id} came back as {member_id} in {group.state.value}"
@@ -397,16 +397,16 @@ class ClassicJoin:
 
     def _kept(
         self, group: ClassicGroup, request: JoinGroup, member_id: str, former_leader: str
-    ) -> JoinGroupReply:
-        """Return the reply to a static member whose return does not change the generation.
+    ) -> JoinGroupResult:
+        """Return the result of a static member whose return does not change the generation.
 
         The leader must not assign again. Versions without ``skip_assignment`` get the leader's former member
         id, so that the member does not take itself for the leader.
         """
-        reply = self._rebalance.joined(group, member_id)
+        result = self._rebalance.joined(group, member_id)
         if request.supports_skipping_assignment:
-            return replace(reply, skip_assignment=group.is_leader(member_id))
-        return replace(reply, leader=former_leader, members=())
+            return replace(result, skip_assignment=group.is_leader(member_id))
+        return replace(result, leader=former_leader, members=())
 
     # -- with an id ------------------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class ClassicJoin:
         member = group.members[request.member_id]
         why = self._why_rebalance(group, member, request)
         if why is None:
-            turn.reply(token, self._rebalance.joined(group, member.member_id))
+            turn.resolve(token, self._rebalance.joined(group, member.member_id))
             return
         group.update(member, request)
         self._rebalance.wait_for_join(turn, member, token)
@@ -454,7 +454,7 @@ class ClassicJoin:
         self._rebalance.maybe_prepare(turn, group, RebalanceCause.by(member, reason))
 
     def _refuse(self, turn: Turn, token: Token, member_id: str, error_code: ErrorCode) -> None:
-        turn.reply(token, JoinGroupReply(error_code, member_id))
+        turn.resolve(token, JoinGroupResult(error_code, member_id))
 
 
 class ClassicLeave:
@@ -462,7 +462,7 @@ class ClassicLeave:
         self._rebalance = rebalance
 
     def leave(self, turn: Turn, token: Token, group: ClassicGroup, request: LeaveGroup) -> None:
-        answers: list[LeaveGroupMemberReply] = []
+        answers: list[LeaveGroupMemberResult] = []
         causes: list[RebalanceCause] = []
         pending_left = False
         for leaver in request.members:
@@ -472,8 +472,8 @@ class ClassicLeave:
                 pending_left = True
             elif error is ErrorCode.none:
                 causes.append(self._remove_member(turn, group, member_id, leaver))
-            answers.append(LeaveGroupMemberReply(leaver.member_id, leaver.group_instance_id, error))
-        turn.reply(token, LeaveGroupReply(ErrorCode.none, tuple(answers)))
+            answers.append(LeaveGroupMemberResult(leaver.member_id, leaver.group_instance_id, error))
+        turn.resolve(token, LeaveGroupResult(ErrorCode.none, tuple(answers)))
         if causes and not group.is_empty:
             self._rebalance.maybe_prepare(turn, group, causes[0])
         elif pending_left:
@@ -540,7 +540,7 @@ class ClassicGroups:
         one to a share group, and to a streams group with members."""
         refusal = self._join.refusal(request)
         if refusal is not ErrorCode.none:
-            turn.reply(token, JoinGroupReply(refusal, request.member_id))
+            turn.resolve(token, JoinGroupResult(refusal, request.member_id))
             return
         found = self._state.groups.get(request.group_id)
         if isinstance(found, ClassicGroup):
@@ -548,9 +548,9 @@ class ClassicGroups:
         elif found is not None and (
             found.type is GroupType.SHARE or (found.type is GroupType.STREAMS and not found.is_empty)
         ):
-            turn.reply(token, JoinGroupReply(ErrorCode.inconsistent_group_protocol))
+            turn.resolve(token, JoinGroupResult(ErrorCode.inconsistent_group_protocol))
         elif request.member_id != NO_MEMBER_ID:
-            turn.reply(token, JoinGroupReply(ErrorCode.unknown_member_id, request.member_id))
+            turn.resolve(token, JoinGroupResult(ErrorCode.unknown_member_id, request.member_id))
         else:
             self._join_first(turn, token, request, found)
 
@@ -571,12 +571,12 @@ class ClassicGroups:
     def sync(self, turn: Turn, token: Token, group: ClassicGroup, request: SyncGroup) -> None:
         error = self._check_sync(group, request)
         if error is not ErrorCode.none:
-            turn.reply(token, SyncGroupReply(error))
+            turn.resolve(token, SyncGroupResult(error))
             return
         member = group.members[request.member_id]
         self._rebalance.on_synced(group, member.member_id)
         if group.state is ClassicGroupState.STABLE:
-            turn.reply(token, self._rebalance.assigned(group, member))
+            turn.resolve(token, self._rebalance.assigned(group, member))
             return
         self._rebalance.wait_for_sync(turn, member, token)
         if group.is_leader(member.member_id):
@@ -605,7 +605,7 @@ class ClassicGroups:
             self._rebalance.expect_heartbeat(turn, group, group.members[request.member_id])
             if group.state is ClassicGroupState.PREPARING_REBALANCE:
                 error = ErrorCode.rebalance_in_progress
-        turn.reply(token, HeartbeatReply(error))
+        turn.resolve(token, HeartbeatResult(error))
 
     def leave(self, turn: Turn, token: Token, group: ClassicGroup, request: LeaveGroup) -> None:
         self._leave.leave(turn, token, group, request)
@@ -649,9 +649,9 @@ class ClassicGroups:
         id.
         """
         for member in group.members.values():
-            again = JoinGroupReply(ErrorCode.coordinator_load_in_progress, member.member_id)
+            again = JoinGroupResult(ErrorCode.coordinator_load_in_progress, member.member_id)
             self._rebalance.answer_join(turn, member, again)
-            self._rebalance.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress))
+            self._rebalance.answer_sync(turn, member, SyncGroupResult(ErrorCode.rebalance_in_progress))
         self.remove(turn, group)
 
     def take_over(

@@ -37,15 +37,15 @@ from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh, s
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     LeaveGroupMember,
-    LeaveGroupMemberReply,
-    LeaveGroupReply,
+    LeaveGroupMemberResult,
+    LeaveGroupResult,
     SyncGroup,
-    SyncGroupReply,
+    SyncGroupResult,
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.topics import Assignment
@@ -63,7 +63,7 @@ class ClassicMembers:
         self._classic_groups = classic_groups
 
     # ── JoinGroup ───────────────────────────────────────────────────────────────────────────────
-    def join(self, turn: Turn, group: ConsumerGroup, request: JoinGroup) -> JoinGroupReply:
+    def join(self, turn: Turn, group: ConsumerGroup, request: JoinGroup) -> JoinGroupResult:
         member_id = request.member_id
         if member_id == NO_MEMBER_ID:
             member_id = self._context.state.new_member_id(request.group_instance_id or request.client_id)
@@ -74,7 +74,7 @@ class ClassicMembers:
             and request.member_id == NO_MEMBER_ID
             and request.group_instance_id is None
         ):
-            return JoinGroupReply(ErrorCode.member_id_required, member_id)
+            return JoinGroupResult(ErrorCode.member_id_required, member_id)
         sender = _joiner(group, member_id, request)
         return self._joined(turn, group, request, sender, subscription)
 
@@ -99,7 +99,7 @@ class ClassicMembers:
 
     def _joined(
         self, turn: Turn, group: ConsumerGroup, request: JoinGroup, sender: Sender, subscription: Subscription
-    ) -> JoinGroupReply:
+    ) -> JoinGroupResult:
         context, draft, member = self._context, Draft(group, turn), sender.member
         wanted = _with_wishes(member, request, subscription)
         if sender.replaces is not None:
@@ -116,7 +116,7 @@ class ClassicMembers:
         context.set_timer(turn, TimerKind.CONSUMER_SYNC, group, after.member_id, after.rebalance_timeout_ms)
         context.expect_assignment(turn, group)
         self._maybe_downgrade(turn, group, sender, after)
-        return JoinGroupReply(
+        return JoinGroupResult(
             ErrorCode.none, after.member_id, after.member_epoch, PROTOCOL_TYPE, request.protocols[0].name
         )
 
@@ -144,7 +144,7 @@ class ClassicMembers:
         return {topic_id: frozenset(partitions) for topic_id, partitions in claimed.items()}
 
     # ── SyncGroup ───────────────────────────────────────────────────────────────────────────────
-    def sync(self, turn: Turn, group: ConsumerGroup, request: SyncGroup) -> SyncGroupReply:
+    def sync(self, turn: Turn, group: ConsumerGroup, request: SyncGroup) -> SyncGroupResult:
         member = _member(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
         assert member.classic is not None
@@ -163,22 +163,22 @@ class ClassicMembers:
         assignment = assignment_bytes(self._context.topics, member, member.assigned)
         self._context.cancel_timer(TimerKind.CONSUMER_SYNC, group, member.member_id)
         self._context.expect_heartbeat(turn, group, member)
-        return SyncGroupReply(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
+        return SyncGroupResult(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
 
     # ── Heartbeat ───────────────────────────────────────────────────────────────────────────────
-    def heartbeat(self, turn: Turn, group: ConsumerGroup, request: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, turn: Turn, group: ConsumerGroup, request: Heartbeat) -> HeartbeatResult:
         member = _member(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
         self._context.expect_heartbeat(turn, group, member)
         if not _may_take_a_step(group, member):
-            return HeartbeatReply(ErrorCode.none)
+            return HeartbeatResult(ErrorCode.none)
         self._context.set_timer_unless_set(turn, TimerKind.CONSUMER_JOIN, group, member)
-        return HeartbeatReply(ErrorCode.rebalance_in_progress)
+        return HeartbeatResult(ErrorCode.rebalance_in_progress)
 
     # ── LeaveGroup ──────────────────────────────────────────────────────────────────────────────
-    def leave(self, turn: Turn, group: ConsumerGroup, request: LeaveGroup) -> LeaveGroupReply:
+    def leave(self, turn: Turn, group: ConsumerGroup, request: LeaveGroup) -> LeaveGroupResult:
         leaving: dict[str, Member] = {}
-        replies: list[LeaveGroupMemberReply] = []
+        results: list[LeaveGroupMemberResult] = []
         for identity in request.members:
             member_id = identity.member_id
             try:
@@ -189,11 +189,11 @@ class ClassicMembers:
                 member_id, code = member.member_id, ErrorCode.none
             except KafkaError as refusal:
                 code = refusal.code
-            replies.append(LeaveGroupMemberReply(member_id, identity.group_instance_id, code))
+            results.append(LeaveGroupMemberResult(member_id, identity.group_instance_id, code))
         if leaving:
             members = list(leaving.values())
             remove(self._context, self._classic_groups, turn, group, members, "left")
-        return LeaveGroupReply(ErrorCode.none, tuple(replies))
+        return LeaveGroupResult(ErrorCode.none, tuple(results))
 
 
 def _subscription(request: JoinGroup) -> Subscription:

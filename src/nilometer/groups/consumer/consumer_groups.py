@@ -1,4 +1,4 @@
-"""The consumer groups of a shard: turns requests and timers into records and replies.
+"""The consumer groups of a shard: turns requests and timers into records and results.
 
 It describes groups for ConsumerGroupDescribe.
 """
@@ -31,16 +31,16 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
-    ConsumerGroupHeartbeatReply,
+    ConsumerGroupHeartbeatResult,
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     SyncGroup,
-    SyncGroupReply,
+    SyncGroupResult,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import Topics, described_partitions
@@ -175,12 +175,12 @@ class ConsumerGroups:
     # ── members of the consumer protocol ──────────────────────────────────────────────────────────
     def heartbeat(self, turn: Turn, token: Token, request: ConsumerGroupHeartbeat) -> None:
         try:
-            reply = self._heartbeat(turn, request)
+            result = self._heartbeat(turn, request)
         except KafkaError as refusal:
-            reply = ConsumerGroupHeartbeatReply(refusal.code, refusal.message or None)
-        turn.reply(token, reply)
+            result = ConsumerGroupHeartbeatResult(refusal.code, refusal.message or None)
+        turn.resolve(token, result)
 
-    def _heartbeat(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroupHeartbeatReply:
+    def _heartbeat(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroupHeartbeatResult:
         context = self._context
         check_request(request, context.config)
         if is_leaving(request):
@@ -193,12 +193,12 @@ class ConsumerGroups:
         )
         check_room(group, request.member_id, request.instance_id, context.config)
         sender = sender_of(group, request)
-        reply = heartbeat(Draft(group, turn), sender, request, context.topics, context.config_of(group))
+        result = heartbeat(Draft(group, turn), sender, request, context.topics, context.config_of(group))
         if sender.replaces is not None:
             context.forget_member(group, sender.replaces.member_id)
         member = group.members[sender.member.member_id]
         self._set_timers(turn, group, sender.member, member)
-        return reply
+        return result
 
     def _set_timers(self, turn: Turn, group: ConsumerGroup, before: Member, after: Member) -> None:
         context = self._context
@@ -233,24 +233,24 @@ class ConsumerGroups:
     # ── members of the classic protocol ───────────────────────────────────────────────────────────
     def classic_join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
         try:
-            reply = self._classic_members.join(turn, self._context.get(request.group_id), request)
+            result = self._classic_members.join(turn, self._context.get(request.group_id), request)
         except KafkaError as refusal:
-            reply = JoinGroupReply(refusal.code, request.member_id)
-        turn.reply(token, reply)
+            result = JoinGroupResult(refusal.code, request.member_id)
+        turn.resolve(token, result)
 
     def classic_sync(self, turn: Turn, token: Token, request: SyncGroup) -> None:
         try:
-            reply = self._classic_members.sync(turn, self._context.get(request.group_id), request)
+            result = self._classic_members.sync(turn, self._context.get(request.group_id), request)
         except KafkaError as refusal:
-            reply = SyncGroupReply(refusal.code)
-        turn.reply(token, reply)
+            result = SyncGroupResult(refusal.code)
+        turn.resolve(token, result)
 
     def classic_heartbeat(self, turn: Turn, token: Token, request: Heartbeat) -> None:
         try:
-            reply = self._classic_members.heartbeat(turn, self._context.get(request.group_id), request)
+            result = self._classic_members.heartbeat(turn, self._context.get(request.group_id), request)
         except KafkaError as refusal:
-            reply = HeartbeatReply(refusal.code)
-        turn.reply(token, reply)
+            result = HeartbeatResult(refusal.code)
+        turn.resolve(token, result)
 
     def classic_leave(self, turn: Turn, token: Token, request: LeaveGroup) -> None:
-        turn.reply(token, self._classic_members.leave(turn, self._context.get(request.group_id), request))
+        turn.resolve(token, self._classic_members.leave(turn, self._context.get(request.group_id), request))

@@ -26,7 +26,7 @@ from nilometer.groups.consumer.group import (
 from nilometer.groups.consumer.heartbeat import check_instance, unknown_member
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh
 from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
-from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, JoinGroupProtocol
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, JoinGroupProtocol
 from nilometer.groups.topics import Assignment, Topics
 from nilometer.groups.turn import TimerKind, Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -233,14 +233,14 @@ def leave(
     turn: Turn,
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeat,
-) -> ConsumerGroupHeartbeatReply:
+) -> ConsumerGroupHeartbeatResult:
     """Process a heartbeat with which a member leaves. Raises KafkaError before any record is written."""
     member = leaver_of(group, request)
     if request.instance_id is not None and request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         leave_group(context, turn, group, member)
     else:
         remove(context, classic_groups, turn, group, [member], f"member {member.member_id} left")
-    return ConsumerGroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
+    return ConsumerGroupHeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
 
 
 def leave_group(context: Context, turn: Turn, group: ConsumerGroup, member: Member) -> None:

@@ -31,7 +31,7 @@ from nilometer.groups.consumer.rebalance import (
     refresh,
     subscription_cause,
 )
-from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import (
     BY_NUMBER,
@@ -296,14 +296,14 @@ def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
 
 def heartbeat(
     draft: Draft, sender: Sender, request: ConsumerGroupHeartbeat, topics: Topics, config: GroupConfig
-) -> ConsumerGroupHeartbeatReply:
-    """Process a checked heartbeat: write the records, and return the reply.
+) -> ConsumerGroupHeartbeatResult:
+    """Process a checked heartbeat: write the records, and return the result.
 
     Raises KafkaError only before the first record.
 
-    The first reply on a connection has the assignment, though Kafka's has not: the reply that had it may have
-    been lost with the last connection, and librdkafka then does not ask for it. Such a member would neither
-    revoke partitions, until its rebalance timeout ends, nor read those that it was given.
+    The first result on a connection has the assignment, though Kafka's has not: the response that had it may
+    have been lost with the last connection, and librdkafka then does not ask for it. Such a member would
+    neither revoke partitions, until its rebalance timeout ends, nor read those that it was given.
     """
     group, member = draft.group, sender.member
     wanted = _with_wishes(member, request)
@@ -333,9 +333,9 @@ def heartbeat(
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
     )
     repeats = request.peer is not None and group.note_peer(request.member_id, request.peer)
-    missed_reply = request.member_epoch != member.member_epoch
-    tell = asks_for_all or missed_reply or after.assigned != member.assigned
-    return ConsumerGroupHeartbeatReply(
+    missed_response = request.member_epoch != member.member_epoch
+    tell = asks_for_all or missed_response or after.assigned != member.assigned
+    return ConsumerGroupHeartbeatResult(
         member_id=after.member_id,
         member_epoch=after.member_epoch,
         heartbeat_interval_ms=heartbeat_interval_ms(draft, config),

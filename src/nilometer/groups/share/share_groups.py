@@ -1,5 +1,5 @@
 """The share groups of a shard (KIP-932): turns heartbeats, timers and the share coordinator's answers into
-records and replies.
+records and results.
 
 A partition is assigned once the share coordinator has begun a state for it. The heartbeat that brings a new
 topic asks for that; a later one finds the answer, and gives the partition to a member.
@@ -38,14 +38,14 @@ from nilometer.groups.records import (
 from nilometer.groups.requests import (
     AlterShareGroupOffsets,
     DeletedGroup,
-    DeleteGroupsReply,
+    DeleteGroupsResult,
     DeleteShareGroupOffsets,
     DescribedShareGroup,
     DescribedShareGroupMember,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
-    ShareGroupOffsetsReply,
+    ShareGroupHeartbeatResult,
     ShareGroupOffsetsRequest,
+    ShareGroupOffsetsResult,
     ShareGroupPartitions,
 )
 from nilometer.groups.settings import GroupConfig
@@ -96,10 +96,10 @@ class Deletion(msgspec.Struct):
     results: dict[str, ErrorCode | None]
     """By group id, in the order of the request; None: not known yet."""
 
-    def reply_if_known(self, turn: Turn) -> None:
+    def resolve_if_known(self, turn: Turn) -> None:
         results = [(group_id, error) for group_id, error in self.results.items() if error is not None]
         if len(results) == len(self.results):
-            turn.reply(self.token, DeleteGroupsReply(tuple(DeletedGroup(*each) for each in results)))
+            turn.resolve(self.token, DeleteGroupsResult(tuple(DeletedGroup(*each) for each in results)))
 
 
 class _Draft:
@@ -246,15 +246,15 @@ class ShareGroups:
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────
     def heartbeat(self, turn: Turn, token: Token, request: ShareGroupHeartbeat) -> None:
         try:
-            reply = self._heartbeat(turn, request)
+            result = self._heartbeat(turn, request)
         except KafkaError as refusal:
-            reply = ShareGroupHeartbeatReply(refusal.code, refusal.message or None)
-        turn.reply(token, reply)
+            result = ShareGroupHeartbeatResult(refusal.code, refusal.message or None)
+        turn.resolve(token, result)
 
-    def _heartbeat(self, turn: Turn, request: ShareGroupHeartbeat) -> ShareGroupHeartbeatReply:
+    def _heartbeat(self, turn: Turn, request: ShareGroupHeartbeat) -> ShareGroupHeartbeatResult:
         """Process a heartbeat. Raises KafkaError only before the first record.
 
-        A member that has not got the last reply, and so sends its previous epoch, gets its assignment again,
+        A member that has not got the last result, and so sends its previous epoch, gets its assignment again,
         though Kafka's coordinator sends it only to those that name their topics.
         """
         check_request(request)
@@ -268,11 +268,11 @@ class ShareGroups:
         self._initialize(turn, group)
         self._expect_heartbeat(turn, group, after.member_id)
         tell = (
-            request.member_epoch != before.member_epoch  # it joins, or has not got the last reply
+            request.member_epoch != before.member_epoch  # it joins, or has not got the last result
             or request.subscribed_topic_names is not None
             or after.assigned != before.assigned
         )
-        return ShareGroupHeartbeatReply(
+        return ShareGroupHeartbeatResult(
             member_id=after.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=_heartbeat_interval_ms(group, config, turn),
@@ -308,12 +308,12 @@ class ShareGroups:
         self._assign_if_due(draft, config)
         return _reconciled(draft, topics, group.members[wanted.member_id], epoch_was_raised=cause is not None)
 
-    def _leave(self, turn: Turn, request: ShareGroupHeartbeat) -> ShareGroupHeartbeatReply:
+    def _leave(self, turn: Turn, request: ShareGroupHeartbeat) -> ShareGroupHeartbeatResult:
         group = self.get(request.group_id)
         if request.member_id not in group.members:
             raise _unknown_member(request)
         self._remove(turn, group, request.member_id, f"member {request.member_id} left")
-        return ShareGroupHeartbeatReply(member_id=request.member_id, member_epoch=request.member_epoch)
+        return ShareGroupHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, turn: Turn, group: ShareGroup, member_id: str, cause: str) -> None:
         """Remove a member; the others get its partitions with their next heartbeats."""
@@ -396,7 +396,7 @@ class ShareGroups:
             self._on_offsets_deleted(turn, group, action, result)
         else:
             self._on_deleted(turn, group, action, result)
-        self._reply_about_offsets(turn, result)
+        self._resolve_about_offsets(turn, result)
 
     def _on_initialized(
         self, turn: Turn, group: ShareGroup, action: InitializeShareState, result: ShareStateResult
@@ -469,23 +469,26 @@ class ShareGroups:
             self._initialize(turn, group)
 
     def _end_deletions(self, turn: Turn, group: ShareGroup, error: ErrorCode) -> None:
-        """Remove the group, unless there was an ``error`` or it has members again; reply to all who wait."""
+        """Remove the group, unless there was an ``error`` or it has members again; then all who wait
+        get their result."""
         if error is ErrorCode.none:
             error = group.check_delete()
         if error is ErrorCode.none:
             self._classic_groups.remove(turn, group)
         for deletion in self._deletions.pop(group.group_id, ()):
             deletion.results[group.group_id] = error
-            deletion.reply_if_known(turn)
+            deletion.resolve_if_known(turn)
 
     # ── offsets ─────────────────────────────────────────────────────────────────────────────────
     def offsets(self, turn: Turn, token: Token, request: ShareGroupOffsetsRequest) -> None:
         """Say which partitions have a state, or have the share coordinator begin it again, or delete it; then
-        the reply waits for its answer."""
+        the result waits for its answer."""
         try:
             group = self._group_with_offsets(turn, request)
         except KafkaError as refusal:
-            turn.reply(token, ShareGroupOffsetsReply(request.group_id, refusal.code, refusal.message or None))
+            turn.resolve(
+                token, ShareGroupOffsetsResult(request.group_id, refusal.code, refusal.message or None)
+            )
             return
         before = group.partitions.initialized
         action: InitializeShareState | DeleteShareState | None = None
@@ -497,7 +500,7 @@ class ShareGroups:
                 group.group_id, {each: topics[each] for each in request.topics if each in topics}
             )
         if action is None or not action.topics:
-            turn.reply(token, ShareGroupOffsetsReply(group.group_id, initialized=before))
+            turn.resolve(token, ShareGroupOffsetsResult(group.group_id, initialized=before))
             return
         self._offset_waits[group.group_id] = (token, before)
         self._ask(turn, group, action)
@@ -531,13 +534,13 @@ class ShareGroups:
         draft.partitions(group.partitions.begun(partitions, names))
         return InitializeShareState(group.group_id, group.group_epoch, topics)
 
-    def _reply_about_offsets(self, turn: Turn, result: ShareStateResult) -> None:
+    def _resolve_about_offsets(self, turn: Turn, result: ShareStateResult) -> None:
         waiting = self._offset_waits.pop(result.action.group_id, None)
         if waiting is not None:
             token, before = waiting
-            turn.reply(
+            turn.resolve(
                 token,
-                ShareGroupOffsetsReply(result.action.group_id, initialized=before, errors=result.errors),
+                ShareGroupOffsetsResult(result.action.group_id, initialized=before, errors=result.errors),
             )
 
     # ── describing ──────────────────────────────────────────────────────────────────────────────
@@ -588,7 +591,7 @@ def _invalid(message: str) -> None:
 def _sender_of(group: ShareGroup, request: ShareGroupHeartbeat, config: GroupConfig) -> ShareMember:
     """Return the member that sent the request, as it is before it; a new one has epoch 0.
 
-    The previous epoch is accepted, too: the last reply may have been lost. Raises KafkaError if the group is
+    The previous epoch is accepted, too: the last result may have been lost. Raises KafkaError if the group is
     full, or the member is unknown or fenced.
     """
     member = group.members.get(request.member_id)

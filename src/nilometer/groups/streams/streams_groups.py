@@ -1,4 +1,4 @@
-"""The streams groups of a shard (KIP-1071): turns heartbeats and timers into records and replies.
+"""The streams groups of a shard (KIP-1071): turns heartbeats and timers into records and results.
 
 The first member brings the topology. Until all topics are there and fit together, members have no tasks and
 are told why; internal topics are created with the rights of the member that is told.
@@ -39,7 +39,7 @@ from nilometer.groups.requests import (
     GroupStatus,
     StreamsAssignment,
     StreamsGroupHeartbeat,
-    StreamsGroupHeartbeatReply,
+    StreamsGroupHeartbeatResult,
     TaskOffset,
 )
 from nilometer.groups.settings import GroupConfig
@@ -260,12 +260,12 @@ class StreamsGroups:
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────
     def heartbeat(self, turn: Turn, token: Token, request: StreamsGroupHeartbeat) -> None:
         try:
-            reply = self._heartbeat(turn, request)
+            result = self._heartbeat(turn, request)
         except KafkaError as refusal:
-            reply = StreamsGroupHeartbeatReply(refusal.code, refusal.message or None)
-        turn.reply(token, reply)
+            result = StreamsGroupHeartbeatResult(refusal.code, refusal.message or None)
+        turn.resolve(token, result)
 
-    def _heartbeat(self, turn: Turn, request: StreamsGroupHeartbeat) -> StreamsGroupHeartbeatReply:
+    def _heartbeat(self, turn: Turn, request: StreamsGroupHeartbeat) -> StreamsGroupHeartbeatResult:
         """Process a heartbeat. Raises KafkaError only before the first record."""
         check_request(request)
         if request.member_epoch < 0:
@@ -302,7 +302,7 @@ class StreamsGroups:
         after = self._reconciled(draft, before, claimed)
         self._expect_heartbeat(turn, group, after.member_id)
         self._expect_revocation(turn, group, before, after)
-        return self._reply(turn, group, sender, after, request, config)
+        return self._result(turn, group, sender, after, request, config)
 
     def _group_of(self, request: StreamsGroupHeartbeat) -> StreamsGroup:
         """Return the group of a valid request. For a member that joins it may be a new one, which is not
@@ -385,7 +385,7 @@ class StreamsGroups:
         draft.member_assignment(member.stepped(step))
         return group.members[member.member_id]
 
-    def _reply(
+    def _result(
         self,
         turn: Turn,
         group: StreamsGroup,
@@ -393,10 +393,10 @@ class StreamsGroups:
         after: StreamsMember,
         request: StreamsGroupHeartbeat,
         config: GroupConfig,
-    ) -> StreamsGroupHeartbeatReply:
+    ) -> StreamsGroupHeartbeatResult:
         before = sender.member
         changed = after.assigned != before.assigned
-        # A member that joins, or has not got the last reply, needs its assignment.
+        # A member that joins, or has not got the last result, needs its assignment.
         tell = changed or request.member_epoch != before.member_epoch or request.member_epoch == 0
         if after.user_endpoint != before.user_endpoint or (changed and after.user_endpoint is not None):
             group.endpoint_epoch += 1
@@ -407,7 +407,7 @@ class StreamsGroups:
             endpoints = tuple(_endpoints(group, self._topics))
         mine = after.assigned if tell else None
         configured = group.configured
-        return StreamsGroupHeartbeatReply(
+        return StreamsGroupHeartbeatResult(
             member_id=after.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self._heartbeat_interval_ms(turn, group, config),
@@ -479,7 +479,7 @@ class StreamsGroups:
         return min(usual, SOON_MS) if creates else usual
 
     # ── departures ──────────────────────────────────────────────────────────────────────────────
-    def _leave(self, turn: Turn, request: StreamsGroupHeartbeat) -> StreamsGroupHeartbeatReply:
+    def _leave(self, turn: Turn, request: StreamsGroupHeartbeat) -> StreamsGroupHeartbeatResult:
         group = self.get(request.group_id)
         member = leaver_of(group, request)
         if request.shutdown_application and group.shutdown_requested_by is None:
@@ -493,7 +493,7 @@ class StreamsGroups:
             self._state.timers.cancel(TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, member.member_id))
         else:
             self._remove(turn, group, member, f"member {member.member_id} left")
-        return StreamsGroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
+        return StreamsGroupHeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, turn: Turn, group: StreamsGroup, member: StreamsMember, cause: str) -> None:
         """Remove a member; the others get its tasks with their next heartbeats."""

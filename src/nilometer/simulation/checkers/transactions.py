@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from nilometer.broker.coordinators.markers import Shell
 from nilometer.broker.coordinators.shell import ShellState
+from nilometer.broker.transactions.markers import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.invariants import check as check_logs

@@ -26,7 +26,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import NO_OFFSET, AppendOrigin
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord
-from nilometer.transactions.requests import MarkersWritten, TransactionReply, TransactionRequest
+from nilometer.transactions.requests import MarkersWritten, TransactionRequest, TransactionResult
 from nilometer.transactions.shard import SendMarkers, TransactionAction
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
@@ -127,7 +127,7 @@ MARKERS_PER_REQUEST_MAX = 1_000
 LOCAL_TIMEOUT_MS = 30_000
 
 Shell: TypeAlias = CoordinatorShell[
-    TransactionRequest, TransactionReply, TransactionRecord, TransactionAction
+    TransactionRequest, TransactionResult, TransactionRecord, TransactionAction
 ]
 
 

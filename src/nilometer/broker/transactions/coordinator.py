@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.markers import MarkerSender, Shell
 from nilometer.broker.coordinators.shell import CoordinatorKind
 from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching
@@ -34,8 +34,8 @@ from nilometer.transactions.requests import (
     ListTransactions,
     ProducerIdNeeded,
     TimeOut,
-    TransactionReply,
     TransactionRequest,
+    TransactionResult,
     refusal,
 )
 from nilometer.transactions.shard import AllocateProducerId, SendMarkers, TransactionAction, TransactionShard
@@ -45,16 +45,16 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger("nilometer.broker.transactions")
 
 COMMIT_TIMEOUT_MS = 30_000
-"""How long a reply waits for its record to be committed: Kafka's ``request.timeout.ms``."""
+"""How long a result waits for its record to be committed: Kafka's ``request.timeout.ms``."""
 
 R = TypeVar("R")
 OfOneId: TypeAlias = InitProducerId | EndTransaction | TimeOut
 """The requests that may need a new producer id."""
-Respond: TypeAlias = Callable[[Sequence[TransactionReply]], Frame]
+Respond: TypeAlias = Callable[[Sequence[TransactionResult]], Response]
 
 
 class TransactionCoordinator(
-    CoordinatorShells[TransactionRequest, TransactionReply, TransactionRecord, TransactionAction]
+    CoordinatorShells[TransactionRequest, TransactionResult, TransactionRecord, TransactionAction]
 ):
     def __init__(
         self,
@@ -71,7 +71,7 @@ class TransactionCoordinator(
         """Held while ids are matched: other threads are left for the disks."""
         self._producer_ids = producer_ids
         self._markers = markers
-        kind: CoordinatorKind[TransactionRequest, TransactionReply, TransactionRecord, TransactionAction]
+        kind: CoordinatorKind[TransactionRequest, TransactionResult, TransactionRecord, TransactionAction]
         kind = CoordinatorKind(
             name="transaction",
             subject="transactions",
@@ -94,13 +94,13 @@ class TransactionCoordinator(
         async with self._matching:
             return await self._runtime.disk.offload(lambda: matching(pattern, ids))
 
-    async def answer_for_id(self, request: TransactionRequest) -> TransactionReply:
-        """Return the reply to a request about one transactional id, with a new producer id if it needs
+    async def answer_for_id(self, request: TransactionRequest) -> TransactionResult:
+        """Return the result of a request about one transactional id, with a new producer id if it needs
         one."""
         assert not isinstance(request, ListTransactions), "that is asked of all shells"
-        reply = await self.answer(request.transactional_id, request)
-        if not isinstance(reply, ProducerIdNeeded):
-            return reply
+        result = await self.answer(request.transactional_id, request)
+        if not isinstance(result, ProducerIdNeeded):
+            return result
         assert isinstance(request, OfOneId), "no other request needs a producer id"
         try:
             new_producer_id = await self._producer_ids.next()

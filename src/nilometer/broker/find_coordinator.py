@@ -17,12 +17,12 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.connection import Reply
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.coordinators.share import ShareCoordinator, parse_coordinator_key
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.responses import Response
+from nilometer.broker.sharing.coordinator import ShareCoordinator, parse_coordinator_key
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
@@ -30,7 +30,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     metadata: MetadataLog
     groups: GroupCoordinator
@@ -63,7 +63,7 @@ class _Kind(NamedTuple):
     ensure_topic: Callable[[], Awaitable[bool]]
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
     kind = _kind(parts, request)
@@ -129,12 +129,12 @@ def _is_valid(kind: _Kind, key: str) -> bool:
     return True
 
 
-async def _create_then_respond(parts: Parts, request: Request, keys: Sequence[str], kind: _Kind) -> Reply:
+async def _create_then_respond(parts: Parts, request: Request, keys: Sequence[str], kind: _Kind) -> Response:
     await kind.ensure_topic()
     return _respond(parts, request, keys)
 
 
-def _respond(parts: Parts, request: Request, keys: Sequence[str]) -> Reply:
+def _respond(parts: Parts, request: Request, keys: Sequence[str]) -> Response:
     found = [(key, _find(parts, request, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found

@@ -17,18 +17,18 @@ import msgspec
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.connection import Reply
-from nilometer.broker.coordinators.markers import Marker, MarkerWriter
-from nilometer.broker.replicas.delayed_requests import DelayedReply, ProduceOutcome
+from nilometer.broker.replicas.delayed_requests import DelayedResponse, ProduceOutcome
+from nilometer.broker.responses import Response
+from nilometer.broker.transactions.markers import Marker, MarkerWriter
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
-from nilometer.wire.messages import Message
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     marker_writer: MarkerWriter
     rights: Rights
@@ -48,12 +48,12 @@ class _MarkerOutcomes(NamedTuple):
     topics: Sequence[_TopicOutcomes]
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     access, markers = parts.rights.access(request), list[_MarkerOutcomes]()
     denied = not (
         access.on_cluster(Operation.ALTER, report=False) or access.on_cluster(Operation.CLUSTER_ACTION)
     )
-    waiting = DelayedReply(lambda: _respond(request, markers))
+    waiting = DelayedResponse(lambda: _respond(request, markers))
     for asked in request.body.markers:
         marker = _marker(parts, asked)
         topics = [
@@ -70,7 +70,7 @@ def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
                     outcome.fail(ErrorCode.cluster_authorization_failed)
                     continue
                 parts.marker_writer.begin(topic.name, marker, outcome, waiting.delayed)
-    return waiting.reply(TIMEOUT_MS)
+    return waiting.response(TIMEOUT_MS)
 
 
 def _marker(parts: Parts, asked: Message) -> Marker:
@@ -84,7 +84,7 @@ def _marker(parts: Parts, asked: Message) -> Marker:
     )
 
 
-def _respond(request: Request, markers: Sequence[_MarkerOutcomes]) -> Reply:
+def _respond(request: Request, markers: Sequence[_MarkerOutcomes]) -> Response:
     return request.respond(
         markers=tuple(
             request.make(

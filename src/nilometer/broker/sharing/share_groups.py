@@ -12,23 +12,22 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     DescribedShareGroup,
     DescribedShareGroupMember,
+    GroupResult,
     ShareGroupDescribe,
-    ShareGroupDescribeReply,
+    ShareGroupDescribeResult,
     ShareGroupHeartbeat,
-    ShareGroupHeartbeatReply,
+    ShareGroupHeartbeatResult,
 )
-from nilometer.groups.requests import Reply as GroupReply
 from nilometer.runtime import Runtime
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey
@@ -38,27 +37,26 @@ from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     replicas: ReplicaManager
     groups: GroupCoordinator
     share_partitions: SharePartitions
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ShareGroupHeartbeat: with it a member joins, stays in and leaves a share group.
 
 
-def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.groups.serves_share_groups:
-        return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.unsupported_version))
+        return _respond_heartbeat(request, ShareGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
     access = parts.rights.access(request)
     may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
-        return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
+        return _respond_heartbeat(request, ShareGroupHeartbeatResult(ErrorCode.topic_authorization_failed))
     asked = of_message(
         ShareGroupHeartbeat,
         body,
@@ -66,20 +64,20 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         client_id=client_id(request),
         client_host=client_host(request),
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
-        ShareGroupHeartbeatReply,
+        ShareGroupHeartbeatResult,
         partial(_respond_heartbeat, request),
     )
 
 
-def _respond_heartbeat(request: Request, reply: ShareGroupHeartbeatReply) -> Reply:
+def _respond_heartbeat(request: Request, result: ShareGroupHeartbeatResult) -> Response:
     assignment = None
-    if reply.assignment is not None:
-        assignment = request.make("Assignment", topic_partitions=_topics(request, reply.assignment))
-    return request.respond(**(asdict(reply) | {"assignment": assignment}))
+    if result.assignment is not None:
+        assignment = request.make("Assignment", topic_partitions=_topics(request, result.assignment))
+    return request.respond(**(asdict(result) | {"assignment": assignment}))
 
 
 def _topics(request: Request, topics: Sequence[msgspec.Struct]) -> Sequence[Message]:
@@ -89,23 +87,23 @@ def _topics(request: Request, topics: Sequence[msgspec.Struct]) -> Sequence[Mess
 # ShareGroupDescribe: epochs, members and assignments of share groups.
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
     if not parts.groups.serves_share_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
-        return _respond_describe(parts, request, [ShareGroupDescribeReply(refused)])
-    return parts.group_requests.ask_groups(
+        return _respond_describe(parts, request, [ShareGroupDescribeResult(refused)])
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ShareGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(parts, request, replies),
+        lambda results: _respond_describe(parts, request, results),
     )
 
 
-def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
     described = [
-        group for reply in replies if isinstance(reply, ShareGroupDescribeReply) for group in reply.groups
+        group for result in results if isinstance(result, ShareGroupDescribeResult) for group in result.groups
     ]
     groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)
@@ -150,7 +148,7 @@ LOCKS_MAX = 100
 """Members with locks of one partition."""
 
 
-def handle_describe_partitions(parts: Parts, request: Request) -> Reply:
+def handle_describe_partitions(parts: Parts, request: Request) -> Response:
     body: wire.DescribeSharePartitionsRequest = request.body
     access = parts.rights.access(request)
     error = NONE

@@ -19,8 +19,8 @@ import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.spec import ApiSpec, Handler, Request, Right
-from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
+from nilometer.broker.sharing.coordinator import ShareCoordinator, coordinator_key
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.identifiers import topic_id_of
 from nilometer.share.delivery_state import (
@@ -35,8 +35,8 @@ from nilometer.share.state_shard import (
     InitializeState,
     ReadState,
     ReadSummary,
-    StateReply,
     StateRequest,
+    StateResult,
     WriteState,
 )
 from nilometer.wire.api_keys import ApiKey
@@ -46,7 +46,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     share_state: ShareCoordinator
     rights: Rights
 
@@ -81,7 +81,7 @@ class _Kind(NamedTuple):
 
 
 def _handler(kind: _Kind, parts: Parts) -> Handler:
-    def handle(request: Request) -> Reply | asyncio.Future[Reply]:
+    def handle(request: Request) -> Response | asyncio.Future[Response]:
         body = request.body
         asked = [
             (
@@ -93,14 +93,14 @@ def _handler(kind: _Kind, parts: Parts) -> Handler:
         ]
         if not parts.rights.access(request).on_cluster(Operation.CLUSTER_ACTION):
             denied = ErrorCode.cluster_authorization_failed
-            return _respond(request, kind, [StateReply(key, denied) for key, _ in asked])
+            return _respond(request, kind, [StateResult(key, denied) for key, _ in asked])
         if not body.group_id or not all(topic.partitions for topic in body.topics):
             return request.respond(results=())  # as Kafka
         requests = [kind.request_of(key, part) for key, part in asked]
         valid = [(coordinator_key(one.key), one) for one in requests if one is not None]
 
-        def respond(replies: Sequence[StateReply]) -> Reply:
-            in_order = iter(replies)
+        def respond(results: Sequence[StateResult]) -> Response:
+            in_order = iter(results)
             return _respond(
                 request,
                 kind,
@@ -115,13 +115,13 @@ def _handler(kind: _Kind, parts: Parts) -> Handler:
     return handle
 
 
-def _invalid(key: SharePartitionKey) -> StateReply:
-    return StateReply(key, ErrorCode.invalid_request, "A state batch has an unknown delivery state.")
+def _invalid(key: SharePartitionKey) -> StateResult:
+    return StateResult(key, ErrorCode.invalid_request, "A state batch has an unknown delivery state.")
 
 
-def _respond(request: Request, kind: _Kind, replies: Sequence[StateReply]) -> Reply:
-    """Make the response from the replies, which are in the order of the request."""
-    in_order = iter(replies)
+def _respond(request: Request, kind: _Kind, results: Sequence[StateResult]) -> Response:
+    """Make the response from the results, which are in the order of the request."""
+    in_order = iter(results)
     return request.respond(
         results=tuple(
             request.make(
@@ -134,13 +134,13 @@ def _respond(request: Request, kind: _Kind, replies: Sequence[StateReply]) -> Re
     )
 
 
-def _result(request: Request, kind: _Kind, reply: StateReply) -> Message:
+def _result(request: Request, kind: _Kind, result: StateResult) -> Message:
     return request.make(
         "PartitionResult",
-        partition=reply.key.partition,
-        error_code=reply.error,
-        error_message=reply.message or MESSAGES.get(reply.error),
-        **kind.fields_of(request, reply.state or NOTHING_READ),
+        partition=result.key.partition,
+        error_code=result.error,
+        error_message=result.message or MESSAGES.get(result.error),
+        **kind.fields_of(request, result.state or NOTHING_READ),
     )
 
 

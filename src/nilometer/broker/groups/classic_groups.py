@@ -8,23 +8,23 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.replies import Reply
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
     JoinGroupProtocol,
-    JoinGroupReply,
+    JoinGroupResult,
     LeaveGroup,
     LeaveGroupMember,
-    LeaveGroupMemberReply,
-    LeaveGroupReply,
+    LeaveGroupMemberResult,
+    LeaveGroupResult,
     SyncGroup,
     SyncGroupAssignment,
-    SyncGroupReply,
+    SyncGroupResult,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import milliseconds
@@ -32,8 +32,8 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    group_requests: GroupRequests
+class Parts(msgspec.Struct, frozen=True):
+    groups: GroupCoordinator
 
 
 # JoinGroup: become, or stay, a member of a classic group. The response comes when all members have joined.
@@ -47,7 +47,7 @@ FIRST_WITH_PROTOCOL_TYPE = 7
 FIRST_SKIPPING_ASSIGNMENT = 9
 
 
-def handle_join_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_join_group(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body = request.body
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = request.field("rebalance_timeout")
@@ -65,21 +65,21 @@ def handle_join_group(parts: Parts, request: Request) -> Reply | asyncio.Future[
         requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
         supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
-        JoinGroupReply,
-        lambda reply: _respond_join_group(request, reply),
+        JoinGroupResult,
+        lambda result: _respond_join_group(request, result),
     )
 
 
-def _respond_join_group(request: Request, reply: JoinGroupReply) -> Reply:
-    protocol_name = reply.protocol_name
+def _respond_join_group(request: Request, result: JoinGroupResult) -> Response:
+    protocol_name = result.protocol_name
     if protocol_name is None and request.version < FIRST_WITH_PROTOCOL_TYPE:
         protocol_name = ""
-    members = tuple(request.make("JoinGroupResponseMember", **asdict(member)) for member in reply.members)
-    return request.respond(**(asdict(reply) | {"protocol_name": protocol_name, "members": members}))
+    members = tuple(request.make("JoinGroupResponseMember", **asdict(member)) for member in result.members)
+    return request.respond(**(asdict(result) | {"protocol_name": protocol_name, "members": members}))
 
 
 # SyncGroup: the leader sends the assignments of a generation, and each member's response has its own.
@@ -89,33 +89,33 @@ def _respond_join_group(request: Request, reply: JoinGroupReply) -> Reply:
 FIRST_WITH_PROTOCOL = 5
 
 
-def handle_sync_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_sync_group(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     assignments = tuple(
         SyncGroupAssignment(each.member_id, bytes(each.assignment)) for each in request.body.assignments
     )
     asked = of_message(SyncGroup, request.body, assignments=assignments)
     lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
     if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
-        return request.respond(**asdict(SyncGroupReply(ErrorCode.inconsistent_group_protocol)))
-    return parts.group_requests.ask_group(
+        return request.respond(**asdict(SyncGroupResult(ErrorCode.inconsistent_group_protocol)))
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
-        SyncGroupReply,
-        lambda reply: request.respond(**asdict(reply)),
+        SyncGroupResult,
+        lambda result: request.respond(**asdict(result)),
     )
 
 
 # Heartbeat: renews the session of a classic group's member; REBALANCE_IN_PROGRESS makes it join again.
 
 
-def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
-    return parts.group_requests.ask_group(
+def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         of_message(Heartbeat, request.body),
-        HeartbeatReply,
-        lambda reply: request.respond(error_code=reply.error_code),
+        HeartbeatResult,
+        lambda result: request.respond(error_code=result.error_code),
     )
 
 
@@ -127,14 +127,14 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
 FIRST_WITH_MANY_MEMBERS = 3
 
 
-def handle_leave_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_leave_group(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     asked = LeaveGroup(request.body.group_id, _members(request))
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
-        LeaveGroupReply,
-        lambda reply: _respond_leave_group(request, reply),
+        LeaveGroupResult,
+        lambda result: _respond_leave_group(request, result),
     )
 
 
@@ -147,16 +147,16 @@ def _members(request: Request) -> tuple[LeaveGroupMember, ...]:
     )
 
 
-def _respond_leave_group(request: Request, reply: LeaveGroupReply) -> Reply:
-    error, answered = reply.error_code, reply.members
+def _respond_leave_group(request: Request, result: LeaveGroupResult) -> Response:
+    error, answered = result.error_code, result.members
     if request.version < FIRST_WITH_MANY_MEMBERS:
-        if error is ErrorCode.none and reply.members:
-            error = reply.members[0].error_code
+        if error is ErrorCode.none and result.members:
+            error = result.members[0].error_code
         return request.respond(error_code=error)
     if error is ErrorCode.unknown_member_id:
         # There is no such group: the response has the error at each member.
         answered = tuple(
-            LeaveGroupMemberReply(one.member_id, one.group_instance_id, error) for one in _members(request)
+            LeaveGroupMemberResult(one.member_id, one.group_instance_id, error) for one in _members(request)
         )
         error = ErrorCode.none
     members = tuple(request.make("MemberResponse", **asdict(member)) for member in answered)

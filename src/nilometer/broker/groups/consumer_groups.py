@@ -13,24 +13,23 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.replies import Reply
+from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
-    ConsumerGroupDescribeReply,
+    ConsumerGroupDescribeResult,
     ConsumerGroupHeartbeat,
-    ConsumerGroupHeartbeatReply,
+    ConsumerGroupHeartbeatResult,
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
     DescribedTopicPartitions,
+    GroupResult,
     TopicPartitions,
 )
-from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.encoder import LazySequence
@@ -38,11 +37,10 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     metadata: MetadataLog
     groups: GroupCoordinator
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ConsumerGroupHeartbeat (KIP-848): with it a member joins, stays in and leaves a consumer group.
@@ -52,16 +50,16 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 FIRST_WITH_OWN_MEMBER_IDS = 1
 
 
-def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.groups.serves_consumer_groups:
-        return _respond_heartbeat(parts, request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
+        return _respond_heartbeat(parts, request, ConsumerGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
     access = parts.rights.access(request)
     may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
         return _respond_heartbeat(
-            parts, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
+            parts, request, ConsumerGroupHeartbeatResult(ErrorCode.topic_authorization_failed)
         )
     owned: Sequence[Message] | None = body.topic_partitions
     asked = of_message(
@@ -79,31 +77,31 @@ def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[R
         requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
         peer=request.connection.peer,
     )
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.READ,
         asked,
-        ConsumerGroupHeartbeatReply,
-        lambda reply: _respond_heartbeat(parts, request, reply),
+        ConsumerGroupHeartbeatResult,
+        lambda result: _respond_heartbeat(parts, request, result),
     )
 
 
-def _respond_heartbeat(parts: Parts, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
+def _respond_heartbeat(parts: Parts, request: Request, result: ConsumerGroupHeartbeatResult) -> Response:
     assignment = None
-    if reply.assignment is not None:
-        visible = [each for each in reply.assignment if _may_describe(parts, request, each.topic_id)]
+    if result.assignment is not None:
+        visible = [each for each in result.assignment if _may_describe(parts, request, each.topic_id)]
         # A member that has its assignment would take a repeat without some of it for a revocation.
-        if len(visible) == len(reply.assignment) or not reply.is_repeat:
+        if len(visible) == len(result.assignment) or not result.is_repeat:
             assignment = request.make(
                 "Assignment",
                 topic_partitions=tuple(request.make("TopicPartitions", **asdict(each)) for each in visible),
             )
     return request.respond(
-        error_code=reply.error_code,
-        error_message=reply.error_message,
-        member_id=reply.member_id,
-        member_epoch=reply.member_epoch,
-        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        error_code=result.error_code,
+        error_message=result.error_message,
+        member_id=result.member_id,
+        member_epoch=result.member_epoch,
+        heartbeat_interval_ms=result.heartbeat_interval_ms,
         assignment=assignment,
     )
 
@@ -120,23 +118,26 @@ def _may_describe(parts: Parts, request: Request, topic_id: UUID) -> bool:
 # Versions: 1 has the protocol of each member.
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
     if not parts.groups.serves_consumer_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
-        return _respond_describe(parts, request, [ConsumerGroupDescribeReply(refused)])
-    return parts.group_requests.ask_groups(
+        return _respond_describe(parts, request, [ConsumerGroupDescribeResult(refused)])
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ConsumerGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(parts, request, replies),
+        lambda results: _respond_describe(parts, request, results),
     )
 
 
-def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
     described = [
-        group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
+        group
+        for result in results
+        if isinstance(result, ConsumerGroupDescribeResult)
+        for group in result.groups
     ]
     groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)

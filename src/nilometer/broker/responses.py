@@ -18,7 +18,7 @@ SENT_BYTES = 256 * 1024
 """A long response is sent in pieces of about this size, each when the client has read those before."""
 
 
-class LongReply(Protocol):
+class LongResponse(Protocol):
     """A response that is too large to be made at once: the connection sends it piece by piece."""
 
     def next(self) -> Sequence[Bytes] | None:
@@ -31,38 +31,38 @@ class LongReply(Protocol):
         """How many bytes it holds now."""
         ...
 
-    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+    def with_throttle_ms(self, throttle_ms: int) -> LongResponse:
         """Return the same response with this time to wait in it. Call it before :meth:`next`."""
         ...
 
 
-Reply = Sequence[Bytes] | LongReply | None
+Response = Sequence[Bytes] | LongResponse | None
 """The response to one request: buffers that form a frame, or None for no response (acks=0)."""
 
 
-def whole(reply: Sequence[Bytes] | LongReply) -> bytes:
-    """Return the frame of ``reply``, with its length, in one piece: for what is never large."""
-    if isinstance(reply, Sequence):
-        return b"".join(reply)
+def whole(response: Sequence[Bytes] | LongResponse) -> bytes:
+    """Return the frame of ``response``, with its length, in one piece: for what is never large."""
+    if isinstance(response, Sequence):
+        return b"".join(response)
     pieces: list[Bytes] = []
-    while (more := reply.next()) is not None:
+    while (more := response.next()) is not None:
         pieces += more
     return b"".join(pieces)
 
 
-async def wait_whole(reply: Sequence[Bytes] | LongReply, turns: Turns) -> bytes:
-    """Return the frame of ``reply``, with its length, in one piece; a long one is made slice by slice."""
-    if isinstance(reply, Sequence):
-        return b"".join(reply)
+async def wait_whole(response: Sequence[Bytes] | LongResponse, turns: Turns) -> bytes:
+    """Return the frame of ``response``, with its length, in one piece; a long one is made slice by slice."""
+    if isinstance(response, Sequence):
+        return b"".join(response)
     pieces: list[Bytes] = []
-    while (more := reply.next()) is not None:
+    while (more := response.next()) is not None:
         pieces += more
         await turns.wait_next()
     return b"".join(pieces)
 
 
-class MadeReply:
-    """A response that has been made, and is sent piece by piece. A :class:`LongReply`. All of it stays in
+class MadeResponse:
+    """A response that has been made, and is sent piece by piece. A :class:`LongResponse`. All of it stays in
     memory until its last piece is sent."""
 
     def __init__(self, frame: Sequence[Bytes]) -> None:
@@ -72,7 +72,7 @@ class MadeReply:
     def next(self) -> Sequence[Bytes] | None:
         return next(self._left, None)
 
-    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+    def with_throttle_ms(self, throttle_ms: int) -> LongResponse:
         raise AssertionError("its time to wait was encoded with the rest")
 
 
@@ -99,8 +99,8 @@ def _cut(buffer: Bytes) -> Iterable[Bytes]:
     return (view[start : start + SENT_BYTES] for start in range(0, len(view), SENT_BYTES))
 
 
-class EncodedReply:
-    """A response whose message is encoded in slices. A :class:`LongReply`."""
+class EncodedResponse:
+    """A response whose message is encoded in slices. A :class:`LongResponse`."""
 
     def __init__(self, api: Api, correlation_id: int, response: Message) -> None:
         self._api, self._correlation_id, self._response = api, correlation_id, response
@@ -114,7 +114,7 @@ class EncodedReply:
         """Call ``listener`` with the whole frame once it is encoded. Call this before :meth:`ready`."""
         self._on_frame = listener
 
-    def ready(self) -> Sequence[Bytes] | EncodedReply:
+    def ready(self) -> Sequence[Bytes] | EncodedResponse:
         """Return the frame if it takes one slice, else this object, which makes it later."""
         if self._encode_slice() and self._encode_slice():
             return self
@@ -150,15 +150,15 @@ class EncodedReply:
         self.size += len(piece)
         return True
 
-    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+    def with_throttle_ms(self, throttle_ms: int) -> LongResponse:
         if not hasattr(self._response, "throttle_time"):
             return self
         longer = max(self._response.throttle_time, timedelta(milliseconds=throttle_ms))
         changed = dataclasses.replace(self._response, throttle_time=longer)
-        return EncodedReply(self._api, self._correlation_id, changed)
+        return EncodedResponse(self._api, self._correlation_id, changed)
 
 
-class KeptReply(EncodedReply):
+class KeptResponse(EncodedResponse):
     """A response that is kept as a message, and never encoded."""
 
     def __init__(self, kept: list[Message], api: Api, response: Message) -> None:
@@ -166,7 +166,7 @@ class KeptReply(EncodedReply):
         super().__init__(api, 0, response)
         self._kept, self._message = kept, response
 
-    def ready(self) -> Sequence[Bytes] | EncodedReply:
+    def ready(self) -> Sequence[Bytes] | EncodedResponse:
         self._kept[:] = [self._message]
         return ()
 
@@ -184,7 +184,7 @@ class CloseConnection(Exception):
     reason logged."""
 
 
-class WaitingReply(DirectFuture[Reply]):
+class WaitingResponse(DirectFuture[Response]):
     """The response to a request that waits for another event: records, an acknowledgement.
 
     It leaves with that event. Since that may be an append, whose effects are being applied, its listeners

@@ -12,26 +12,25 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.replies import CloseConnection, Reply
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     DeleteGroups,
-    DeleteGroupsReply,
+    DeleteGroupsResult,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroups,
-    DescribeGroupsReply,
+    DescribeGroupsResult,
+    GroupResult,
     ListedGroup,
     ListGroups,
-    ListGroupsReply,
+    ListGroupsResult,
 )
-from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -40,24 +39,23 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     groups: GroupCoordinator
     rights: Rights
-    group_requests: GroupRequests
 
 
 # ListGroups: the groups that this broker coordinates. Versions: 4 returns and filters by state; 5 by
 # type.
 
 
-def handle_list(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_list(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_list(parts, request), kind="ListGroups")
 
 
-async def _list(parts: Parts, request: Request) -> Reply:
-    """Make one response from the replies of all coordinator partitions led here.
+async def _list(parts: Parts, request: Request) -> Response:
+    """Make one response from the results of all coordinator partitions led here.
 
     An error, such as groups that are still being loaded, is the error of the whole response. NOT_COORDINATOR
     is not: those groups have moved, and their new coordinator lists them.
@@ -71,12 +69,12 @@ async def _list(parts: Parts, request: Request) -> Reply:
     work = LongWork(parts.turns)
     shown: list[ListedGroup] = []
     for answer in parts.groups.answer_all(asked):
-        reply = await answer
-        assert isinstance(reply, ListGroupsReply)
-        if reply.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
-            return request.respond(error_code=reply.error_code, groups=())
-        await work.step(len(reply.groups))
-        for group in reply.groups:
+        result = await answer
+        assert isinstance(result, ListGroupsResult)
+        if result.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
+            return request.respond(error_code=result.error_code, groups=())
+        await work.step(len(result.groups))
+        for group in result.groups:
             if not sees_all:
                 await work.step(1)
                 if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False):
@@ -98,18 +96,18 @@ FIRST_WITH_NOT_FOUND = 6
 STATE_DEAD = "Dead"
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
-    return parts.group_requests.ask_groups(
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, DescribeGroups((group,))) for group in request.body.groups],
-        lambda replies: _respond_describe(parts, request, replies),
+        lambda results: _respond_describe(parts, request, results),
     )
 
 
-def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
     described = [
-        group for reply in replies if isinstance(reply, DescribeGroupsReply) for group in reply.groups
+        group for result in results if isinstance(result, DescribeGroupsResult) for group in result.groups
     ]
     groups = tuple(_group_describe(parts, request, group) for group in described)
     return request.respond(groups=groups)
@@ -144,22 +142,20 @@ def _member(request: Request, member: DescribedGroupMember) -> Message:
 # DeleteGroups: delete groups without members, with their offsets.
 
 
-def handle_delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_delete(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     return parts.tasks.spawn(_delete(parts, request), kind="DeleteGroups")
 
 
-async def _delete(parts: Parts, request: Request) -> Reply:
+async def _delete(parts: Parts, request: Request) -> Response:
     """Delete each group slice by slice: all its offsets are removed at once."""
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
     asked = [(group, DeleteGroups((group,))) for group in groups]
-    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DELETE, asked)
-    return _respond_delete(parts, request, replies)
+    results = await parts.groups.ask_groups_in_turns(request, Operation.DELETE, asked, LongWork(parts.turns))
+    return _respond_delete(parts, request, results)
 
 
-def _respond_delete(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
-    deleted = [
-        result for reply in replies if isinstance(reply, DeleteGroupsReply) for result in reply.results
-    ]
+def _respond_delete(parts: Parts, request: Request, given: Sequence[GroupResult]) -> Response:
+    deleted = [result for one in given if isinstance(one, DeleteGroupsResult) for result in one.results]
     for result in deleted:
         if result.error_code is ErrorCode.none:
             parts.rights.audit_own_change(request, group_id=result.group_id)
@@ -178,7 +174,7 @@ REBALANCES_MAX = 10_000
 """Groups that a request may name, as elements of a request of Kafka's that is not divided."""
 
 
-def handle_describe_rebalances(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe_rebalances(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         groups = request.body.groups
@@ -189,17 +185,17 @@ def handle_describe_rebalances(parts: Parts, request: Request) -> Reply | asynci
     return parts.tasks.spawn(_describe_rebalances(parts, request), kind="DescribeRebalances")
 
 
-async def _describe_rebalances(parts: Parts, request: Request) -> Reply:
+async def _describe_rebalances(parts: Parts, request: Request) -> Response:
     work = LongWork(parts.turns)
     asked = [(group, DescribeGroups((group,))) for group in request.body.groups]
-    replies = await parts.groups.ask_in_turns(asked, work)
+    results = await parts.groups.ask_in_turns(asked, work)
     await work.step(1)
-    return _respond_describe_rebalances(request, replies)
+    return _respond_describe_rebalances(request, results)
 
 
-def _respond_describe_rebalances(request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe_rebalances(request: Request, results: Sequence[GroupResult]) -> Response:
     described = [
-        group for reply in replies if isinstance(reply, DescribeGroupsReply) for group in reply.groups
+        group for result in results if isinstance(result, DescribeGroupsResult) for group in result.groups
     ]
     return request.respond(groups=tuple(map(_group_describe_rebalances, described)))
 

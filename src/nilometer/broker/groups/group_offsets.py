@@ -12,39 +12,38 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.shells import coordinator_error
-from nilometer.broker.coordinators.verification import Asker, TransactionVerification
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
 from nilometer.coordinators.turn import Producer
 from nilometer.groups.requests import (
+    GroupResult,
     OffsetCommit,
     OffsetCommitPartition,
-    OffsetCommitPartitionReply,
-    OffsetCommitReply,
+    OffsetCommitPartitionResult,
+    OffsetCommitResult,
     OffsetCommitTopic,
-    OffsetCommitTopicReply,
+    OffsetCommitTopicResult,
     OffsetDelete,
-    OffsetDeletePartitionReply,
-    OffsetDeleteReply,
+    OffsetDeletePartitionResult,
+    OffsetDeleteResult,
     OffsetDeleteTopic,
-    OffsetDeleteTopicReply,
+    OffsetDeleteTopicResult,
     OffsetFetch,
-    OffsetFetchPartitionReply,
-    OffsetFetchReply,
+    OffsetFetchPartitionResult,
+    OffsetFetchResult,
     OffsetFetchTopic,
-    OffsetFetchTopicReply,
+    OffsetFetchTopicResult,
 )
-from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.encoder import LazySequence
@@ -52,7 +51,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     metadata: MetadataLog
@@ -60,7 +59,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     groups: GroupCoordinator
     verification: TransactionVerification
     rights: Rights
-    group_requests: GroupRequests
 
 
 # OffsetCommit: commits a group's offsets. The response is sent when all in-sync replicas have them.
@@ -74,10 +72,10 @@ FIRST_WITH_MEMBER_EPOCHS = 9
 OFFSET_COMMIT_FIRST_BY_ID = 10
 
 
-def handle_offset_commit(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_commit(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body = request.body
     known: list[OffsetCommitTopic] = []
-    refused: list[OffsetCommitTopicReply] = []
+    refused: list[OffsetCommitTopicResult] = []
     if not parts.rights.access(request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_offset_commit(request, _deny(request))
     for asked in body.topics:
@@ -95,17 +93,17 @@ def handle_offset_commit(parts: Parts, request: Request) -> Reply | asyncio.Futu
     return parts.groups.ask_one(
         commit.group_id,
         commit,
-        OffsetCommitReply,
-        lambda reply: _respond_offset_commit(request, [*refused, *reply.topics]),
+        OffsetCommitResult,
+        lambda result: _respond_offset_commit(request, [*refused, *result.topics]),
     )
 
 
-def _deny(request: Request) -> list[OffsetCommitTopicReply]:
+def _deny(request: Request) -> list[OffsetCommitTopicResult]:
     denied = ErrorCode.group_authorization_failed
     return [
-        OffsetCommitTopicReply(
+        OffsetCommitTopicResult(
             getattr(topic, "name", None) or "",
-            tuple(OffsetCommitPartitionReply(each.partition_index, denied) for each in topic.partitions),
+            tuple(OffsetCommitPartitionResult(each.partition_index, denied) for each in topic.partitions),
             getattr(topic, "topic_id", None),
         )
         for topic in request.body.topics
@@ -117,19 +115,19 @@ def _sort_by_outcome(
     request: Request,
     asked: Message,
     known: list[OffsetCommitTopic],
-    refused: list[OffsetCommitTopicReply],
+    refused: list[OffsetCommitTopicResult],
 ) -> None:
     """Add the partitions of topic ``asked`` that exist to ``known``, and an error for each other one to
     ``refused``."""
     topic, name, topic_id, unknown = _find(parts, request, asked)
     found: list[OffsetCommitPartition] = []
-    missing: list[OffsetCommitPartitionReply] = []
+    missing: list[OffsetCommitPartitionResult] = []
     for partition in asked.partitions:
         index = partition.partition_index
         if topic is None:
-            missing.append(OffsetCommitPartitionReply(index, unknown))
+            missing.append(OffsetCommitPartitionResult(index, unknown))
         elif topic.partition(index) is None:
-            missing.append(OffsetCommitPartitionReply(index, ErrorCode.unknown_topic_or_partition))
+            missing.append(OffsetCommitPartitionResult(index, ErrorCode.unknown_topic_or_partition))
         else:
             found.append(
                 OffsetCommitPartition(
@@ -142,7 +140,7 @@ def _sort_by_outcome(
     if found:
         known.append(OffsetCommitTopic(name, tuple(found), topic_id))
     if missing:
-        refused.append(OffsetCommitTopicReply(name, tuple(missing), topic_id))
+        refused.append(OffsetCommitTopicResult(name, tuple(missing), topic_id))
 
 
 def _find(parts: Parts, request: Request, asked: Message) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
@@ -164,8 +162,8 @@ def _may_read(parts: Parts, request: Request, topic: str) -> bool:
     return parts.rights.access(request).allows(Operation.READ, ResourceType.TOPIC, topic)
 
 
-def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Reply:
-    gathered: dict[tuple[str, UUID | None], list[OffsetCommitPartitionReply]] = {}
+def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicResult]) -> Response:
+    gathered: dict[tuple[str, UUID | None], list[OffsetCommitPartitionResult]] = {}
     for topic in topics:
         gathered.setdefault((topic.name, topic.topic_id), []).extend(topic.partitions)
     return request.respond(
@@ -200,7 +198,7 @@ Errors = Mapping[tuple[str | UUID | None, int], ErrorCode]
 """By topic, as the request names it, and partition."""
 
 
-def handle_txn_offset_commit(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_txn_offset_commit(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body, access = request.body, parts.rights.access(request)
     if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
         return _respond_txn_offset_commit(
@@ -266,7 +264,7 @@ def _everything(request: Request, error: ErrorCode) -> Errors:
 
 async def _answer(
     parts: Parts, request: Request, known: tuple[OffsetCommitTopic, ...], refused: Errors
-) -> Reply:
+) -> Response:
     body, by_id = request.body, request.version >= TXN_OFFSET_COMMIT_FIRST_BY_ID
     error = await _verify(parts, request)
     if error is not ErrorCode.none:
@@ -284,11 +282,11 @@ async def _answer(
         knows_member_epochs=by_id,
         producer=Producer(body.producer_id, body.producer_epoch),
     )
-    reply = await parts.groups.answer(commit.group_id, commit)
-    assert isinstance(reply, OffsetCommitReply)
+    result = await parts.groups.answer(commit.group_id, commit)
+    assert isinstance(result, OffsetCommitResult)
     errors: dict[tuple[str | UUID | None, int], ErrorCode] = {
         (topic.topic_id if by_id else topic.name, partition.partition_index): partition.error_code
-        for topic in reply.topics
+        for topic in result.topics
         for partition in topic.partitions
     }
     return _respond_txn_offset_commit(request, {**errors, **refused})
@@ -322,7 +320,7 @@ async def _verify(parts: Parts, request: Request) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.none
 
 
-def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
+def _respond_txn_offset_commit(request: Request, errors: Errors) -> Response:
     """Make the response, in the order of the request; a partition missing in ``errors`` does not exist."""
     return request.respond(
         topics=tuple(
@@ -370,47 +368,49 @@ SHOWN_AT_ONCE = 128
 
 class _Asked(NamedTuple):
     fetch: OffsetFetch
-    unknown: tuple[OffsetFetchTopicReply, ...]
+    unknown: tuple[OffsetFetchTopicResult, ...]
     """The response's entries for topics that do not exist for this client."""
 
 
-def handle_offset_fetch(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_fetch(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body = request.body
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
     asked = [_asked(parts, request, group) for group in groups]
     if any(one.fetch.topics is None for one in asked):
         return parts.tasks.spawn(_all_offsets(parts, request, asked), kind="OffsetFetch")
-    return parts.group_requests.ask_groups(
+    return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
         [(one.fetch.group_id, one.fetch) for one in asked],
-        lambda replies: _respond_offset_fetch(parts, request, asked, replies),
+        lambda results: _respond_offset_fetch(parts, request, asked, results),
     )
 
 
-async def _all_offsets(parts: Parts, request: Request, asked: Sequence[_Asked]) -> Reply:
+async def _all_offsets(parts: Parts, request: Request, asked: Sequence[_Asked]) -> Response:
     """Respond with all offsets of groups, slice by slice."""
     work = LongWork(parts.turns)
     of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
-    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DESCRIBE, of_groups)
-    shown: list[GroupReply] = []
-    for one, reply in zip(asked, replies, strict=True):
-        assert isinstance(reply, OffsetFetchReply)
-        if one.fetch.topics is None and reply.error_code is ErrorCode.none:
-            topics: list[OffsetFetchTopicReply] = []
-            for first in range(0, len(reply.topics), SHOWN_AT_ONCE):
-                some = reply.topics[first : first + SHOWN_AT_ONCE]
+    results = await parts.groups.ask_groups_in_turns(
+        request, Operation.DESCRIBE, of_groups, LongWork(parts.turns)
+    )
+    shown: list[GroupResult] = []
+    for one, result in zip(asked, results, strict=True):
+        assert isinstance(result, OffsetFetchResult)
+        if one.fetch.topics is None and result.error_code is ErrorCode.none:
+            topics: list[OffsetFetchTopicResult] = []
+            for first in range(0, len(result.topics), SHOWN_AT_ONCE):
+                some = result.topics[first : first + SHOWN_AT_ONCE]
                 topics += _described(parts, request, some)
                 await work.step(len(some))
-            reply = OffsetFetchReply(reply.group_id, topics=topics)
-        shown.append(reply)
+            result = OffsetFetchResult(result.group_id, topics=topics)
+        shown.append(result)
     await parts.turns.wait_next()
     return _respond_offset_fetch(parts, request, asked, shown)
 
 
 def _described(
-    parts: Parts, request: Request, topics: Sequence[OffsetFetchTopicReply]
-) -> Sequence[OffsetFetchTopicReply]:
+    parts: Parts, request: Request, topics: Sequence[OffsetFetchTopicResult]
+) -> Sequence[OffsetFetchTopicResult]:
     """Return those of all topics with offsets that the client may describe, with the ids of its version."""
     access, shown = parts.rights.access(request), [*topics]
     if not access.is_full:
@@ -424,7 +424,7 @@ def _described(
 
 def _asked(parts: Parts, request: Request, group: Message) -> _Asked:
     topics: tuple[OffsetFetchTopic, ...] | None = None
-    unknown: tuple[OffsetFetchTopicReply, ...] = ()
+    unknown: tuple[OffsetFetchTopicResult, ...] = ()
     if group.topics is not None and request.version >= OFFSET_FETCH_FIRST_BY_ID:
         topics, unknown = _topics_by_id(parts, request, group.topics)
     elif group.topics is not None:
@@ -435,7 +435,7 @@ def _asked(parts: Parts, request: Request, group: Message) -> _Asked:
 
 def _topics_by_name(
     parts: Parts, request: Request, asked: Sequence[Message]
-) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicResult, ...]]:
     access = parts.rights.access(request)
     may = [access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name) for topic in asked]
     known = tuple(
@@ -444,7 +444,7 @@ def _topics_by_name(
         if allowed
     )
     denied = tuple(
-        OffsetFetchTopicReply(topic.name, _all_offset_fetch(topic.partition_indexes, DENIED))
+        OffsetFetchTopicResult(topic.name, _all_offset_fetch(topic.partition_indexes, DENIED))
         for allowed, topic in zip(may, asked, strict=True)
         if not allowed
     )
@@ -453,36 +453,36 @@ def _topics_by_name(
 
 def _topics_by_id(
     parts: Parts, request: Request, asked: Sequence[Message]
-) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicResult, ...]]:
     known: list[OffsetFetchTopic] = []
-    unknown: list[OffsetFetchTopicReply] = []
+    unknown: list[OffsetFetchTopicResult] = []
     access = parts.rights.access(request)
     for each in asked:
         topic_id: UUID = each.topic_id or _NO_ID
         indexes = tuple(each.partition_indexes)
         topic = parts.metadata.image.topic_by_uuid(topic_id)
         if topic is not None and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-            unknown.append(OffsetFetchTopicReply("", _all_offset_fetch(indexes, DENIED), topic_id))
+            unknown.append(OffsetFetchTopicResult("", _all_offset_fetch(indexes, DENIED), topic_id))
         elif topic is not None:
             known.append(OffsetFetchTopic(topic.name, indexes, topic_id))
         else:
             unknown.append(
-                OffsetFetchTopicReply("", _all_offset_fetch(indexes, ErrorCode.unknown_topic_id), topic_id)
+                OffsetFetchTopicResult("", _all_offset_fetch(indexes, ErrorCode.unknown_topic_id), topic_id)
             )
     return tuple(known), tuple(unknown)
 
 
-def _all_offset_fetch(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetFetchPartitionReply, ...]:
-    return tuple(OffsetFetchPartitionReply(index, error_code=error) for index in indexes)
+def _all_offset_fetch(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetFetchPartitionResult, ...]:
+    return tuple(OffsetFetchPartitionResult(index, error_code=error) for index in indexes)
 
 
 def _respond_offset_fetch(
-    parts: Parts, request: Request, asked: Sequence[_Asked], replies: Sequence[GroupReply]
-) -> Reply:
-    answers: list[OffsetFetchReply] = []
-    for one, reply in zip(asked, replies, strict=True):
-        assert isinstance(reply, OffsetFetchReply)
-        answers.append(_complete(parts, request, one, reply))
+    parts: Parts, request: Request, asked: Sequence[_Asked], results: Sequence[GroupResult]
+) -> Response:
+    answers: list[OffsetFetchResult] = []
+    for one, result in zip(asked, results, strict=True):
+        assert isinstance(result, OffsetFetchResult)
+        answers.append(_complete(parts, request, one, result))
     if request.version >= FIRST_WITH_MANY_GROUPS:
         return request.respond(
             groups=tuple(
@@ -502,42 +502,42 @@ def _respond_offset_fetch(
     )
 
 
-def _complete(parts: Parts, request: Request, asked: _Asked, reply: OffsetFetchReply) -> OffsetFetchReply:
-    """Adapt the group's reply to the request's version: where errors are, and whether topics have ids."""
-    if reply.error_code is not ErrorCode.none:
+def _complete(parts: Parts, request: Request, asked: _Asked, result: OffsetFetchResult) -> OffsetFetchResult:
+    """Adapt the group's result to the request's version: where errors are, and whether topics have ids."""
+    if result.error_code is not ErrorCode.none:
         if request.version >= FIRST_WITH_GROUP_ERROR:
-            return reply
+            return result
         topics = tuple(
-            OffsetFetchTopicReply(topic.name, _all_offset_fetch(topic.partition_indexes, reply.error_code))
+            OffsetFetchTopicResult(topic.name, _all_offset_fetch(topic.partition_indexes, result.error_code))
             for topic in asked.fetch.topics or ()
         )
         topics += tuple(
-            OffsetFetchTopicReply(
+            OffsetFetchTopicResult(
                 topic.name,
-                _all_offset_fetch([each.partition_index for each in topic.partitions], reply.error_code),
+                _all_offset_fetch([each.partition_index for each in topic.partitions], result.error_code),
             )
             for topic in asked.unknown
         )
-        return OffsetFetchReply(reply.group_id, reply.error_code, topics)
+        return OffsetFetchResult(result.group_id, result.error_code, topics)
     if asked.fetch.topics is None:
-        return reply
+        return result
     if request.version < OFFSET_FETCH_FIRST_BY_ID:
-        return OffsetFetchReply(reply.group_id, topics=(*reply.topics, *asked.unknown))
-    named = (_with_id(parts, topic) for topic in reply.topics)
+        return OffsetFetchResult(result.group_id, topics=(*result.topics, *asked.unknown))
+    named = (_with_id(parts, topic) for topic in result.topics)
     topics = tuple(topic for topic in named if topic is not None)
-    return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
+    return OffsetFetchResult(result.group_id, topics=(*asked.unknown, *topics))
 
 
-def _with_id(parts: Parts, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
-    """Add the topic's current id to a reply that has only its name; None if the topic does not exist, since a
-    response by ids cannot name it."""
-    if reply.topic_id is not None:
-        return reply
-    topic = parts.metadata.image.topic(reply.name)
-    return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
+def _with_id(parts: Parts, result: OffsetFetchTopicResult) -> OffsetFetchTopicResult | None:
+    """Add the topic's current id to a result that has only its name; None if the topic does not exist, since
+    a response by ids cannot name it."""
+    if result.topic_id is not None:
+        return result
+    topic = parts.metadata.image.topic(result.name)
+    return None if topic is None else OffsetFetchTopicResult(result.name, result.partitions, topic.uuid)
 
 
-def _topic_of_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+def _topic_of_group(request: Request, topic: OffsetFetchTopicResult) -> Message:
     return request.make(
         "OffsetFetchResponseTopics",
         name=topic.name,
@@ -546,7 +546,7 @@ def _topic_of_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
     )
 
 
-def _topic_of_only_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+def _topic_of_only_group(request: Request, topic: OffsetFetchTopicResult) -> Message:
     return request.make(
         "OffsetFetchResponseTopic",
         name=topic.name,
@@ -554,26 +554,26 @@ def _topic_of_only_group(request: Request, topic: OffsetFetchTopicReply) -> Mess
     )
 
 
-def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> Sequence[Message]:
+def _partitions(request: Request, kind: str, topic: OffsetFetchTopicResult) -> Sequence[Message]:
     return LazySequence(partial(_partition, request, kind), topic.partitions)
 
 
-def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
+def _partition(request: Request, kind: str, partition: OffsetFetchPartitionResult) -> Message:
     return request.make(kind, **asdict(partition))
 
 
 # OffsetDelete: delete a group's offsets of topics that it is not subscribed to.
 
 
-def handle_offset_delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_delete(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     known: list[OffsetDeleteTopic] = []
-    refused: list[OffsetDeleteTopicReply] = []
+    refused: list[OffsetDeleteTopicResult] = []
     access = parts.rights.access(request)
     for asked in request.body.topics:
         indexes = [partition.partition_index for partition in asked.partitions]
         if not access.allows(Operation.READ, ResourceType.TOPIC, asked.name, report=False):
             denied = ErrorCode.topic_authorization_failed
-            refused.append(OffsetDeleteTopicReply(asked.name, _all_offset_delete(indexes, denied)))
+            refused.append(OffsetDeleteTopicResult(asked.name, _all_offset_delete(indexes, denied)))
             continue
         topic = parts.metadata.image.topic(asked.name)
         found = [index for index in indexes if topic is not None and topic.partition(index) is not None]
@@ -582,47 +582,47 @@ def handle_offset_delete(parts: Parts, request: Request) -> Reply | asyncio.Futu
             known.append(OffsetDeleteTopic(asked.name, tuple(found)))
         if missing:
             refused.append(
-                OffsetDeleteTopicReply(
+                OffsetDeleteTopicResult(
                     asked.name, _all_offset_delete(missing, ErrorCode.unknown_topic_or_partition)
                 )
             )
     delete = OffsetDelete(request.body.group_id, tuple(known))
-    return parts.group_requests.ask_group(
+    return parts.groups.ask_group(
         request,
         Operation.DELETE,
         delete,
-        OffsetDeleteReply,
-        lambda reply: _audit_and_respond(parts, request, reply, refused),
+        OffsetDeleteResult,
+        lambda result: _audit_and_respond(parts, request, result, refused),
     )
 
 
-def _all_offset_delete(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetDeletePartitionReply, ...]:
-    return tuple(OffsetDeletePartitionReply(index, error) for index in indexes)
+def _all_offset_delete(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetDeletePartitionResult, ...]:
+    return tuple(OffsetDeletePartitionResult(index, error) for index in indexes)
 
 
 def _audit_and_respond(
-    parts: Parts, request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
-) -> Reply:
-    for topic in reply.topics:
+    parts: Parts, request: Request, result: OffsetDeleteResult, refused: Sequence[OffsetDeleteTopicResult]
+) -> Response:
+    for topic in result.topics:
         deleted = [each.partition_index for each in topic.partitions if each.error_code is ErrorCode.none]
         if deleted:
             group = request.body.group_id
             parts.rights.audit_own_change(request, group_id=group, topic=topic.name, partitions=deleted)
-    return _respond_offset_delete(request, reply, refused)
+    return _respond_offset_delete(request, result, refused)
 
 
 def _respond_offset_delete(
-    request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
-) -> Reply:
-    """Make the response from the group's reply and the partitions that do not exist (``refused``).
+    request: Request, result: OffsetDeleteResult, refused: Sequence[OffsetDeleteTopicResult]
+) -> Response:
+    """Make the response from the group's result and the partitions that do not exist (``refused``).
 
-    If the reply has an error for the whole group, the response has no topics.
+    If the result has an error for the whole group, the response has no topics.
     """
-    gathered: dict[str, list[OffsetDeletePartitionReply]] = {}
-    for topic in (*refused, *reply.topics) if reply.error_code is ErrorCode.none else ():
+    gathered: dict[str, list[OffsetDeletePartitionResult]] = {}
+    for topic in (*refused, *result.topics) if result.error_code is ErrorCode.none else ():
         gathered.setdefault(topic.name, []).extend(topic.partitions)
     return request.respond(
-        error_code=reply.error_code,
+        error_code=result.error_code,
         topics=tuple(
             request.make(
                 "OffsetDeleteResponseTopic",

@@ -16,26 +16,26 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
+from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.record_validation import run_at_once
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     EndTransaction,
-    EndTransactionReply,
+    EndTransactionResult,
     InitProducerId,
-    InitProducerIdReply,
-    TransactionReply,
+    InitProducerIdResult,
+    TransactionResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
@@ -44,7 +44,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     metadata: MetadataLog
@@ -75,23 +75,23 @@ def error_for(error: ErrorCode, version: int, first_with_producer_fenced: int) -
 INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED = 4
 
 
-def handle_init_producer_id(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_init_producer_id(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     return parts.tasks.spawn(_answer_init_producer_id(parts, request))
 
 
-async def _answer_init_producer_id(parts: Parts, request: Request) -> Reply:
+async def _answer_init_producer_id(parts: Parts, request: Request) -> Response:
     transactional_id: str | None = request.body.transactional_id
     timeout_ms = milliseconds(request.body.transaction_timeout)
     if (denied := _denial(parts, request)) is not ErrorCode.none:
-        return _respond_init_producer_id(request, InitProducerIdReply(denied))
+        return _respond_init_producer_id(request, InitProducerIdResult(denied))
     asked = of_message(InitProducerId, request.body, transaction_timeout_ms=timeout_ms)
     if transactional_id == "" or (asked.producer_id < 0) != (asked.producer_epoch < 0):
-        return _respond_init_producer_id(request, InitProducerIdReply(ErrorCode.invalid_request))
+        return _respond_init_producer_id(request, InitProducerIdResult(ErrorCode.invalid_request))
     if transactional_id is None:
         return _respond_init_producer_id(request, await _new_identity(parts))
-    reply = await parts.transactions.answer_for_id(asked)
-    assert isinstance(reply, InitProducerIdReply)
-    return _respond_init_producer_id(request, reply)
+    result = await parts.transactions.answer_for_id(asked)
+    assert isinstance(result, InitProducerIdResult)
+    return _respond_init_producer_id(request, result)
 
 
 def _denial(parts: Parts, request: Request) -> ErrorCode:
@@ -111,16 +111,16 @@ def _denial(parts: Parts, request: Request) -> ErrorCode:
     return ErrorCode.cluster_authorization_failed
 
 
-async def _new_identity(parts: Parts) -> InitProducerIdReply:
+async def _new_identity(parts: Parts) -> InitProducerIdResult:
     try:
-        return InitProducerIdReply(ErrorCode.none, await parts.producer_ids.next(), 0)
+        return InitProducerIdResult(ErrorCode.none, await parts.producer_ids.next(), 0)
     except (KafkaError, CoordinationError):
-        return InitProducerIdReply(ErrorCode.coordinator_load_in_progress)
+        return InitProducerIdResult(ErrorCode.coordinator_load_in_progress)
 
 
-def _respond_init_producer_id(request: Request, reply: InitProducerIdReply) -> Reply:
-    error = error_for(reply.error_code, request.version, INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED)
-    return request.respond(**(asdict(reply) | {"error_code": error}))
+def _respond_init_producer_id(request: Request, result: InitProducerIdResult) -> Response:
+    error = error_for(result.error_code, request.version, INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED)
+    return request.respond(**(asdict(result) | {"error_code": error}))
 
 
 # AddPartitionsToTxn: add partitions to a transaction before it writes to them, or verify that it has them.
@@ -155,7 +155,7 @@ class _Checked(NamedTuple):
     asked: AddPartitions | VerifyPartitions
 
 
-def handle_add_partitions(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_add_partitions(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     access, denied = parts.rights.access(request), ErrorCode.none
     if request.version < FIRST_OF_BROKERS:
         named = [_named_by_client(request.body)]
@@ -168,24 +168,24 @@ def handle_add_partitions(parts: Parts, request: Request) -> Reply | asyncio.Fut
     checks = [_check(parts, request, each, access, denied) for each in named]
     if sum(len(topic.partitions) for each in named for topic in each.topics) > FEW_PARTITIONS:
         return parts.tasks.spawn(_add_many(parts, request, checks), kind="AddPartitionsToTxn")
-    checked = [run_at_once(each) for each in checks]
+    checked = [at_once(each) for each in checks]
     return parts.transactions.ask(
         [(each.transactional_id, each.asked) for each in checked if each.refused is None],
-        lambda replies: _respond_added(request, checked, replies),
+        lambda results: _respond_added(request, checked, results),
     )
 
 
 async def _add_many(
     parts: Parts, request: Request, checks: Sequence[Generator[int, None, _Checked]]
-) -> Reply:
+) -> Response:
     work = LongWork(parts.turns)
     checked = [await work.go_through(each) for each in checks]
-    replies: list[TransactionReply] = []
+    results: list[TransactionResult] = []
     for each in checked:
         if each.refused is None:
-            replies.append(await parts.transactions.answer(each.transactional_id, each.asked))
+            results.append(await parts.transactions.answer(each.transactional_id, each.asked))
             await parts.turns.wait_next()  # the coordinator has walked over the whole transaction
-    return _respond_added(request, checked, replies)
+    return _respond_added(request, checked, results)
 
 
 def _named_by_client(body: Message) -> _Named:
@@ -251,10 +251,10 @@ def _may_write(access: Access, topic: str) -> bool:
 
 
 def _respond_added(
-    request: Request, checked: Sequence[_Checked], replies: Sequence[TransactionReply]
-) -> Reply:
-    """``replies``: the coordinator's, for those transactions that are not refused."""
-    answered = iter(replies)
+    request: Request, checked: Sequence[_Checked], results: Sequence[TransactionResult]
+) -> Response:
+    """``results``: the coordinator's, for those transactions that are not refused."""
+    answered = iter(results)
     errors = [
         _errors(request, each.partitions, next(answered)) if each.refused is None else each.refused
         for each in checked
@@ -274,11 +274,11 @@ def _respond_added(
     )
 
 
-def _errors(request: Request, partitions: Sequence[TopicPartition], reply: TransactionReply) -> Errors:
-    if isinstance(reply, VerifyPartitionsReply):
-        return dict(reply.errors)
-    assert isinstance(reply, AddPartitionsReply)
-    error = error_for(reply.error_code, request.version, ADD_PARTITIONS_FIRST_WITH_PRODUCER_FENCED)
+def _errors(request: Request, partitions: Sequence[TopicPartition], result: TransactionResult) -> Errors:
+    if isinstance(result, VerifyPartitionsResult):
+        return dict(result.errors)
+    assert isinstance(result, AddPartitionsResult)
+    error = error_for(result.error_code, request.version, ADD_PARTITIONS_FIRST_WITH_PRODUCER_FENCED)
     return dict.fromkeys(partitions, error)
 
 
@@ -311,7 +311,7 @@ def _partition(request: Request, added: tuple[int, ErrorCode]) -> Message:
 ADD_OFFSETS_FIRST_WITH_PRODUCER_FENCED = 2
 
 
-def handle_add_offsets(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_add_offsets(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body = request.body
     access = parts.rights.access(request)
     if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
@@ -321,15 +321,15 @@ def handle_add_offsets(parts: Parts, request: Request) -> Reply | asyncio.Future
     kept_in = TopicPartition(GROUP_METADATA_TOPIC, parts.partition_of_group(body.group_id))
     asked = of_message(AddPartitions, body, partitions=frozenset({kept_in}))
 
-    def respond(reply: AddPartitionsReply) -> Reply:
+    def respond(result: AddPartitionsResult) -> Response:
         return _respond_add_offsets(
-            request, error_for(reply.error_code, request.version, ADD_OFFSETS_FIRST_WITH_PRODUCER_FENCED)
+            request, error_for(result.error_code, request.version, ADD_OFFSETS_FIRST_WITH_PRODUCER_FENCED)
         )
 
-    return parts.transactions.ask_one(asked.transactional_id, asked, AddPartitionsReply, respond)
+    return parts.transactions.ask_one(asked.transactional_id, asked, AddPartitionsResult, respond)
 
 
-def _respond_add_offsets(request: Request, error: ErrorCode) -> Reply:
+def _respond_add_offsets(request: Request, error: ErrorCode) -> Response:
     return request.respond(error_code=error)
 
 
@@ -342,24 +342,26 @@ FIRST_WITH_EPOCH_BUMP = 5
 END_TXN_FIRST_WITH_PRODUCER_FENCED = 2
 
 
-def handle_end_txn(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_end_txn(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     return parts.tasks.spawn(_answer_end_txn(parts, request))
 
 
-async def _answer_end_txn(parts: Parts, request: Request) -> Reply:
+async def _answer_end_txn(parts: Parts, request: Request) -> Response:
     body = request.body
     write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
     if not parts.rights.access(request).allows(write, kind, body.transactional_id):
-        return _respond_end_txn(request, EndTransactionReply(ErrorCode.transactional_id_authorization_failed))
+        return _respond_end_txn(
+            request, EndTransactionResult(ErrorCode.transactional_id_authorization_failed)
+        )
     version = EPOCH_BUMP_VERSION if request.version >= FIRST_WITH_EPOCH_BUMP else 0
-    reply = await parts.transactions.answer_for_id(of_message(EndTransaction, body, version=version))
-    assert isinstance(reply, EndTransactionReply)
-    return _respond_end_txn(request, reply)
+    result = await parts.transactions.answer_for_id(of_message(EndTransaction, body, version=version))
+    assert isinstance(result, EndTransactionResult)
+    return _respond_end_txn(request, result)
 
 
-def _respond_end_txn(request: Request, reply: EndTransactionReply) -> Reply:
-    error = error_for(reply.error_code, request.version, END_TXN_FIRST_WITH_PRODUCER_FENCED)
-    return request.respond(**(asdict(reply) | {"error_code": error}))
+def _respond_end_txn(request: Request, result: EndTransactionResult) -> Response:
+    error = error_for(result.error_code, request.version, END_TXN_FIRST_WITH_PRODUCER_FENCED)
+    return request.respond(**(asdict(result) | {"error_code": error}))
 
 
 def apis(parts: Parts) -> tuple[ApiSpec, ...]:

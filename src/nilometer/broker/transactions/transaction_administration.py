@@ -14,21 +14,21 @@ from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
     DescribeTransaction,
-    DescribeTransactionReply,
+    DescribeTransactionResult,
     ListedTransaction,
     ListTransactions,
-    ListTransactionsReply,
-    TransactionReply,
+    ListTransactionsResult,
+    TransactionResult,
 )
 from nilometer.transactions.shard import list_transactions
 from nilometer.wire.api_keys import ApiKey
@@ -38,7 +38,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     replicas: ReplicaManager
@@ -51,12 +51,12 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 # Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern of the id (KIP-1152).
 
 
-def handle_list(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_list(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_list(parts, request), kind="ListTransactions")
 
 
-async def _list(parts: Parts, request: Request) -> Reply:
-    """Make one response from the replies of all coordinator partitions led here.
+async def _list(parts: Parts, request: Request) -> Response:
+    """Make one response from the results of all coordinator partitions led here.
 
     The error of one of them is the error of the whole response: clients would take a partial list for the
     complete one.
@@ -72,22 +72,22 @@ async def _list(parts: Parts, request: Request) -> Reply:
     except PATTERN_ERRORS:
         return _refuse(request, ErrorCode.invalid_regular_expression)
     # What is wrong with the request is said also where no coordinator partition is led.
-    replies = [list_transactions((), asked, wall_ms=0)]
+    results = [list_transactions((), asked, wall_ms=0)]
     access = parts.rights.access(request)
     work = LongWork(parts.turns)
     shown: list[ListedTransaction] = []
     for answer in parts.transactions.answer_all(asked):
-        reply = await answer
-        assert isinstance(reply, ListTransactionsReply)
-        replies.append(reply)
-        await work.step(len(reply.transactions))
-        for each in reply.transactions:
+        result = await answer
+        assert isinstance(result, ListTransactionsResult)
+        results.append(result)
+        await work.step(len(result.transactions))
+        for each in result.transactions:
             await work.step(1)
             if access.allows(
                 Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
             ):
                 shown.append(each)
-    if error := next((each.error_code for each in replies if each.error_code), ErrorCode.none):
+    if error := next((each.error_code for each in results if each.error_code), ErrorCode.none):
         return _refuse(request, error)
     if request.field("transactional_id_pattern"):
         ids = [each.transactional_id for each in shown]
@@ -97,13 +97,13 @@ async def _list(parts: Parts, request: Request) -> Reply:
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         unknown_state_filters=tuple(
-            dict.fromkeys(name for reply in replies for name in reply.unknown_state_filters)
+            dict.fromkeys(name for result in results for name in result.unknown_state_filters)
         ),
         transaction_states=LazySequence(partial(_transaction, request), shown),
     )
 
 
-def _refuse(request: Request, error: ErrorCode) -> Reply:
+def _refuse(request: Request, error: ErrorCode) -> Response:
     return request.respond(error_code=error, unknown_state_filters=(), transaction_states=())
 
 
@@ -119,24 +119,28 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 be null."""
 
 
-def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     ids: Sequence[str] = request.body.transactional_ids
     access = parts.rights.access(request)
     allowed = access.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
     denied = ErrorCode.transactional_id_authorization_failed
-    refused = [DescribeTransactionReply(denied, each) for each in ids if each not in allowed]
+    refused = [DescribeTransactionResult(denied, each) for each in ids if each not in allowed]
     asked = [(each, DescribeTransaction(each)) for each in ids if each in allowed]
-    return parts.transactions.ask(asked, lambda replies: _respond(parts, request, [*refused, *replies]))
+    return parts.transactions.ask(asked, lambda results: _respond(parts, request, [*refused, *results]))
 
 
-def _respond(parts: Parts, request: Request, replies: Sequence[TransactionReply]) -> Reply:
+def _respond(parts: Parts, request: Request, results: Sequence[TransactionResult]) -> Response:
     described = [
-        _visible(parts, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
+        _visible(parts, request, result)
+        for result in results
+        if isinstance(result, DescribeTransactionResult)
     ]
     return request.respond(transaction_states=tuple(_state(request, each) for each in described))
 
 
-def _visible(parts: Parts, request: Request, described: DescribeTransactionReply) -> DescribeTransactionReply:
+def _visible(
+    parts: Parts, request: Request, described: DescribeTransactionResult
+) -> DescribeTransactionResult:
     """Return the transaction with those of its partitions that the client may describe."""
     access = parts.rights.access(request)
     if access.is_full:
@@ -147,7 +151,7 @@ def _visible(parts: Parts, request: Request, described: DescribeTransactionReply
     return replace(described, partitions=partitions)
 
 
-def _state(request: Request, described: DescribeTransactionReply) -> Message:
+def _state(request: Request, described: DescribeTransactionResult) -> Message:
     topics: dict[str, list[int]] = {}
     for partition in described.partitions:
         topics.setdefault(partition.topic, []).append(partition.partition)
@@ -171,7 +175,7 @@ def _state(request: Request, described: DescribeTransactionReply) -> Message:
 # transactions.
 
 
-def handle_describe_producers(parts: Parts, request: Request) -> Reply:
+def handle_describe_producers(parts: Parts, request: Request) -> Response:
     topics = tuple(
         request.make(
             "TopicResponse",

@@ -1,6 +1,7 @@
-"""The group coordinators of one broker: passes requests to the shards that keep the groups.
+"""The group coordinators of one broker: which requests about groups reach the shards that keep them.
 
-A request that never reached a group, or whose outcome is not known, gets an error in every field.
+A request on a group that the client has no right to never reaches a shard. A request that never reached a
+group, or whose outcome is not known, gets an error in every field.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import Request
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
 from nilometer.broker.coordinators.shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.features import (
     DEAD_LETTERS_SHARE_VERSION,
     GROUP_VERSION,
@@ -33,14 +38,15 @@ from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     GroupRequest,
+    GroupResult,
     Heartbeat,
-    HeartbeatReply,
+    HeartbeatResult,
     JoinGroup,
+    JoinGroupResult,
     LeaveGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
-    Reply,
     ShareGroupHeartbeat,
     StreamsGroupHeartbeat,
     SyncGroup,
@@ -68,15 +74,15 @@ if TYPE_CHECKING:
     from nilometer.groups.shard import GroupShard
 
 
-def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
-    """Return the reply with ``error`` for the whole ``request``."""
+def refuse(request: GroupRequest, error: ErrorCode) -> GroupResult:
+    """Return the result with ``error`` for the whole ``request``."""
     if isinstance(request, Heartbeat) and error is ErrorCode.coordinator_load_in_progress:
-        return HeartbeatReply(ErrorCode.none)
+        return HeartbeatResult(ErrorCode.none)
     return refusal(request, error)
 
 
-def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
-    """Return the reply to ``request`` if its append, or the wait for its commit, failed with ``error``."""
+def refuse_for_log(request: GroupRequest, error: ErrorCode) -> GroupResult:
+    """Return the result to ``request`` if its append, or the wait for its commit, failed with ``error``."""
     if isinstance(request, OffsetFetch) and error in NOT_AVAILABLE:
         return refuse(request, ErrorCode.not_coordinator)
     return refuse(request, coordinator_error(error))
@@ -84,8 +90,18 @@ def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
 
 logger = logging.getLogger("nilometer.broker.groups")
 
-R = TypeVar("R")
-Respond = Callable[[Sequence[Reply]], Frame]
+OfOneGroup: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetDelete
+    | ConsumerGroupHeartbeat
+    | ShareGroupHeartbeat
+    | StreamsGroupHeartbeat
+)
+R = TypeVar("R", bound=GroupResult)
+Respond = Callable[[Sequence[GroupResult]], Response]
 
 _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
@@ -108,7 +124,7 @@ COUNTING_PAUSE = 20
 ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult]]
 """Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
 
-GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
+GroupShell: TypeAlias = CoordinatorShell[GroupRequest, GroupResult, CoordinatorRecord, GroupAction]
 
 
 class Computations:
@@ -172,7 +188,7 @@ class _OneAtATime:
         self._is_taken = False
 
 
-class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord, GroupAction]):
+class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorRecord, GroupAction]):
     def __init__(
         self,
         config: BrokerConfig,
@@ -182,13 +198,15 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         replicas: ReplicaManager,
         topics: InternalTopics,
         share_states: ShareStates,
+        rights: Rights,
     ) -> None:
         self._config = config
         self._share_states = share_states
+        self._rights = rights
         protocols = config.strings("group.coordinator.rebalance.protocols")
         self._may_serve_consumer_groups = "consumer" in protocols
         self._may_serve_streams_groups = "streams" in protocols
-        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, GroupAction] = CoordinatorKind(
+        kind: CoordinatorKind[GroupRequest, GroupResult, CoordinatorRecord, GroupAction] = CoordinatorKind(
             name="group",
             subject="groups",
             topic=GROUP_METADATA_TOPIC,
@@ -231,6 +249,62 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         return share_group_config(
             self._config.groups, texts, may_have_dead_letters=level >= DEAD_LETTERS_SHARE_VERSION
         )
+
+    # ── requests of clients ─────────────────────────────────────────────────────────────────────
+    def ask_group(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: OfOneGroup,
+        kind: type[R],
+        respond: Callable[[R], Response],
+    ) -> Response | asyncio.Future[Response]:
+        """Submit one request, whose result must be of type ``kind``, otherwise as :meth:`ask_groups`."""
+        access = self._rights.access(request)
+        if access.is_full or access.allows(operation, ResourceType.GROUP, asked.group_id):
+            return self.ask_one(asked.group_id, asked, kind, respond)
+        denied = _denied(asked)
+        assert isinstance(denied, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
+        return respond(denied)
+
+    def ask_groups(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: Sequence[tuple[str, GroupRequest]],
+        respond: Respond,
+    ) -> Response | asyncio.Future[Response]:
+        """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
+        allowed: the others never reach a shard.
+
+        ``respond`` makes the response from all results, in the order of ``asked``: a group on which it is not
+        allowed has the result GROUP_AUTHORIZATION_FAILED.
+        """
+        may, allowed = self._sorted_by_right(request, operation, asked)
+        if len(allowed) == len(asked):
+            return self.ask(asked, respond)
+        if not allowed:
+            return respond(_in_order(may, asked, ()))
+        return self.ask(allowed, lambda results: respond(_in_order(may, asked, results)))
+
+    async def ask_groups_in_turns(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: Sequence[tuple[str, GroupRequest]],
+        work: LongWork,
+    ) -> list[GroupResult]:
+        """Return the results as :meth:`ask_groups` passes them on, where each group may take long."""
+        may, allowed = self._sorted_by_right(request, operation, asked)
+        return _in_order(may, asked, await self.ask_in_turns(allowed, work))
+
+    def _sorted_by_right(
+        self, request: Request, operation: Operation, asked: Sequence[tuple[str, GroupRequest]]
+    ) -> tuple[list[bool], list[tuple[str, GroupRequest]]]:
+        """Return of each request whether ``operation`` is allowed, and those of which it is."""
+        access = self._rights.access(request)
+        may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+        return may, [one for is_allowed, one in zip(may, asked, strict=True) if is_allowed]
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:
@@ -300,6 +374,31 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
 
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
+
+
+def _in_order(
+    may: Sequence[bool], asked: Sequence[tuple[str, GroupRequest]], of_allowed: Sequence[GroupResult]
+) -> list[GroupResult]:
+    """Return the result of each request: of those that are allowed the next one of ``of_allowed``."""
+    results = iter(of_allowed)
+    return [
+        next(results) if is_allowed else _denied(one) for is_allowed, (_, one) in zip(may, asked, strict=True)
+    ]
+
+
+def _denied(asked: GroupRequest) -> GroupResult:
+    if isinstance(asked, JoinGroup):
+        return JoinGroupResult(ErrorCode.group_authorization_failed)  # without the member id, as Kafka
+    return refusal(asked, ErrorCode.group_authorization_failed)
+
+
+def client_id(request: Request) -> str:
+    return request.header.client_id or ""
+
+
+def client_host(request: Request) -> str:
+    """Return the client's IP address after a slash, as Kafka (Java) prints an address without a host name."""
+    return f"/{request.connection.peer[0]}"
 
 
 def _member_bytes(request: GroupRequest) -> int:

@@ -17,12 +17,6 @@ from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.verification import (
-    Asker,
-    Guard,
-    TransactionVerification,
-    VerifiedPartitions,
-)
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import (
@@ -35,8 +29,14 @@ from nilometer.broker.replicas.delayed_requests import (
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.replies import CloseConnection, MadeReply, Reply, WaitingReply
+from nilometer.broker.responses import CloseConnection, MadeResponse, Response, WaitingResponse
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.verification import (
+    Asker,
+    Guard,
+    TransactionVerification,
+    VerifiedPartitions,
+)
 from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
@@ -71,7 +71,7 @@ from nilometer.wire.produce import (
 from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     metadata: MetadataLog
@@ -182,7 +182,7 @@ PARTITIONS_AT_ONCE = 64
 _ACKS = frozenset((ACKS_NONE, ACKS_LEADER, ACKS_ALL))
 
 
-def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     body: ProduceBody = request.body
     if is_transaction_denied(parts, request):
         return _refuse(parts, request, ErrorCode.transactional_id_authorization_failed)
@@ -194,21 +194,21 @@ def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     return _append_all(parts, request)
 
 
-async def handle_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+async def handle_long(parts: Parts, request: Request, work: LongWork) -> Response:
     """Append the batches of a request with many partitions part by part; then wait for all of them."""
     handled: list[PartOfRequest] = []
-    waiting: list[WaitingReply] = []
+    waiting: list[WaitingResponse] = []
     for body, partitions in _parts(request.body):
         part = request.part(body, parts.runtime.clock.monotonic_us())
-        reply = handle(parts, part)
-        if isinstance(reply, WaitingReply):
-            waiting.append(reply)
-        elif isinstance(reply, asyncio.Future):  # a later batch must not pass one that is being verified
-            await work.wait(reply)
+        response = handle(parts, part)
+        if isinstance(response, WaitingResponse):
+            waiting.append(response)
+        elif isinstance(response, asyncio.Future):  # a later batch must not pass one that is being verified
+            await work.wait(response)
         handled.append(part)
         await work.step(partitions)
-    for reply in waiting:
-        await work.wait(reply)
+    for response in waiting:
+        await work.wait(response)
     if request.body.acks == ACKS_NONE:
         return None
     return await _encode_parts(request, handled, work)
@@ -231,7 +231,7 @@ def _parts(body: ProduceBody) -> Iterator[tuple[ProduceBody, int]]:
         yield msgspec.structs.replace(body, topics=topics), count
 
 
-async def _encode_parts(request: Request, parts: list[PartOfRequest], work: LongWork) -> Reply:
+async def _encode_parts(request: Request, parts: list[PartOfRequest], work: LongWork) -> Response:
     topics: list[ProducedTopic] = []
     outcomes: list[list[ProducedPartition]] = []
     endpoints: dict[NodeEndpoint, None] = {}
@@ -258,10 +258,10 @@ async def _encode_parts(request: Request, parts: list[PartOfRequest], work: Long
         await work.release(partitions)
     await work.release(topics)
     await work.release(request.body.topics)
-    return MadeReply([sum(map(len, frame)).to_bytes(4, "big"), *frame])
+    return MadeResponse([sum(map(len, frame)).to_bytes(4, "big"), *frame])
 
 
-def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
+def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Response | asyncio.Future[Response]:
     """Return the response with ``error`` for each partition. Raises CloseConnection if none is expected."""
     topics: list[ProducedTopic] = []
     for topic in request.body.topics:
@@ -271,7 +271,7 @@ def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Reply | asyncio
         _close_on_error(topics)
     waiting = _Waiting(parts, request, topics)
     waiting.throttle_ms = count_refused(parts.client_quotas, parts.runtime.clock, request)
-    return waiting.reply(0)
+    return waiting.response(0)
 
 
 def _guards(parts: Parts, request: Request) -> list[Guard]:
@@ -304,13 +304,13 @@ def _asker(version: int) -> Asker:
 
 async def _verify_then_append(
     parts: Parts, request: Request, transactional_id: str, guards: Sequence[Guard]
-) -> Reply:
+) -> Response:
     time = LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
     time.pause()
     verified = await parts.verification.verify(transactional_id, guards, _asker(request.version))
     time.resume()
-    reply = _append_all(parts, request, verified, time)
-    return await reply if isinstance(reply, asyncio.Future) else reply
+    response = _append_all(parts, request, verified, time)
+    return await response if isinstance(response, asyncio.Future) else response
 
 
 def _append_all(
@@ -318,7 +318,7 @@ def _append_all(
     request: Request,
     verified: VerifiedPartitions | None = None,
     time: LoopTime | None = None,
-) -> Reply | asyncio.Future[Reply]:
+) -> Response | asyncio.Future[Response]:
     topics: list[ProducedTopic] = []
     denied, refused = denied_topics(parts, request), request.connection.rejected_batches
     waiting = _Waiting(parts, request, topics)
@@ -360,7 +360,7 @@ def _end(
     topics: Sequence[ProducedTopic],
     waiting: _Waiting,
     time: LoopTime | None,
-) -> Reply | asyncio.Future[Reply]:
+) -> Response | asyncio.Future[Response]:
     """Return the response, now that each batch has been appended or refused."""
     if parts.client_quotas.limits_clients and not request.context.is_broker:
         time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
@@ -368,7 +368,7 @@ def _end(
     if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
-    return waiting.reply(request.body.timeout_ms)
+    return waiting.response(request.body.timeout_ms)
 
 
 class _Unread(NamedTuple):
@@ -388,7 +388,7 @@ async def _read_then_append(
     unread: Sequence[_Unread],
     verified: VerifiedPartitions | None,
     time: LoopTime | None,
-) -> Reply:
+) -> Response:
     time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
     for topic, part, outcome, steps in unread:
         try:
@@ -399,8 +399,8 @@ async def _read_then_append(
             _append(partition, request, part.records, outcome, waiting, validated=validated)
         except KafkaError as error:
             _refuse_records(parts, request, topic, part, outcome, error)
-    reply = _end(parts, request, topics, waiting, time)
-    return await reply if isinstance(reply, asyncio.Future) else reply
+    response = _end(parts, request, topics, waiting, time)
+    return await response if isinstance(response, asyncio.Future) else response
 
 
 def _refuse_records(
@@ -472,7 +472,9 @@ def _remember(
     """Note a retriable ``error`` of a batch that was not appended, and return the error for its response. Of
     a topic that cannot exist nothing is noted: its name may be long, and the batch is never accepted.
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it.
+    OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it: with
+    that error a producer sends both again, in order; with its own it may begin another epoch, and so append
+    a batch twice (:mod:`nilometer.broker.rejected_batches`).
     """
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
@@ -547,13 +549,13 @@ class _Waiting:
     )
 
     def __init__(self, parts: Parts, request: Request, topics: Sequence[ProducedTopic]) -> None:
-        """``topics``: with the outcomes; those of later partitions may be added until :meth:`reply`."""
+        """``topics``: with the outcomes; those of later partitions may be added until :meth:`response`."""
         self._parts = parts
         self._header = request.header
         self._made = request.made if isinstance(request, PartOfRequest) else None
         self._listener = request.context.listener
         self._topics = topics
-        self._waiting: WaitingReply | None = None
+        self._waiting: WaitingResponse | None = None
         self._delayed: DelayedProduce | None = None
         self.throttle_ms = 0
 
@@ -563,14 +565,14 @@ class _Waiting:
             self._delayed = DelayedProduce(self._finish)
         return self._delayed.wait_for(outcome)
 
-    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+    def response(self, timeout_ms: int) -> Response | asyncio.Future[Response]:
         delayed = self._delayed
         if delayed is None:
             return self._respond()
         if not delayed.is_waiting:
             delayed.close()
             return self._respond()
-        self._waiting = WaitingReply()
+        self._waiting = WaitingResponse()
         delayed.start_timer(timeout_ms)
         return self._waiting
 
@@ -579,7 +581,7 @@ class _Waiting:
         if waiting is not None and not waiting.done():
             waiting.set_result(self._respond())
 
-    def _respond(self) -> Reply:
+    def _respond(self) -> Response:
         if self._made is not None:
             self._made.append(_Response(self._topics, self._name_leaders(), self.throttle_ms))
             return ()

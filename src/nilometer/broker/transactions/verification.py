@@ -5,7 +5,7 @@ Without that, a batch that was delayed until after its transaction's end would o
 coordinator knows, and hold back every ``read_committed`` consumer (KIP-890, E-38). For producers that know
 ``transaction.version`` 2 the same request adds the partition.
 
-The transaction may end between the coordinator's reply and the append. A :class:`Guard` detects this: the
+The transaction may end between the coordinator's result and the append. A :class:`Guard` detects this: the
 marker has changed the producer's state in the log.
 """
 
@@ -20,9 +20,9 @@ import msgspec
 
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage.names import TopicPartition
@@ -30,9 +30,9 @@ from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,
-    AddPartitionsReply,
+    AddPartitionsResult,
     VerifyPartitions,
-    VerifyPartitionsReply,
+    VerifyPartitionsResult,
 )
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
@@ -218,7 +218,7 @@ class TransactionVerification:
                     partitions=names,
                 )
             )
-            assert isinstance(verified, VerifyPartitionsReply)
+            assert isinstance(verified, VerifyPartitionsResult)
             return dict(verified.errors)
         added = await self._coordinator.answer_for_id(
             AddPartitions(
@@ -229,7 +229,7 @@ class TransactionVerification:
                 version=EPOCH_BUMP_VERSION,
             )
         )
-        assert isinstance(added, AddPartitionsReply)
+        assert isinstance(added, AddPartitionsResult)
         return dict.fromkeys(names, added.error_code)
 
 

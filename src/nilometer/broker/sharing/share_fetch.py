@@ -25,14 +25,14 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Connection
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
-from nilometer.broker.replies import Reply
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePartitions
 from nilometer.broker.tasks import Tasks
@@ -59,15 +59,14 @@ from nilometer.share.sessions import (
     ShareSessions,
 )
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.compression import Bytes
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
-from nilometer.wire.messages import milliseconds
 from nilometer.wire.primitives import LeaderIdAndEpoch
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
@@ -256,7 +255,7 @@ class _Asked:
 
     def respond_with(
         self, error: KafkaError | None, hints: LeaderHints, topics: Sequence[Message], **fields: object
-    ) -> Reply:
+    ) -> Response:
         endpoints = tuple(
             self.request.make(
                 "NodeEndpoint", node_id=one.node_id, host=one.host, port=one.port, rack=one.rack
@@ -346,7 +345,7 @@ class _ShareFetch(_Asked):
     def _has_quota(self) -> bool:
         return self.parts.client_quotas.limits_clients and not self.request.context.is_broker
 
-    async def run(self) -> Reply:
+    async def run(self) -> Response:
         body, parts = self.request.body, self.parts
         try:
             self.check()
@@ -558,7 +557,7 @@ class _ShareFetch(_Asked):
 
     # --- the response
 
-    async def respond(self, error: KafkaError | None = None) -> Reply:
+    async def respond(self, error: KafkaError | None = None) -> Response:
         hints = LeaderHints(self.parts.metadata, self.request.context.listener)
         topics = await self.topics("ShareFetchableTopicResponse", hints)
         lock_ms = self._settings.record_lock_duration_ms if error is None else 0
@@ -612,7 +611,7 @@ def _id_of(topic: Message) -> TopicId:
 
 
 class _ShareAcknowledge(_Asked):
-    async def run(self) -> Reply:
+    async def run(self) -> Response:
         body, parts = self.request.body, self.parts
         try:
             self.check()
@@ -627,7 +626,7 @@ class _ShareAcknowledge(_Asked):
             await self.end_session(session)
         return await self.respond()
 
-    async def respond(self, error: KafkaError | None = None) -> Reply:
+    async def respond(self, error: KafkaError | None = None) -> Response:
         hints = LeaderHints(self.parts.metadata, self.request.context.listener)
         topics = await self.topics("ShareAcknowledgeTopicResponse", hints)
         fields: dict[str, object] = {}
@@ -638,19 +637,19 @@ class _ShareAcknowledge(_Asked):
         return self.respond_with(error, hints, topics, **fields)
 
 
-async def fetch_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+async def fetch_long(parts: Parts, request: Request, work: LongWork) -> Response:
     return await _ShareFetch(parts, request, work).run()
 
 
-async def acknowledge_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+async def acknowledge_long(parts: Parts, request: Request, work: LongWork) -> Response:
     return await _ShareAcknowledge(parts, request, work).run()
 
 
-def handle_fetch(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_fetch(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(fetch_long(parts, request, LongWork(parts.turns)), kind="ShareFetch")
 
 
-def handle_acknowledge(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_acknowledge(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(acknowledge_long(parts, request, LongWork(parts.turns)), kind="ShareAcknowledge")
 
 

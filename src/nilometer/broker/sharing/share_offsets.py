@@ -15,8 +15,8 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.groups import GroupCoordinator
-from nilometer.broker.replies import Reply
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.responses import Response
 from nilometer.broker.sharing.end_offsets import EndOffsets
 from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.tasks import Tasks
@@ -26,13 +26,13 @@ from nilometer.cluster.states import Topic
 from nilometer.groups.requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
-    ShareGroupOffsetsReply,
     ShareGroupOffsetsRequest,
+    ShareGroupOffsetsResult,
     ShareGroupPartitions,
 )
 from nilometer.identifiers import uuid_from_text
 from nilometer.share.delivery_state import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
-from nilometer.share.state_shard import ReadSummary, StateReply
+from nilometer.share.state_shard import ReadSummary, StateResult
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -41,7 +41,7 @@ from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
     metadata: MetadataLog
@@ -57,10 +57,10 @@ ASKED_AT_ONCE = 100
 """So many share partitions are asked for together."""
 
 
-async def _ask(parts: Parts, request: ShareGroupOffsetsRequest) -> ShareGroupOffsetsReply:
-    reply = await parts.groups.answer(request.group_id, request)
-    assert isinstance(reply, ShareGroupOffsetsReply)
-    return reply
+async def _ask(parts: Parts, request: ShareGroupOffsetsRequest) -> ShareGroupOffsetsResult:
+    response = await parts.groups.answer(request.group_id, request)
+    assert isinstance(response, ShareGroupOffsetsResult)
+    return response
 
 
 def _why_not(parts: Parts, request: Request, operation: Operation, group_id: str) -> ErrorCode:
@@ -78,11 +78,11 @@ def _may_use(parts: Parts, request: Request, operation: Operation, topic: str) -
 
 
 # ── DescribeShareGroupOffsets ───────────────────────────────────────────────────────────────────
-def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_describe(parts, request), kind="DescribeShareGroupOffsets")
 
 
-async def _describe(parts: Parts, request: Request) -> Reply:
+async def _describe(parts: Parts, request: Request) -> Response:
     groups = [await _describe_group(parts, request, group) for group in request.body.groups]
     return request.respond(groups=tuple(groups))
 
@@ -91,13 +91,13 @@ async def _describe_group(parts: Parts, request: Request, asked: Message) -> Mes
     error, message = _why_not(parts, request, Operation.DESCRIBE, asked.group_id), None
     topics: tuple[Message, ...] = ()
     if error is NONE:
-        reply = await _ask(parts, ShareGroupPartitions(asked.group_id))
-        error, message = reply.error_code, reply.error_message
+        response = await _ask(parts, ShareGroupPartitions(asked.group_id))
+        error, message = response.error_code, response.error_message
         if error is ErrorCode.group_id_not_found:
             error, message = NONE, None  # as Kafka: a group without a state
         if error is NONE:
-            wanted = _wanted(parts, asked, reply.initialized)
-            topics = await _describe_topics(parts, request, asked.group_id, wanted, reply.initialized)
+            wanted = _wanted(parts, asked, response.initialized)
+            topics = await _describe_topics(parts, request, asked.group_id, wanted, response.initialized)
     return request.make(
         "DescribeShareGroupOffsetsResponseGroup",
         group_id=asked.group_id,
@@ -161,7 +161,7 @@ async def _describe_partitions(
     known: frozenset[int],
 ) -> Sequence[Message]:
     """Return the partitions of the response, which are made when they are encoded."""
-    replies: dict[int, StateReply] = {}
+    responses: dict[int, StateResult] = {}
     with_state = [index for index in partitions if index in known]
     for first in range(0, len(with_state), ASKED_AT_ONCE):
         keys = [
@@ -169,27 +169,27 @@ async def _describe_partitions(
             for index in with_state[first : first + ASKED_AT_ONCE]
         ]
         asked = (parts.persister.ask(ReadSummary(key, 0)) for key in keys)
-        for reply in await asyncio.gather(*asked):
-            replies[reply.key.partition] = reply
+        for response in await asyncio.gather(*asked):
+            responses[response.key.partition] = response
     ends: Mapping[TopicPartition, int] = {}
     if request.version >= LAG_SINCE:
         ends = await parts.end_offsets.of(TopicPartition(topic.name, index) for index in with_state)
-    return LazySequence(partial(_state_of, request, topic.name, replies, ends), partitions)
+    return LazySequence(partial(_state_of, request, topic.name, responses, ends), partitions)
 
 
 def _state_of(
     request: Request,
     topic: str,
-    replies: Mapping[int, StateReply],
+    responses: Mapping[int, StateResult],
     ends: Mapping[TopicPartition, int],
     index: int,
 ) -> Message:
-    reply = replies.get(index)
-    if reply is None:
+    response = responses.get(index)
+    if response is None:
         return _without_state(request, index)
-    if reply.error is not NONE or reply.state is None:
-        return _failed(request, index, reply.error, reply.message)
-    state, lag, end = reply.state, UNKNOWN_LAG, ends.get(TopicPartition(topic, index))
+    if response.error is not NONE or response.state is None:
+        return _failed(request, index, response.error, response.message)
+    state, lag, end = response.state, UNKNOWN_LAG, ends.get(TopicPartition(topic, index))
     is_known = state.start_offset != NO_START_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT
     if end is not None and is_known:
         lag = max(0, end - state.start_offset - state.delivery_complete_count)
@@ -229,11 +229,11 @@ def _failed_with(request: Request, error: ErrorCode, index: int) -> Message:
 
 
 # ── AlterShareGroupOffsets ──────────────────────────────────────────────────────────────────────
-def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_alter(parts, request), kind="AlterShareGroupOffsets")
 
 
-async def _alter(parts: Parts, request: Request) -> Reply:
+async def _alter(parts: Parts, request: Request) -> Response:
     body = request.body
     error, message = _why_not(parts, request, Operation.READ, body.group_id), None
     errors: dict[tuple[str, int], ErrorCode] = {}
@@ -254,9 +254,9 @@ async def _alter(parts: Parts, request: Request) -> Reply:
                     of_topic[part.partition_index] = part.start_offset
                 await work.step(1)
         if offsets:
-            reply = await _ask(parts, AlterShareGroupOffsets(body.group_id, offsets))
-            error, message = reply.error_code, reply.error_message
-            errors |= _by_place(parts, reply)
+            response = await _ask(parts, AlterShareGroupOffsets(body.group_id, offsets))
+            error, message = response.error_code, response.error_message
+            errors |= _by_place(parts, response)
             if error is NONE:
                 parts.rights.audit_own_change(request, group_id=body.group_id)
     topics = ()
@@ -265,9 +265,9 @@ async def _alter(parts: Parts, request: Request) -> Reply:
     return request.respond(error_code=error, error_message=message, responses=topics)
 
 
-def _by_place(parts: Parts, reply: ShareGroupOffsetsReply) -> dict[tuple[str, int], ErrorCode]:
+def _by_place(parts: Parts, response: ShareGroupOffsetsResult) -> dict[tuple[str, int], ErrorCode]:
     errors: dict[tuple[str, int], ErrorCode] = {}
-    for topic_id, of_topic in reply.errors.items():
+    for topic_id, of_topic in response.errors.items():
         topic = parts.metadata.image.topic_by_uuid(topic_id)
         for index, error in of_topic.items():
             errors["" if topic is None else topic.name, index] = error
@@ -298,11 +298,11 @@ def _altered_one(
 
 
 # ── DeleteShareGroupOffsets ─────────────────────────────────────────────────────────────────────
-def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Response]:
     return parts.tasks.spawn(_delete(parts, request), kind="DeleteShareGroupOffsets")
 
 
-async def _delete(parts: Parts, request: Request) -> Reply:
+async def _delete(parts: Parts, request: Request) -> Response:
     body = request.body
     error, message = _why_not(parts, request, Operation.DELETE, body.group_id), None
     errors: dict[str, ErrorCode] = {}
@@ -317,14 +317,14 @@ async def _delete(parts: Parts, request: Request) -> Reply:
                 errors[topic.topic_name] = ErrorCode.unknown_topic_or_partition
             else:
                 ids[uuid_from_text(found.id)] = topic.topic_name
-        reply = await _ask(parts, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
-        error, message = reply.error_code, reply.error_message
+        response = await _ask(parts, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
+        error, message = response.error_code, response.error_message
         for topic_id, name in ids.items():
-            if topic_id in reply.initialized:
+            if topic_id in response.initialized:
                 found_ids[name] = topic_id
             else:
                 errors[name] = ErrorCode.unknown_topic_or_partition
-        for topic_id, of_topic in reply.errors.items():
+        for topic_id, of_topic in response.errors.items():
             for failed in of_topic.values():
                 errors[ids[topic_id]] = failed
         if error is NONE:

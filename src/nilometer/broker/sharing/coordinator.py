@@ -21,13 +21,13 @@ from nilometer.identifiers import topic_id_of, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.share.delivery_state import SharePartitionKey
 from nilometer.share.state_records import ShareRecord, decode_record, encode_record
-from nilometer.share.state_shard import Prune, ShareStateShard, StateReply, StateRequest
+from nilometer.share.state_shard import Prune, ShareStateShard, StateRequest, StateResult
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.share")
 
-Shell: TypeAlias = CoordinatorShell[StateRequest, StateReply, ShareRecord, Prune]
+Shell: TypeAlias = CoordinatorShell[StateRequest, StateResult, ShareRecord, Prune]
 FOLLOWERS_TIMEOUT_MS = 30_000
 """For how long a pruned partition notes when its followers have deleted the records, too."""
 INT32 = range(-(2**31), 2**31)
@@ -50,7 +50,7 @@ def parse_coordinator_key(text: str) -> SharePartitionKey:
     return SharePartitionKey(group_id, topic_id_of(uuid_from_text(topic_id)), number)
 
 
-class ShareCoordinator(CoordinatorShells[StateRequest, StateReply, ShareRecord, Prune]):
+class ShareCoordinator(CoordinatorShells[StateRequest, StateResult, ShareRecord, Prune]):
     def __init__(
         self,
         config: BrokerConfig,
@@ -60,7 +60,7 @@ class ShareCoordinator(CoordinatorShells[StateRequest, StateReply, ShareRecord, 
         replicas: ReplicaManager,
         topics: InternalTopics,
     ) -> None:
-        kind: CoordinatorKind[StateRequest, StateReply, ShareRecord, Prune] = CoordinatorKind(
+        kind: CoordinatorKind[StateRequest, StateResult, ShareRecord, Prune] = CoordinatorKind(
             name="share",
             subject="share partitions",
             topic=SHARE_GROUP_STATE_TOPIC,
@@ -71,8 +71,8 @@ class ShareCoordinator(CoordinatorShells[StateRequest, StateReply, ShareRecord, 
             make_shard=lambda: ShareStateShard(config.share_state, metadata.image),
             encode=encode_record,
             decode=decode_record,
-            refuse=lambda request, error: StateReply(request.key, error),
-            refuse_for_log=lambda request, error: StateReply(request.key, coordinator_error(error)),
+            refuse=lambda request, error: StateResult(request.key, error),
+            refuse_for_log=lambda request, error: StateResult(request.key, coordinator_error(error)),
             carry_out=_prune,
         )
         super().__init__(kind, runtime, tasks, metadata, replicas, topics)
