@@ -64,6 +64,9 @@ def test_a_voter_whose_folder_was_lost_is_replaced_by_its_successor(tmp_path: Pa
         error, _ = add(cluster, 1, asked=2)
         assert error is ErrorCode.duplicate_voter, "its former folder is still a voter"
         assert remove(cluster, 1, former, asked=2) == OK
+        error, message = add(cluster, 1, asked=2, port=cluster.controllers[2])
+        assert error is ErrorCode.invalid_request
+        assert "at its endpoint listens 2-" in (message or "")
         assert add(cluster, 1, asked=2) == OK
         found = described(cluster, 1)
         assert found is not None

@@ -27,7 +27,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from nilometer.coordination.quorum.changing_voters import VoterChanges, wanted_change
 from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome, decode, encode
+from nilometer.coordination.quorum.measures import QuorumMeasures
 from nilometer.coordination.quorum.peers import (
     Describe,
     Fetched,
@@ -43,7 +45,6 @@ from nilometer.coordination.quorum.peers import (
     SnapshotPartFetched,
 )
 from nilometer.coordination.quorum.sessions import SessionKeeper
-from nilometer.coordination.quorum.voter_changes import VoterChanges, wanted_change
 from nilometer.coordination.store import (
     CoordinationError,
     OutcomeUnknown,
@@ -66,7 +67,7 @@ from nilometer.raft.exchange import (
     VoteRequest,
 )
 from nilometer.raft.leading import Leading
-from nilometer.raft.replica import Unattached
+from nilometer.raft.replica import Electing, Following, RaftReplica, Unattached
 from nilometer.raft.snapshot_files import snapshot_values
 from nilometer.raft.voter_changes import (
     DONE,
@@ -122,6 +123,19 @@ def _ignore_applied(_offset: Offset, _command: Command, _outcome: Outcome) -> No
 
 
 def _ignore_changed() -> None: ...
+
+
+def who_leads(core: RaftReplica) -> str | None:
+    """Return what the log says when a replica has another role, epoch or leader; None of what follows from
+    that."""
+    role = core.role
+    if isinstance(role, Leading):
+        return f"This node leads the metadata quorum in epoch {core.epoch}: {core.cause.value}"
+    if isinstance(role, Electing) and role.pre_vote:
+        return f"Asking for votes to lead the metadata quorum after epoch {core.epoch}: {core.cause.value}"
+    if isinstance(role, Following):
+        return f"Node {core.leader} leads the metadata quorum in epoch {core.epoch}"
+    return None
 
 
 class _Waiting(NamedTuple):
@@ -184,6 +198,8 @@ class QuorumNode:
         self._refused: ChangeResult | None = None
         """What the last change came to that this node has asked for itself."""
         self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
+        self._said: str | None = None
+        self.measures = QuorumMeasures(replica.core, runtime.clock.monotonic_ms())
         self.state = AppliedState()
         self.applied: Offset = 0
         """All commands below are in :attr:`state`."""
@@ -292,6 +308,8 @@ class QuorumNode:
             self._spawn(self._deliver(message))
         if turn.is_new_leader and self._fetching is not None:
             self._fetching.cancel()
+        if turn.is_new_leader:
+            self._say_who_leads()
         if turn.removable:
             self._spawn(self._remove(turn.removable))
         self._tell()
@@ -326,7 +344,17 @@ class QuorumNode:
         with suppress(OSError):  # it is removed at the next start
             await self._disk.offload(remove)
 
+    def _say_who_leads(self) -> None:
+        """Log elections, and their causes: those of a quorum without a majority once."""
+        core = self._replica.core
+        said = who_leads(core)
+        if said is not None and said != self._said:
+            self._said = said
+            logger.info("%s", said)
+
     def _tell(self) -> None:
+        replica = self._replica
+        self.measures.look(replica.core, replica.log_end_offset, self._runtime.clock.monotonic_ms())
         self._change.set()
         self._change = asyncio.Event()
         self._on_changed()
