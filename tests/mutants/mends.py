@@ -1104,7 +1104,7 @@ SHARE_STATE = (
     Mutant(
         "share-state-for-clients",
         "a client without CLUSTER_ACTION writes the state of share partitions",
-        "if not access_of(services, request).on_cluster(Operation.CLUSTER_ACTION):\n            denied",
+        "if not parts.rights.access(request).on_cluster(Operation.CLUSTER_ACTION):\n            denied",
         "if False:\n            denied",
         ("unit/broker/test_share_state_api.py",),
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from nilometer.broker.api.registry import ranges
 from nilometer.simulation.workload.random_administrator import KINDS, Subjects, seeded_admin_request
 from nilometer.wire.messages import decode_request, encode_request
+from support.brokers.served_apis import ranges
 
 VERSIONS = ranges(for_brokers=False)
 SUBJECTS = Subjects(topics=("kept", "other"), brokers=(1, 2, 3), topic_ids=(uuid.UUID(int=7),))

@@ -39,7 +39,7 @@ def test_services_that_ended_or_stand_still_are_found(how: str) -> None:
         await cluster.set_up()
         broker = cluster.nodes[2].broker
         assert broker is not None
-        service = broker.services.tasks.services["retention"]
+        service = broker.parts.given.tasks.services["retention"]
         if how == "ended":
             service.is_alive = False
         if how == "stands still":

@@ -9,13 +9,52 @@ metadata log, or as a listener of the replica manager or of the log directories.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from nilometer.broker.api import (
+    acls,
+    between_brokers,
+    classic_groups,
+    client_quotas,
+    cluster_description,
+    configs,
+    connections,
+    consumer_groups,
+    delegation_tokens,
+    features,
+    fetch,
+    find_coordinator,
+    forward_request,
+    group_administration,
+    group_offsets,
+    metadata,
+    offsets,
+    placement,
+    produce,
+    raft_voters,
+    replicas,
+    share_fetch,
+    share_groups,
+    share_offsets,
+    share_state,
+    streams_groups,
+    topics,
+    transaction_administration,
+    transactions,
+    users,
+    write_txn_markers,
+)
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.dispatcher import RequestDispatcher
-from nilometer.broker.api.registry import ranges
+from nilometer.broker.api.group_access import GroupRequests
+from nilometer.broker.api.large_requests import LargeRequests
+from nilometer.broker.api.spec import ApiSpec
+from nilometer.broker.api.topics import MissingTopics
 from nilometer.broker.authentication.acceptor import Acceptor
 from nilometer.broker.authentication.sasl import SaslListener
 from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
@@ -55,7 +94,6 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
-from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
@@ -129,15 +167,31 @@ class CoordinatorParts(msgspec.Struct, frozen=True, kw_only=True):
     connections: PeerConnections
 
 
+class ServingParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the handlers of several subjects use, and no other part of the broker."""
+
+    response_memory: ResponseMemory
+    record_reading: RecordReading
+    share_partitions: SharePartitions
+    share_sessions: ShareSessions
+    fetch_sessions: FetchSessionCache
+    ready_fetches: ReadyFetches
+    client_quotas: ClientQuotas
+    rights: Rights
+    tokens: KnownTokens | None
+    """None: there are no delegation tokens."""
+    controller_requests: ControllerRequests
+    group_requests: GroupRequests
+
+
 class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
     """All parts of one broker, from its start until it stops."""
 
-    directories: LogDirectories
-    store: CoordinationStore
+    given: Prerequisites
     control: ControlParts
     replication: ReplicaParts
     coordinators: CoordinatorParts
-    services: Services
+    serving: ServingParts
     dispatcher: RequestDispatcher
     acceptor: Acceptor
     growth: InternalTopicGrowth
@@ -154,20 +208,19 @@ def assemble(given: Prerequisites) -> BrokerParts:
     coordinators = _coordinators(given, control, replication.replicas)
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
-    tokens = _known_tokens(given, control.metadata)
-    services = _services(given, control, replication, coordinators, cleaner.report, tokens)
+    serving = _serving(given, control, replication, coordinators)
+    apis = _apis(given, control, replication, coordinators, serving, cleaner.report)
     rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
-    admission = ConnectionAdmission(ConnectionLimits(given.config), rates, services.client_quotas)
-    dispatcher = RequestDispatcher(services, admission)
+    admission = ConnectionAdmission(ConnectionLimits(given.config), rates, serving.client_quotas)
+    dispatcher = _dispatcher(given, serving, apis, admission)
     return BrokerParts(
-        directories=given.directories,
-        store=given.store,
+        given=given,
         control=control,
         replication=replication,
         coordinators=coordinators,
-        services=services,
+        serving=serving,
         dispatcher=dispatcher,
-        acceptor=_acceptor(given, control, dispatcher, admission, tokens, services.response_memory),
+        acceptor=_acceptor(given, control, dispatcher, admission, serving),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=cleaner,
@@ -181,8 +234,7 @@ def _acceptor(
     control: ControlParts,
     dispatcher: RequestDispatcher,
     admission: ConnectionAdmission,
-    tokens: KnownTokens | None,
-    memory: ResponseMemory,
+    serving: ServingParts,
 ) -> Acceptor:
     sasl = {
         name: SaslListener(
@@ -190,14 +242,21 @@ def _acceptor(
             lambda: control.metadata.image,
             lambda: given.secrets.secrets.current.key,
             given.runtime,
-            tokens,
+            serving.tokens,
         )
         for name, settings in given.config.sasl.items()
     }
     frame_bytes_max = given.config.socket_request_max_bytes
     requests = RequestMemory(given.runtime.clock.monotonic_ms, given.config.queued_max_request_bytes)
     return Acceptor(
-        dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns, memory, requests
+        dispatcher,
+        frame_bytes_max,
+        sasl,
+        given.config.tls,
+        admission,
+        given.turns,
+        serving.response_memory,
+        requests,
     )
 
 
@@ -316,51 +375,338 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     )
 
 
-def _services(
+def _apis(
     given: Prerequisites,
     control: ControlParts,
     replication: ReplicaParts,
     coordinators: CoordinatorParts,
+    serving: ServingParts,
     compactions: CleanerReport,
-    tokens: KnownTokens | None,
-) -> Services:
-    config = given.config
-    session_slots = config.integer("max.incremental.fetch.session.cache.slots")
-    authorizer = _authorizer(given, control.metadata)
-    record_reading = RecordReading(given.runtime.disk)
-    groups = coordinators.groups
-    share_counts = ShareCounts()
-    return Services(
-        config=config,
+) -> tuple[ApiSpec, ...]:
+    """Return the APIs of all subjects, each with the parts that its handlers use."""
+    specs = (
+        *acls.apis(
+            acls.Parts(
+                runtime=given.runtime,
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *between_brokers.apis(
+            between_brokers.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                tasks=given.tasks,
+                cluster_id=given.store.cluster_id,
+                secrets=given.secrets,
+                client_quotas=serving.client_quotas,
+                broker_users=BrokerUsers(given.config, serving.rights.authorizer, control.metadata),
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *classic_groups.apis(classic_groups.Parts(group_requests=serving.group_requests)),
+        *client_quotas.apis(
+            client_quotas.Parts(
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *cluster_description.apis(
+            cluster_description.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                cluster_id=given.store.cluster_id,
+                rights=serving.rights,
+            )
+        ),
+        *configs.apis(
+            configs.Parts(
+                config=given.config,
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *consumer_groups.apis(
+            consumer_groups.Parts(
+                metadata=control.metadata,
+                groups=coordinators.groups,
+                rights=serving.rights,
+                group_requests=serving.group_requests,
+            )
+        ),
+        *delegation_tokens.apis(
+            delegation_tokens.Parts(
+                runtime=given.runtime,
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                tokens=serving.tokens,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *features.apis(
+            features.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                tasks=given.tasks,
+                metadata=control.metadata,
+                quorum=given.store if isinstance(given.store, QuorumStore) else None,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *fetch.apis(
+            fetch.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                tasks=given.tasks,
+                turns=given.turns,
+                response_memory=serving.response_memory,
+                metadata=control.metadata,
+                replicas=replication.replicas,
+                fetch_sessions=serving.fetch_sessions,
+                ready_fetches=serving.ready_fetches,
+                replication_quotas=replication.quotas,
+                client_quotas=serving.client_quotas,
+                rights=serving.rights,
+            )
+        ),
+        *find_coordinator.apis(
+            find_coordinator.Parts(
+                tasks=given.tasks,
+                metadata=control.metadata,
+                groups=coordinators.groups,
+                transactions=coordinators.transactions,
+                share_state=coordinators.share_state,
+                rights=serving.rights,
+            )
+        ),
+        *group_administration.apis(
+            group_administration.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                groups=coordinators.groups,
+                rights=serving.rights,
+                group_requests=serving.group_requests,
+            )
+        ),
+        *group_offsets.apis(
+            group_offsets.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                replicas=replication.replicas,
+                groups=coordinators.groups,
+                verification=coordinators.verification,
+                rights=serving.rights,
+                group_requests=serving.group_requests,
+            )
+        ),
+        *metadata.apis(
+            metadata.Parts(
+                config=given.config,
+                tasks=given.tasks,
+                metadata=control.metadata,
+                missing_topics=MissingTopics(
+                    given.config, given.runtime.entropy, control.metadata, control.link
+                ),
+                leader_liveness=replication.leader_liveness,
+                metadata_responses=ResponseCache(),
+                cluster_id=given.store.cluster_id,
+                client_quotas=serving.client_quotas,
+                rights=serving.rights,
+            )
+        ),
+        *offsets.apis(
+            offsets.Parts(
+                tasks=given.tasks,
+                replicas=replication.replicas,
+                record_reading=serving.record_reading,
+                rights=serving.rights,
+            )
+        ),
+        *placement.apis(
+            placement.Parts(
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *produce.apis(
+            produce.Parts(
+                runtime=given.runtime,
+                tasks=given.tasks,
+                metadata=control.metadata,
+                replicas=replication.replicas,
+                record_reading=serving.record_reading,
+                verification=coordinators.verification,
+                ready_fetches=serving.ready_fetches,
+                client_quotas=serving.client_quotas,
+                rights=serving.rights,
+            )
+        ),
+        *raft_voters.apis(
+            raft_voters.Parts(
+                runtime=given.runtime,
+                tasks=given.tasks,
+                quorum=given.store if isinstance(given.store, QuorumStore) else None,
+                rights=serving.rights,
+            )
+        ),
+        *replicas.apis(
+            replicas.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                replicas=replication.replicas,
+                replica_moves=replication.moves,
+                compactions=compactions,
+                cluster_id=given.store.cluster_id,
+                rights=serving.rights,
+            )
+        ),
+        *share_fetch.apis(
+            share_fetch.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                tasks=given.tasks,
+                turns=given.turns,
+                response_memory=serving.response_memory,
+                metadata=control.metadata,
+                replicas=replication.replicas,
+                groups=coordinators.groups,
+                share_partitions=serving.share_partitions,
+                share_sessions=serving.share_sessions,
+                replication_quotas=replication.quotas,
+                client_quotas=serving.client_quotas,
+                rights=serving.rights,
+            )
+        ),
+        *share_groups.apis(
+            share_groups.Parts(
+                runtime=given.runtime,
+                replicas=replication.replicas,
+                groups=coordinators.groups,
+                share_partitions=serving.share_partitions,
+                rights=serving.rights,
+                group_requests=serving.group_requests,
+            )
+        ),
+        *share_offsets.apis(
+            share_offsets.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                groups=coordinators.groups,
+                persister=coordinators.persister,
+                end_offsets=EndOffsets(
+                    given.config.node_id, control.metadata, replication.replicas, coordinators.connections
+                ),
+                rights=serving.rights,
+            )
+        ),
+        *share_state.apis(share_state.Parts(share_state=coordinators.share_state, rights=serving.rights)),
+        *streams_groups.apis(
+            streams_groups.Parts(
+                groups=coordinators.groups,
+                streams_topics=StreamsTopics(
+                    given.runtime,
+                    given.tasks,
+                    control.link,
+                    given.config.integer("default.replication.factor"),
+                ),
+                client_quotas=serving.client_quotas,
+                rights=serving.rights,
+                group_requests=serving.group_requests,
+            )
+        ),
+        *topics.apis(
+            topics.Parts(
+                config=given.config,
+                runtime=given.runtime,
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *transaction_administration.apis(
+            transaction_administration.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                replicas=replication.replicas,
+                transactions=coordinators.transactions,
+                rights=serving.rights,
+            )
+        ),
+        *transactions.apis(
+            transactions.Parts(
+                tasks=given.tasks,
+                turns=given.turns,
+                metadata=control.metadata,
+                producer_ids=coordinators.producer_ids,
+                partition_of_group=coordinators.groups.partition_for,
+                transactions=coordinators.transactions,
+                rights=serving.rights,
+            )
+        ),
+        *users.apis(
+            users.Parts(
+                metadata=control.metadata,
+                rights=serving.rights,
+                controller_requests=serving.controller_requests,
+            )
+        ),
+        *write_txn_markers.apis(
+            write_txn_markers.Parts(
+                runtime=given.runtime, marker_writer=coordinators.marker_writer, rights=serving.rights
+            )
+        ),
+    )
+    specs = (
+        *specs,
+        forward_request.api_over(forward_request.Parts(tasks=given.tasks, turns=given.turns), specs),
+    )
+    own = connections.Parts(
+        config=given.config,
         runtime=given.runtime,
-        tasks=given.tasks,
-        turns=given.turns,
-        response_memory=ResponseMemory(given.runtime.clock.monotonic_ms),
         metadata=control.metadata,
-        controller=control.controller,
-        controller_channel=control.channel,
-        controller_link=control.link,
-        replicas=replication.replicas,
-        replica_moves=replication.moves,
+        cluster_id=given.store.cluster_id,
+    )
+    return (*specs, *connections.apis(own, specs))
+
+
+def _serving(
+    given: Prerequisites, control: ControlParts, replication: ReplicaParts, coordinators: CoordinatorParts
+) -> ServingParts:
+    config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
+    record_reading, share_counts = RecordReading(runtime.disk), ShareCounts()
+    groups = coordinators.groups
+    client_quotas = ClientQuotas(config, runtime.clock, control.metadata)
+    rights = Rights(
+        _authorizer(given, control.metadata), accepts_unproved_brokers=config.accepts_unproved_brokers
+    )
+    return ServingParts(
+        response_memory=ResponseMemory(runtime.clock.monotonic_ms),
         record_reading=record_reading,
-        leader_liveness=replication.leader_liveness,
-        metadata_responses=ResponseCache(),
-        compactions=compactions,
-        producer_ids=coordinators.producer_ids,
-        groups=groups,
-        transactions=coordinators.transactions,
-        share_state=coordinators.share_state,
-        persister=coordinators.persister,
         share_partitions=SharePartitions(
-            given.runtime,
-            given.tasks,
+            runtime,
+            tasks,
             replication.replicas,
             record_reading,
             coordinators.persister,
             DeadLetters(
                 config,
-                given.runtime,
-                given.tasks,
+                runtime,
+                tasks,
                 control.metadata,
                 control.link,
                 replication.replicas,
@@ -371,29 +717,41 @@ def _services(
             ),
             share_counts,
             groups.share_group_config,
-            given.turns,
-        ),
-        end_offsets=EndOffsets(
-            config.node_id, control.metadata, replication.replicas, coordinators.connections
-        ),
-        streams_topics=StreamsTopics(
-            given.runtime, given.tasks, control.link, config.integer("default.replication.factor")
+            turns,
         ),
         share_sessions=ShareSessions(config.integer("group.share.max.share.sessions")),
-        verification=coordinators.verification,
-        marker_writer=coordinators.marker_writer,
-        fetch_sessions=FetchSessionCache(session_slots, given.runtime.entropy),
-        ready_fetches=ReadyFetches(given.turns.now_us),
-        replication_quotas=replication.quotas,
-        cluster_id=given.store.cluster_id,
-        secrets=given.secrets,
-        quorum=given.store if isinstance(given.store, QuorumStore) else None,
-        client_quotas=ClientQuotas(config, given.runtime.clock, control.metadata),
-        authorizer=authorizer,
-        tokens=tokens,
-        broker_users=BrokerUsers(config, authorizer, control.metadata),
-        advertised=ranges(for_brokers=config.accepts_unproved_brokers),
-        advertised_to_brokers=ranges(for_brokers=True),
+        fetch_sessions=FetchSessionCache(
+            config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
+        ),
+        ready_fetches=ReadyFetches(turns.now_us),
+        client_quotas=client_quotas,
+        rights=rights,
+        tokens=_known_tokens(given, control.metadata),
+        controller_requests=ControllerRequests(
+            runtime.clock,
+            tasks,
+            control.metadata,
+            control.controller,
+            control.channel,
+            client_quotas,
+            rights,
+        ),
+        group_requests=GroupRequests(rights, groups, turns),
+    )
+
+
+def _dispatcher(
+    given: Prerequisites, serving: ServingParts, apis: Sequence[ApiSpec], admission: ConnectionAdmission
+) -> RequestDispatcher:
+    clock = given.runtime.clock
+    return RequestDispatcher(
+        apis,
+        clock,
+        LargeRequests(clock, given.tasks, given.turns, serving.response_memory, serving.client_quotas),
+        serving.client_quotas,
+        admission,
+        partial(share_fetch.end_sessions, serving.share_sessions, serving.share_partitions),
+        accepts_unproved_brokers=given.config.accepts_unproved_brokers,
     )
 
 

@@ -26,7 +26,6 @@ from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKe
 from nilometer.broker.listening import CannotListen, OpenListeners
 from nilometer.broker.quorum.member import QuorumMember
 from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, FoundLogs, LogDirectories, find_logs
-from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
 from nilometer.broker.tasks import Tasks, describe
@@ -92,10 +91,6 @@ class Broker:
     def parts(self) -> BrokerParts:
         assert self._parts is not None, "the broker has started"
         return self._parts
-
-    @property
-    def services(self) -> Services:
-        return self.parts.services
 
     @property
     def cleaner_report(self) -> CleanerReport:
@@ -174,8 +169,8 @@ class Broker:
         await self._tasks.stop()
         if parts is not None:
             await parts.replication.checkpoints.wait_idle()
-            if parts.services.authorizer is not None:
-                await parts.services.authorizer.audit.flush()
+            if (authorizer := parts.serving.rights.authorizer) is not None:
+                await authorizer.audit.flush()
         if self._directories is not None:
             high_watermarks = {} if parts is None else parts.replication.partitions.high_watermarks()
             await self._directories.close(high_watermarks)
@@ -334,7 +329,7 @@ class Broker:
 
     async def _join_cluster(self, parts: BrokerParts) -> None:
         """Read the metadata, begin the session, and wait until this broker is registered."""
-        directories, metadata = parts.directories, parts.control.metadata
+        directories, metadata = parts.given.directories, parts.control.metadata
         await self._retry(metadata.catch_up)
         await metadata.check_reaches(directories.last_registration_number)
         await directories.resolve_duplicates(metadata.image)
@@ -346,10 +341,10 @@ class Broker:
         await directories.wait_marked()
 
     def _membership(self, parts: BrokerParts) -> Membership:
-        directories, offline = parts.directories, parts.replication.offline
+        directories, offline = parts.given.directories, parts.replication.offline
         return Membership(
             self._registration(directories),
-            parts.store,
+            parts.given.store,
             parts.control.session,
             parts.control.metadata,
             parts.control.controller,
@@ -380,12 +375,12 @@ class Broker:
         broker_epoch = image.broker_epoch(BrokerId(self._config.node_id))
         assert broker_epoch is not None, "a registered broker has an epoch"
         parts.replication.replicas.become_registered(image)
-        parts.directories.note_registered(broker_epoch)
+        parts.given.directories.note_registered(broker_epoch)
 
     def _start_services(self, parts: BrokerParts) -> None:
         config, tasks, replication = self._config, self._tasks, parts.replication
         replication.replicas.rename_strays()
-        for folder in parts.directories.logs.removable_folders:
+        for folder in parts.given.directories.logs.removable_folders:
             replication.disposal.remove_folder(folder)
         replication.moves.resume()
         parts.housekeeping.start(tasks)
@@ -394,9 +389,9 @@ class Broker:
         parts.rebalancer.start(tasks)
         parts.expired_tokens.start(tasks)
         tasks.service("growth of internal topics", parts.growth.run())
-        secrets = parts.services.secrets
+        secrets = parts.given.secrets
         tasks.periodic("rotations of the cluster's secret", REFRESH_INTERVAL_MS, secrets.refresh)
-        if (authorizer := parts.services.authorizer) is not None:
+        if (authorizer := parts.serving.rights.authorizer) is not None:
             tasks.periodic("audit log", FLUSH_INTERVAL_MS, authorizer.audit.flush)
         tasks.service("report of offline replicas", replication.offline.run())
 

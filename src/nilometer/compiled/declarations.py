@@ -3,8 +3,8 @@
 A class becomes an extension type: its attributes are at fixed places, and it calls its own methods directly.
 Such a class has no attributes but those that its methods assign to ``self``, and neither they nor its methods
 can be replaced from outside: a test that does so needs the module interpreted. Values stay Python's objects,
-with two exceptions: what ``__init__`` sets to True or False, and what it annotates as an :data:`Offset`.
-Arithmetic with those is checked for overflow.
+but for what ``__init__`` sets to True or False, what it annotates as an :data:`Offset`, and the variables of
+loops that are annotated with a type of :mod:`.widths`. Arithmetic with those is checked for overflow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,14 @@ from collections.abc import Iterable, Iterator
 
 PACKAGE = "nilometer."
 FIXED_WIDTH = {"Offset": "long long"}
+WIDTHS = {
+    "Int64": "cython.longlong",
+    "BytesView": "const_byte[::1]",
+    "WritableView": "cython.uchar[::1]",
+    "Int64View": "cython.longlong[::1]",
+}
+"""What stands for the types of :mod:`.widths`."""
+_PREAMBLE = ["cimport cython", "ctypedef const unsigned char const_byte"]
 _NEEDS_OWN_SCOPE = (ast.Yield, ast.YieldFrom, ast.Lambda, ast.GeneratorExp, ast.FunctionDef)
 """What a function in C cannot contain."""
 
@@ -24,12 +32,17 @@ class Module:
         self.name = name
         tree = ast.parse(source)
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self._imported = {
             alias.asname or alias.name: (node.module or "").removeprefix(PACKAGE)
             for node in tree.body
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
+        self.typed_functions = sum(
+            bool(_widths(node)) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+        )
+        """How many functions have variables of fixed width."""
 
     def base_of(self, node: ast.ClassDef) -> tuple[str, str] | None:
         """Return (module, class) of the only base; None if it has none, or more, or another expression."""
@@ -75,7 +88,16 @@ def declarations(module: Module, types: set[tuple[str, str]]) -> str:
         if base is None:
             body.append("cdef object __weakref__")
         lines += [f"    {line}" for line in body or ["pass"]]
-    return "\n".join([*imports, *lines, ""])
+    for function in module.functions:
+        if _widths(function):
+            lines += _declared(function)
+    declared = sum(line.lstrip().startswith("@cython.locals") for line in lines)
+    if declared != module.typed_functions:
+        raise ValueError(
+            f"{module.name}: {module.typed_functions} functions have variables of fixed width, and "
+            f"{declared} of them can be declared"
+        )
+    return "\n".join([*imports, *(_PREAMBLE if declared else []), *lines, ""])
 
 
 def _functions(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -135,13 +157,31 @@ def _is_bool(value: ast.expr) -> bool:
 
 def _methods(node: ast.ClassDef) -> Iterator[str]:
     for function in _functions(node):
-        given = function.args
-        if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
-            continue
-        if function.name.startswith("__") or given.kwonlyargs or given.vararg or given.kwarg:
-            continue
-        if any(isinstance(one, _NEEDS_OWN_SCOPE) for one in ast.walk(function) if one is not function):
-            continue
-        required = len(given.args) - len(given.defaults)
-        names = [one.arg + ("=*" if at >= required else "") for at, one in enumerate(given.args)]
-        yield f"cpdef object {function.name}({', '.join(names)})"
+        if isinstance(function, ast.FunctionDef) and not function.name.startswith("__"):
+            yield from _declared(function)
+
+
+def _declared(function: ast.FunctionDef) -> Iterator[str]:
+    """Yield the declaration of a function that can be one in C."""
+    given = function.args
+    if function.decorator_list or given.kwonlyargs or given.vararg or given.kwarg:
+        return
+    if any(isinstance(one, _NEEDS_OWN_SCOPE) for one in ast.walk(function) if one is not function):
+        return
+    if widths := _widths(function):
+        yield f"@cython.locals({', '.join(f'{name}={width}' for name, width in widths.items())})"
+    required = len(given.args) - len(given.defaults)
+    names = [one.arg + ("=*" if at >= required else "") for at, one in enumerate(given.args)]
+    yield f"cpdef object {function.name}({', '.join(names)})"
+
+
+def _widths(function: ast.FunctionDef) -> dict[str, str]:
+    """Return the variables of fixed width of a function, and what Cython calls their types."""
+    return {
+        node.target.id: WIDTHS[node.annotation.id]
+        for node in ast.walk(function)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Name)
+        and node.annotation.id in WIDTHS
+    }

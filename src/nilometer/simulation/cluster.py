@@ -212,14 +212,16 @@ class BrokerNode:
     @property
     def image(self) -> ClusterImage | None:
         """The broker's metadata image; None while it does not serve."""
-        return self.broker.services.image if self.broker is not None and self.is_running else None
+        return (
+            self.broker.parts.control.metadata.image if self.broker is not None and self.is_running else None
+        )
 
     @property
     def failed_folders(self) -> list[str]:
         """The log directories that the serving broker has taken offline until its next restart."""
         if self.broker is None or not self.is_running:
             return []
-        directories = self.broker.parts.directories.logs.directories
+        directories = self.broker.parts.given.directories.logs.directories
         return [each.path for each in directories if each.failure is not None]
 
     @property
@@ -227,12 +229,16 @@ class BrokerNode:
         """Whether the broker has taken replicas offline until its next restart."""
         if self.broker is None or not self.is_running:
             return False
-        return bool(self.failed_folders or self.broker.services.replicas.offline.by_topic())
+        return bool(self.failed_folders or self.broker.parts.replication.replicas.offline.by_topic())
 
     @property
     def partitions(self) -> list[Partition]:
         """The partitions that the serving broker hosts."""
-        return list(self.broker.services.replicas) if self.broker is not None and self.is_running else []
+        return (
+            list(self.broker.parts.replication.replicas)
+            if self.broker is not None and self.is_running
+            else []
+        )
 
     def log_start(self, partition: str) -> int:
         """Return the log start offset of its replica of a partition such as ``topic-0``; 0 if it has none."""

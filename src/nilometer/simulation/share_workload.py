@@ -181,7 +181,7 @@ class ShareWorkload:
                     continue
                 assert node.broker is not None
                 end = hosted.replica.high_watermark
-                led = node.broker.services.share_partitions.loaded(GROUP, hosted.key)
+                led = node.broker.parts.serving.share_partitions.loaded(GROUP, hosted.key)
                 start = None if led is None or led.core is None else led.core.start_offset
                 if end and (start is None or start < end):
                     found.append(f"share group: {hosted} is done up to {start} of {end} on {node.name}")

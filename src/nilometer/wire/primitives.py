@@ -46,7 +46,8 @@ def encode_zigzag(value: int) -> bytes:
 def decode_zigzag(buffer: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
     """Return the value at ``position`` and the position after it.
 
-    Raises CorruptBatch if it has more than ``bytes_max`` bytes, IndexError at the end of the buffer.
+    Raises CorruptBatch if it has more than ``bytes_max`` bytes or more than 64 bits, IndexError at the end of
+    the buffer.
     """
     first = buffer[position]
     if first < 0x80:
@@ -60,9 +61,11 @@ def decode_zigzag(buffer: bytes, position: int, bytes_max: int = VARINT_BYTES_MA
         byte = buffer[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value >> 64:
+                break
             return (value >> 1) ^ -(value & 1), at + 1
         shift += 7
-    raise CorruptBatch(f"variable-length integer of more than {bytes_max} bytes")
+    raise CorruptBatch(f"variable-length integer of more than {bytes_max} bytes or 64 bits")
 
 
 # Encodings of primitive types, for the hand-written messages and the general encoder.

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.comparison import BAD_NAMES, NOWHERE, each_version, same, versions
+from support.brokers.served_apis import APIS
 from support.brokers.topic_requests import by_name, metadata
 from support.brokers.two_brokers import Plain, Side
 from support.wire.wire_peer import make

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.brokers.served_apis import APIS
 from support.brokers.two_brokers import Side, batch
 from support.wire.wire_peer import WirePeer, make
 

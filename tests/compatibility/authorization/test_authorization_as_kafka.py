@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from support.authorization.prepared import AUTHORIZED, PreparedBroker
 from support.authorization.probes import NOT_PROBED, probes
 from support.authorization.profiles import Profile, profiles
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.served_apis import APIS
 from support.brokers.two_brokers import CLOSED, differences
 from support.kafka.apache_kafka import ApacheKafka
 

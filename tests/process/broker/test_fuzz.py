@@ -17,7 +17,6 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -25,6 +24,7 @@ from nilometer.wire.messages import api, encode_request
 from nilometer.wire.record_batch import HEADER_BYTES, batches, check_batch
 from nilometer.wire.records import BatchBuilder, decode_records
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.served_apis import APIS
 from support.wire.frame_fuzzer import (
     EVERY_VERSION,
     Kind,

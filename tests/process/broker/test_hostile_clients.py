@@ -21,7 +21,6 @@ import pytest
 
 from nilometer.broker.api.dispatcher import WHOLE_BYTES_MAX
 from nilometer.broker.api.group_administration import REBALANCES_MAX
-from nilometer.broker.api.registry import APIS
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.coordinators.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.log_output import LINES_PER_SECOND
@@ -31,6 +30,7 @@ from nilometer.wire.messages import Message, api, encode_request
 from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.secured_broker import PREFIX, SecuredBroker
+from support.brokers.served_apis import APIS
 from support.brokers.two_brokers import produce_fields
 from support.eventually import eventually
 from support.ports import HOST

@@ -20,12 +20,12 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.oauth_broker import oauth_settings
 from support.brokers.secured_broker import PREFIX, SecuredBroker
+from support.brokers.served_apis import APIS
 from support.brokers.two_brokers import Side
 from support.eventually import eventually
 from support.issuer import jwks, rsa_key

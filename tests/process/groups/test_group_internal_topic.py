@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.api.group_offsets import OFFSET_COMMIT
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.brokers.served_apis import APIS
 from support.brokers.two_brokers import batch, produce_fields
 from support.eventually import eventually
 from support.groups.group_requests import commit_fields, fetch_fields
@@ -138,7 +138,7 @@ def test_any_broker_makes_topics_that_are_asked_for(two: NilometerCluster) -> No
 
 def test_commits_in_flight_on_one_connection_are_taken_up_in_order(two: NilometerCluster) -> None:
     """Each waits for the followers; what stands behind them on the connection sees all of them."""
-    assert OFFSET_COMMIT.pipelined
+    assert APIS[ApiKey.OFFSET_COMMIT].pipelined
     two.create_topic("read", 1)
 
     def coordinator() -> int:

@@ -16,11 +16,12 @@ pytestmark = pytest.mark.skipif(
     not is_fresh() and not os.environ.get("CI"), reason="make compiled makes the compiled modules"
 )
 
+TESTS = Path(__file__).parents[2]
 FORMS = {"0": "interpreted", "1": "compiled"}
 
 
 def run(form: str, *arguments: str) -> str:
-    environment = {**os.environ, VARIABLE: form}
+    environment = {**os.environ, VARIABLE: form, "PYTHONPATH": str(TESTS)}
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
     )
@@ -43,4 +44,13 @@ def test_a_simulated_cluster_takes_the_same_course_in_both_forms(seed: int, tmp_
         run(form, *f"-m nilometer.cli simulate --seed {seed} --minutes 0.3 --trace {trace}".split())
     interpreted, compiled = (trace.read_bytes() for trace in traces.values())
     assert len(interpreted) > 10_000
+    assert interpreted == compiled
+
+
+def test_the_cleaner_finds_the_same_in_hostile_bytes_in_both_forms() -> None:
+    interpreted, compiled = (
+        run(form, "-m", "support.logs.hostile_layouts", "3", "2000").splitlines() for form in FORMS
+    )
+    corrupt = sum(line.endswith("is corrupt") for line in interpreted)
+    assert 200 < corrupt < 1_800
     assert interpreted == compiled

@@ -44,6 +44,24 @@ def test_the_leader_is_killed_and_what_was_acknowledged_stays(tmp_path: Path) ->
         assert texts_in(cluster, "before", 2, 3) == ["a", "b", "c"]
 
 
+def test_a_broker_that_starts_alone_waits_for_a_majority_as_long_as_it_takes(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 3, {"broker.session.timeout.ms": "1000"}) as cluster:
+        cluster.create_topic("t")
+        eventually(lambda: cluster.controller() is not None, "a controller", TIMEOUT_S)
+        leader = cluster.controller()
+        assert leader is not None
+        other = next(one for one in cluster.brokers if one != leader)
+        cluster.kill(*cluster.brokers)
+        alone = cluster.brokers[other]
+        waits = "The metadata quorum has no leader yet"
+        before = alone.output.count(waits)
+        alone.launch()
+        eventually(lambda: alone.output.count(waits) > before, "it says that it waits", TIMEOUT_S)
+        assert alone.alive()
+        cluster.start()
+        cluster.wait_full_isr("t", TIMEOUT_S)
+
+
 def test_the_controller_follows_the_leader_of_the_quorum_before_the_session_of_the_former_one_ends(
     tmp_path: Path,
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.api import between_brokers, controller_requests, fetch, offsets
+from nilometer.broker.api import between_brokers
+from nilometer.broker.api.access import Rights
 from nilometer.broker.control import broker_peers
 from nilometer.cluster import cluster_secret
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange, Side
@@ -12,8 +13,7 @@ from nilometer.simulation.plan import Kind
 
 
 def believe_clients(patch: Patch) -> None:
-    for module in (controller_requests, fetch, offsets):
-        patch.setattr(module, "why_not_broker", lambda services, request, broker_id: None)
+    patch.setattr(Rights, "why_not_broker", lambda self, request, broker_id: None)
 
 
 def accept_any_proof(patch: Patch) -> None:

@@ -90,7 +90,7 @@ def never_find_a_leader_again(patch: Patch) -> None:
 
 
 def repeat_old_metadata(patch: Patch) -> None:
-    patch.setattr(metadata, "_state", lambda services: services.leader_liveness.findings())
+    patch.setattr(metadata, "_state", lambda parts: parts.leader_liveness.findings())
 
 
 FAULTS = (

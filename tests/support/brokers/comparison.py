@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
+from support.brokers.served_apis import APIS
 
 from .recordings import Kafka, as_json
 from .two_brokers import Plain, Side, differences

@@ -97,8 +97,12 @@ class NilometerCluster:
         wanted = broker_ids or tuple(one for one, broker in self.brokers.items() if not broker.alive())
         for broker_id in wanted:
             self.brokers[broker_id].launch()
-        for broker_id in wanted:
-            self.brokers[broker_id].wait_ready()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until all brokers that were launched are ready."""
+        for broker in self.brokers.values():
+            broker.wait_ready()
 
     def add_broker(self, overrides: Mapping[str, str] | None = None) -> int:
         """Configure one more broker and start it; return its id."""

@@ -86,6 +86,7 @@ class TopicReuse(_Program):
         """The number of topics whose records were read back."""
         self.abandoned = 0
         self.topic = "reused-0"
+        self._deleted = set[UUID]()
         self._bootstrap = bootstrap
         self._replicas = replicas
         self._chance = chance
@@ -109,13 +110,23 @@ class TopicReuse(_Program):
         """Use the topic once. Raises KafkaError if an outcome is unknown: the name is then not reused."""
         topic = self.topic
         await admin.create_topic(NewTopic(topic, 1, self._replicas))
-        topic_id = (await admin.client.topic(topic, REQUEST_TIMEOUT_MS)).topic_id
-        assert topic_id is not None
+        topic_id = await self._id_of(admin, topic)
         written = await self._write(topic, number)
         start = await self._purge(admin, topic, max(written))
         await asyncio.sleep(self._chance.uniform(0.0, PAUSE_S_MAX))
         await self._read_back(topic, {at: value for at, value in written.items() if at >= start})
         await self._delete(admin, topic_id)
+        self._deleted.add(topic_id)
+
+    async def _id_of(self, admin: Admin, topic: str) -> UUID:
+        """Return the new topic's id: what the client knows may be of the one that was deleted before."""
+        while True:
+            topic_id = (await admin.client.topic(topic, REQUEST_TIMEOUT_MS)).topic_id
+            assert topic_id is not None
+            if topic_id not in self._deleted:
+                return topic_id
+            await admin.client.refresh()
+            await asyncio.sleep(RETRY_S)
 
     async def _write(self, topic: str, number: int) -> dict[int, bytes]:
         values = [b"%s-%d-%d-%s" % (topic.encode(), number, index, b"." * 200) for index in range(RECORDS)]

@@ -190,14 +190,21 @@ class ChaosRun:
         self.record(f"starts {broker_ids}")
         self.cluster.start(*broker_ids)
 
+    def launch(self, broker_id: int) -> None:
+        """Start a broker that may need others to be ready: a single node of a quorum waits for a majority."""
+        self.record(f"launches {broker_id}")
+        self.cluster.brokers[broker_id].launch()
+
     def pass_time(self, seconds: float) -> None:
         """Sleep, to keep the present fault for this time; do not use it to wait for a condition."""
         self._idle.wait(seconds)
 
     def start_down(self) -> None:
+        """Start brokers that are down, and wait for these and for those that were launched."""
         down = [one for one, broker in self.cluster.brokers.items() if not broker.alive()]
         if down:
             self.start(*down)
+        self.cluster.wait_ready()
 
     def wait_in_sync(self) -> None:
         self.cluster.wait_full_isr(TOPIC, HEALED_TIMEOUT_S)

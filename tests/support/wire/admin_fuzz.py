@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from nilometer.broker.api.registry import ranges
 from nilometer.simulation.workload.random_administrator import (
     AdminRequest,
     Subjects,
@@ -18,6 +17,7 @@ from nilometer.simulation.workload.random_administrator import (
     seeded_admin_request,
 )
 from nilometer.wire.messages import decode_response, encode_request
+from support.brokers.served_apis import ranges
 
 from .wire_peer import ConnectionEnded, WirePeer
 

@@ -24,6 +24,7 @@ from nilometer.transactions.requests import (
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
 from support.step_clock import StepClock
 
 KEY = ApiKey.ADD_PARTITIONS_TO_TXN
@@ -42,13 +43,13 @@ class Cluster:
         self.looked_up = 0
         self.longest = 0
         """The most partitions that were looked up in one turn."""
-        self.services: Any = SimpleNamespace(
+        self.parts: Any = SimpleNamespace(
             turns=self.turns,
             tasks=Tasks(turns=self.turns),
-            image=SimpleNamespace(topic=lambda name: self if name == "t" else None),
+            metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda name: self if name == "t" else None)),
+            rights=rights_of(access or Access()),
             transactions=SimpleNamespace(answer=self._answer, ask=self._ask),
         )
-        monkeypatch.setattr(transactions, "access_of", lambda *_: access or Access())
 
     def partition(self, index: int) -> object | None:
         self.looked_up += 1
@@ -82,7 +83,7 @@ class Cluster:
             body = codec.request(transactions=(asked,))
         header = RequestHeader(KEY, version, 1, "test", 0)
         request = Request(header, body, codec, cast(Any, None), cast(Any, None))
-        reply = transactions.handle_add_partitions(self.services, request)
+        reply = transactions.handle_add_partitions(self.parts, request)
         if isinstance(reply, asyncio.Future):
             reply = await self._watched(reply)
         assert reply is not None

@@ -18,7 +18,6 @@ from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
-from nilometer.broker.services import Services
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
@@ -32,6 +31,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.produce import ProduceBody, ProducedRecords, ProducedToTopic
 from nilometer.wire.records import BatchBuilder
+from support.brokers.fake_rights import rights_of
 
 PRODUCER_ID, EPOCH, VERSION = 7, 0, 11
 VERSION_THAT_ADDS = 12
@@ -84,7 +84,7 @@ class Broker:
         leader = SimpleNamespace(has_leader=True, leader=ME)
         metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
         config = SimpleNamespace(node_id=ME, boolean=lambda _: True, integer=RETRY.__getitem__)
-        self.services = SimpleNamespace(
+        self.parts: Any = SimpleNamespace(
             replicas=SimpleNamespace(partition=self.partition, traffic=BrokerTraffic()),
             runtime=SimpleNamespace(
                 clock=SimpleNamespace(monotonic_ms=lambda: 0, monotonic_us=lambda: self.now_us)
@@ -93,10 +93,10 @@ class Broker:
             verification=TransactionVerification(
                 cast(Any, config), cast(Any, self), cast(Any, metadata), cast(Any, self), cast(Any, None)
             ),
-            image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
+            metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None)),
             client_quotas=SimpleNamespace(limits_clients=False),
             ready_fetches=ReadyFetches(lambda: 0),
-            authorizer=None,
+            rights=rights_of(),
         )
 
     def partition(self, _topic: str, index: int) -> FakePartition:
@@ -137,7 +137,7 @@ class Broker:
             cast(Connection, connection),
             ANONYMOUS_CONTEXT,
         )
-        reply = produce.handle(cast(Services, self.services), request)
+        reply = produce.handle(self.parts, request)
 
         async def errors() -> dict[int, str]:
             frame = await reply if isinstance(reply, asyncio.Future) else reply
@@ -223,7 +223,7 @@ async def test_the_time_for_a_quota_is_that_before_and_after_the_coordinators_an
         return 0
 
     broker = Broker(p0=FakePartition(0))
-    broker.services.client_quotas = SimpleNamespace(limits_clients=True, on_produce=on_produce)
+    broker.parts.client_quotas = SimpleNamespace(limits_clients=True, on_produce=on_produce)
     broker.now_us = 30  # the request began at 0
     reply = broker.produce(0)
     await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from nilometer.cluster.states import Broker, PartitionState, Topic
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, topic_id_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
 
 VERSION = 12
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -58,13 +59,13 @@ class FakeLiveness:
         return []
 
 
-class FakeServices:
+class FakeParts:
     """A broker that knows two brokers, and a topic that broker 2 leads."""
 
-    authorizer: Any = None
     cluster_id = "cluster"
 
     def __init__(self) -> None:
+        self.rights = rights_of()
         self.metadata_responses = ResponseCache()
         self.leader_liveness = FakeLiveness()
         self.config = SimpleNamespace(boolean=lambda _: True)
@@ -81,7 +82,10 @@ class FakeServices:
             )
             for broker_id, port in ((ONE, 9001), (TWO, 9002))
         ]
-        self.image = SimpleNamespace(
+        self.metadata = SimpleNamespace(image=self._image(brokers))
+
+    def _image(self, brokers: Sequence[Broker]) -> SimpleNamespace:
+        return SimpleNamespace(
             number=3,
             controller_id=ONE,
             topic=self._find,
@@ -104,7 +108,7 @@ class FakeServices:
         self.topic.partitions[0] = msgspec.structs.replace(
             state, leader=leader, leader_epoch=LeaderEpoch(state.leader_epoch + 1)
         )
-        self.image.number += 1
+        self.metadata.image.number += 1
 
     def ask(self, *names: str, **given: Any) -> Message:
         return asyncio.run(self.ask_now(*names, **given))
@@ -140,96 +144,96 @@ def leader(response: Message) -> int:
 
 
 def test_a_repeated_request_is_not_handled_again_until_the_metadata_changes() -> None:
-    services = FakeServices()
-    first = services.ask("t")
-    handled = services.made
-    assert services.ask("t", correlation_id=99) == first
-    assert services.made == handled
-    services.elect(ONE)
-    assert leader(services.ask("t")) == ONE
-    assert services.made > handled
+    parts = FakeParts()
+    first = parts.ask("t")
+    handled = parts.made
+    assert parts.ask("t", correlation_id=99) == first
+    assert parts.made == handled
+    parts.elect(ONE)
+    assert leader(parts.ask("t")) == ONE
+    assert parts.made > handled
 
 
 def test_another_request_has_its_own_response() -> None:
-    services = FakeServices()
-    plain = services.ask("t")
-    assert services.ask("t", listener="OTHER").brokers[0].port == plain.brokers[0].port + 10
-    assert services.ask("t", include_topic_authorized_operations=True) != plain
-    assert [topic.name for topic in services.ask().topics] == ["t"]
-    assert services.ask("t") == plain
+    parts = FakeParts()
+    plain = parts.ask("t")
+    assert parts.ask("t", listener="OTHER").brokers[0].port == plain.brokers[0].port + 10
+    assert parts.ask("t", include_topic_authorized_operations=True) != plain
+    assert [topic.name for topic in parts.ask().topics] == ["t"]
+    assert parts.ask("t") == plain
 
 
 def test_a_missing_topic_is_looked_for_each_time() -> None:
-    services = FakeServices()
-    services.ask("t", "missing")
-    handled = services.made
-    services.ask("t", "missing")
-    assert services.made > handled
+    parts = FakeParts()
+    parts.ask("t", "missing")
+    handled = parts.made
+    parts.ask("t", "missing")
+    assert parts.made > handled
 
 
 def test_nothing_is_kept_where_responses_differ_by_principal() -> None:
-    services = FakeServices()
-    services.authorizer = SimpleNamespace(access=lambda *_: FULL_ACCESS)
-    services.ask("t")
-    handled = services.made
-    services.ask("t")
-    assert services.made > handled
+    parts = FakeParts()
+    parts.rights = rights_of(FULL_ACCESS)
+    parts.ask("t")
+    handled = parts.made
+    parts.ask("t")
+    assert parts.made > handled
 
 
 def test_a_leader_is_confirmed_before_a_kept_response_names_it() -> None:
-    services = FakeServices()
-    assert leader(services.ask("t")) == TWO
-    services.leader_liveness.must_probe = services.leader_liveness.dies_when_probed = True
-    assert leader(services.ask("t")) == -1
-    services.leader_liveness.lost.clear()
-    assert leader(services.ask("t")) == TWO
+    parts = FakeParts()
+    assert leader(parts.ask("t")) == TWO
+    parts.leader_liveness.must_probe = parts.leader_liveness.dies_when_probed = True
+    assert leader(parts.ask("t")) == -1
+    parts.leader_liveness.lost.clear()
+    assert leader(parts.ask("t")) == TWO
 
 
 def test_requests_that_wait_for_one_probe_share_a_response() -> None:
-    services = FakeServices()
-    services.leader_liveness.must_probe = True
+    parts = FakeParts()
+    parts.leader_liveness.must_probe = True
 
     async def ask_many() -> list[Message]:
-        return await asyncio.gather(*(services.ask_now("t", correlation_id=each) for each in range(50)))
+        return await asyncio.gather(*(parts.ask_now("t", correlation_id=each) for each in range(50)))
 
     responses = asyncio.run(ask_many())
-    assert services.made < 2 * len(responses), "each looked for its leaders, and one made the response"
-    services.leader_liveness.must_probe = True
-    made = services.made
+    assert parts.made < 2 * len(responses), "each looked for its leaders, and one made the response"
+    parts.leader_liveness.must_probe = True
+    made = parts.made
     assert asyncio.run(ask_many()) == responses
-    assert services.made == made, "the leaders to confirm are kept, too"
+    assert parts.made == made, "the leaders to confirm are kept, too"
     assert all(response == responses[0] for response in responses)
     assert leader(responses[0]) == TWO
 
 
 def test_a_topic_by_id_has_one_response_whatever_name_is_beside_it() -> None:
     """The name is ignored, and may be long: keeping it would fill the memory."""
-    services = FakeServices()
-    found = services.ask(by_id=[(None, services.topic.uuid)])
+    parts = FakeParts()
+    found = parts.ask(by_id=[(None, parts.topic.uuid)])
     assert found.topics[0].name == "t"
-    made = services.made
-    assert services.ask(by_id=[("x" * 40_000, services.topic.uuid)] * 2) == found
-    assert services.made == made
+    made = parts.made
+    assert parts.ask(by_id=[("x" * 40_000, parts.topic.uuid)] * 2) == found
+    assert parts.made == made
 
 
 def test_requests_for_many_topics_are_not_kept() -> None:
-    services = FakeServices()
-    services.ask(*["t"] * metadata.CACHED_TOPICS_MAX)
-    made = services.made
-    services.ask("t")
-    assert services.made == made
-    services.ask(*["t"] * (metadata.CACHED_TOPICS_MAX + 1))
-    assert services.made > made
+    parts = FakeParts()
+    parts.ask(*["t"] * metadata.CACHED_TOPICS_MAX)
+    made = parts.made
+    parts.ask("t")
+    assert parts.made == made
+    parts.ask(*["t"] * (metadata.CACHED_TOPICS_MAX + 1))
+    assert parts.made > made
 
 
 @pytest.mark.parametrize("questions", range(6))
 def test_what_is_found_of_a_leader_may_expire_at_any_moment(questions: int) -> None:
     """The response is then not kept: it belongs to neither state."""
-    services = FakeServices()
-    services.leader_liveness.lost.add(TWO)
-    services.leader_liveness.expires_after = questions
-    services.ask("t")
-    services.leader_liveness.expires_after = None
+    parts = FakeParts()
+    parts.leader_liveness.lost.add(TWO)
+    parts.leader_liveness.expires_after = questions
+    parts.ask("t")
+    parts.leader_liveness.expires_after = None
     for lost, expected in (({TWO}, -1), (set[BrokerId](), TWO), ({TWO}, -1)):
-        services.leader_liveness.lost = lost
-        assert leader(services.ask("t")) == expected
+        parts.leader_liveness.lost = lost
+        assert leader(parts.ask("t")) == expected

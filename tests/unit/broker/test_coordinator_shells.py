@@ -27,6 +27,7 @@ def test_the_topic_decides_how_many_partitions_keep_the_keys_and_not_the_setting
         cast(Any, None),
         cast(Any, SimpleNamespace(image=SimpleNamespace(topic=lambda _: topic), subscribe=lambda *_: None)),
         cast(Any, SimpleNamespace(add_hosting_listener=lambda _: None)),
+        cast(Any, None),
     )
     assert [shells.partition_for(key) for key in KEYS] == [partition_for_key(key, count) for key in KEYS]
 

@@ -68,7 +68,7 @@ def test_segments_are_described_on_request(monkeypatch: pytest.MonkeyPatch) -> N
         (found,) = states(await look(cluster, host, "rolled"))
         broker = cluster.nodes[1].broker
         assert found is not None and broker is not None
-        log = broker.services.replicas.partition("rolled", 0).log
+        log = broker.parts.replication.replicas.partition("rolled", 0).log
         assert found.count == len(log.segments) == RECORDS
         assert [(one.base_offset, one.size_bytes) for one in found.newest] == [
             (one.base_offset, one.size) for one in log.segments
@@ -105,7 +105,7 @@ def test_times_of_files_are_left_out_if_they_would_have_to_wait(
         cluster, host = await prepared(world)
         broker = cluster.nodes[1].broker
         assert broker is not None
-        disk = broker.services.runtime.disk
+        disk = broker.parts.given.runtime.disk
         begun: list[object] = []
 
         async def hang(work: object) -> object:

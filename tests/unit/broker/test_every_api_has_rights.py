@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nilometer.broker.api.registry import APIS
 from nilometer.cluster.acl import SUPPORTED_OPERATIONS, Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
+from support.brokers.served_apis import APIS
 
 FREE = {
     ApiKey.API_VERSIONS,

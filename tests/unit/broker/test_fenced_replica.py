@@ -65,7 +65,7 @@ class Scenario:
 
         broker = self.cluster.nodes[1].broker
         assert broker is not None, "the broker goes on"
-        replicas = broker.services.replicas
+        replicas = broker.parts.replication.replicas
         assert not replicas.hosts(partition)
         assert not isinstance(partition.replica.role, LeaderRole)
         assert "an invariant was broken" in replicas.offline.reason(partition.key)
@@ -78,7 +78,7 @@ class Scenario:
         shown = await self._survey()
         assert (shown.role, len(shown.problems)) == ("offline", 1)
         assert "a planted sentence" in shown.problems[0]
-        assert all(one.is_alive for one in broker.services.tasks.services.values() if one.interval_ms)
+        assert all(one.is_alive for one in broker.parts.given.tasks.services.values() if one.interval_ms)
 
     def _break(self, role: LeaderRole) -> None:
         found: Any = getattr(LeaderRole, self._member)
@@ -97,7 +97,7 @@ class Scenario:
     def _partition(self, topic: str) -> Partition:
         broker = self.cluster.nodes[1].broker
         assert broker is not None
-        return broker.services.replicas.partition(topic, 0)
+        return broker.parts.replication.replicas.partition(topic, 0)
 
     def _is_led(self, topic: str) -> bool:
         try:

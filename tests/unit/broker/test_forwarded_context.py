@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import pkgutil
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from nilometer.broker import api as apis
 from nilometer.broker.api import forward_request
-from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
 from nilometer.broker.connection import Reply
@@ -20,7 +16,6 @@ from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller_link import ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.client.network.connection import Connection
@@ -32,6 +27,7 @@ from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from support.brokers.served_apis import APIS
 from support.scripted.scripted_broker import ScriptedBroker
 
 ALICE = RequestContext(
@@ -100,12 +96,11 @@ def test_not_controller_is_no_answer_for_the_client() -> None:
 def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     seen: list[Request] = []
 
-    def handle(services: Services, request: Request) -> Reply:
+    def handle(request: Request) -> Reply:
         seen.append(request)
         return (b"\0\0\0\2", b"ok")
 
     spec = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, forwardable=True)
-    carrier = forward_request.api_over([spec])
     broker = RequestContext(broker_id=3, principal=Principal("Broker", "3"), client_address="192.0.2.99")
     codec = messages.api(NilometerApiKey.FORWARD_REQUEST, 0)
     envelope = wire.ForwardedRequest(
@@ -120,9 +115,10 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
 
     async def ask() -> Reply:
-        services = cast(Services, SimpleNamespace(tasks=Tasks(), turns=Turns(SystemClock())))
+        parts = forward_request.Parts(tasks=Tasks(), turns=Turns(SystemClock()))
+        carrier = forward_request.api_over(parts, [spec])
         request = Request(header, envelope, codec, cast(ServedConnection, None), broker)
-        return await cast("asyncio.Future[Reply]", carrier.handle(services, request))
+        return await cast("asyncio.Future[Reply]", carrier.handle(request))
 
     reply = asyncio.run(ask())
     (inner,) = seen
@@ -140,21 +136,20 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     assert answer.response == b"ok"
 
 
-def calls_on_controller(handle: Any) -> bool:
-    """Whether a handler calls it, or a function that does."""
-    names = handle.__code__.co_names
-    called = [handle.__globals__.get(name) for name in names]
-    return "on_controller" in names or any(
-        "on_controller" in one.__code__.co_names for one in called if hasattr(one, "__code__")
+def asks_the_controller(handle: Any) -> bool:
+    """Whether a handler does, or a function that it calls."""
+    function = getattr(handle, "func", handle)
+    code = function.__code__
+    called = [function.__globals__.get(name) for name in code.co_names]
+    return any(
+        "controller_requests" in one.__code__.co_names
+        for one in (function, *called)
+        if hasattr(one, "__code__")
     )
 
 
 def test_all_that_the_controller_decides_is_either_forwarded_or_between_brokers() -> None:
-    decided: list[ApiSpec] = []
-    for found in pkgutil.iter_modules(apis.__path__):
-        module = importlib.import_module(f"{apis.__name__}.{found.name}")
-        specs = [value for value in vars(module).values() if isinstance(value, ApiSpec)]
-        decided += [spec for spec in specs if calls_on_controller(spec.handle)]
+    decided = [spec for spec in APIS.values() if asks_the_controller(spec.handle)]
     assert len(decided) >= 13
     assert [spec.key.name for spec in decided if spec.forwardable is spec.between_brokers] == []
     assert [spec.key.name for spec in APIS.values() if spec.forwardable and spec not in decided] == []

@@ -10,7 +10,6 @@ import pytest
 
 from nilometer.broker.api import offsets
 from nilometer.broker.api.spec import Request
-from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 UNKNOWN = (-1, -1, -1)
@@ -50,12 +49,12 @@ class SearchedPartition:
 def test_a_search_ends_in_the_leadership_in_which_it_began(meanwhile: str, error: ErrorCode) -> None:
     """A damaged log is truncated while it is searched, and another replica leads: that one has the record."""
     partition = SearchedPartition(meanwhile)
-    services = SimpleNamespace(
+    parts: Any = SimpleNamespace(
         replicas=SimpleNamespace(partition=lambda _name, _index: partition), record_reading=partition
     )
     request: Any = SimpleNamespace(version=7, field=lambda _name, default: default)
     asked: Any = SimpleNamespace(timestamp=1_000, partition_index=0, current_leader_epoch=-1)
     answer = offsets._look_up(  # pyright: ignore[reportPrivateUsage]
-        cast(Services, services), cast(Request, request), "t", asked
+        parts, cast(Request, request), "t", asked
     )
     assert asyncio.run(answer) == (error, UNKNOWN)

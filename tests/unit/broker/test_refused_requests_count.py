@@ -14,12 +14,12 @@ from nilometer.broker.api import fetch, produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
-from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch import decode_fetch_body
 from nilometer.wire.produce import ProduceBody, ProducedRecords, ProducedToTopic
+from support.brokers.fake_rights import rights_of
 
 BEGAN_US, SPENT_US, THROTTLE_MS = 1_000, 250, 77
 
@@ -34,18 +34,18 @@ class Quotas:
         return THROTTLE_MS
 
 
-def services(quotas: Quotas) -> Services:
+def parts(quotas: Quotas) -> Any:
     def begin(*_: object, **__: object) -> None:
         raise KafkaError(ErrorCode.fetch_session_id_not_found)
 
     clock = SimpleNamespace(monotonic_ms=lambda: 1, monotonic_us=lambda: BEGAN_US + SPENT_US)
-    fake = SimpleNamespace(
+    return SimpleNamespace(
         client_quotas=quotas,
         runtime=SimpleNamespace(clock=clock),
-        image=SimpleNamespace(topic=lambda _: None),
+        metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None)),
+        rights=rights_of(),
         fetch_sessions=SimpleNamespace(begin=begin),
     )
-    return cast(Services, fake)
 
 
 def request(key: ApiKey, version: int, body: Any, muted: list[int], broker_id: int = -1) -> Request:
@@ -76,7 +76,7 @@ def fetch_body(version: int) -> Any:
 def test_a_fetch_that_is_refused(version: int, limits: bool) -> None:
     muted: list[int] = []
     quotas = Quotas(limits_clients=limits)
-    reply = fetch.handle(services(quotas), request(ApiKey.FETCH, version, fetch_body(version), muted))
+    reply = fetch.handle(parts(quotas), request(ApiKey.FETCH, version, fetch_body(version), muted))
     assert reply is not None and not isinstance(reply, asyncio.Future)
     answer = messages.decode_response(ApiKey.FETCH, version, b"".join(reply)[4:])[1]
     assert answer.error_code is ErrorCode.fetch_session_id_not_found
@@ -91,7 +91,7 @@ def test_a_produce_request_that_is_refused(monkeypatch: pytest.MonkeyPatch, limi
     muted: list[int] = []
     quotas = Quotas(limits_clients=limits)
     body = ProduceBody("id", -1, 1_000, [ProducedToTopic("t", [ProducedRecords(0, None)])])
-    reply = produce.handle(services(quotas), request(ApiKey.PRODUCE, 11, body, muted))
+    reply = produce.handle(parts(quotas), request(ApiKey.PRODUCE, 11, body, muted))
     assert reply is not None and not isinstance(reply, asyncio.Future)
     answer = messages.decode_response(ApiKey.PRODUCE, 11, b"".join(reply)[4:])[1]
     [told] = answer.responses
@@ -103,5 +103,5 @@ def test_a_produce_request_that_is_refused(monkeypatch: pytest.MonkeyPatch, limi
 
 def test_what_a_broker_sends_is_not_counted() -> None:
     quotas = Quotas(limits_clients=True)
-    fetch.handle(services(quotas), request(ApiKey.FETCH, 12, fetch_body(12), [], broker_id=2))
+    fetch.handle(parts(quotas), request(ApiKey.FETCH, 12, fetch_body(12), [], broker_id=2))
     assert quotas.counted == []

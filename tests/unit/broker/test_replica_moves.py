@@ -50,12 +50,12 @@ class Scenario:
     @property
     def moves(self) -> ReplicaMoves:
         assert self.node.broker is not None
-        return self.node.broker.services.replica_moves
+        return self.node.broker.parts.replication.moves
 
     @property
     def partition(self) -> Partition:
         assert self.node.broker is not None
-        return self.node.broker.services.replicas.partition(TOPIC, 0)
+        return self.node.broker.parts.replication.replicas.partition(TOPIC, 0)
 
     @property
     def folder(self) -> str:

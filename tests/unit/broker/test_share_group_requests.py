@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import group_access, share_groups, topic_configs
+from nilometer.broker.api import share_groups, topic_configs
+from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.spec import Request
 from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.replies import Reply as Frame
@@ -36,6 +37,7 @@ from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
 
 TOPIC_ID = UUID(int=7)
 HEARTBEAT = {
@@ -92,23 +94,22 @@ class Groups:
         return respond([self._reply] * len(asked))
 
 
-def send(
-    key: ApiKey, groups: Groups, access: Access | None, monkeypatch: pytest.MonkeyPatch, **fields: object
-) -> Any:
+def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -> Any:
     rights = SimpleNamespace(is_full=True, allowed=lambda *_: set(HEARTBEAT["subscribed_topic_names"]))  # type: ignore[arg-type]
-    for module in (share_groups, group_access):
-        monkeypatch.setattr(module, "access_of", lambda *_: access or rights)
     codec = api(key, 1)
     header = RequestHeader(key, 1, 1, "client", 0)
     context = RequestContext(principal=ANONYMOUS, security_protocol=SecurityProtocol.PLAINTEXT)
     connection = SimpleNamespace(peer=("10.0.0.1", 1))
     request = Request(header, codec.request(**fields), codec, cast(Any, connection), context)
-    spec = share_groups.HEARTBEAT if key is ApiKey.SHARE_GROUP_HEARTBEAT else share_groups.DESCRIBE
-    frame = spec.handle(cast(Any, SimpleNamespace(groups=groups)), request)
+    given = rights_of(access or rights)
+    asks = GroupRequests(given, cast(Any, groups), cast(Any, None))
+    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given, group_requests=asks)))
+    (handle,) = (spec.handle for spec in specs if spec.key is key)
+    frame = handle(request)
     return decode_response(key, 1, b"".join(map(bytes, cast(Any, frame)))[4:])[1]
 
 
-def test_a_heartbeat_reaches_the_group_and_its_reply_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_reaches_the_group_and_its_reply_the_member() -> None:
     reply = ShareGroupHeartbeatReply(
         member_id="m",
         member_epoch=5,
@@ -116,7 +117,7 @@ def test_a_heartbeat_reaches_the_group_and_its_reply_the_member(monkeypatch: pyt
         assignment=(TopicPartitions(TOPIC_ID, (0, 2)),),
     )
     groups = Groups(reply)
-    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, None, monkeypatch, **HEARTBEAT)
+    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, None, **HEARTBEAT)
     assert groups.asked == [("g", ShareGroupHeartbeat("g", "m", 0, None, ("t", "u"), "client", "/10.0.0.1"))]
     assert (response.error_code, response.member_id, response.member_epoch) == (ErrorCode.none, "m", 5)
     assert response.heartbeat_interval.total_seconds() == 3
@@ -133,20 +134,18 @@ def test_a_heartbeat_reaches_the_group_and_its_reply_the_member(monkeypatch: pyt
         (Access({Operation.READ}, {"t", "u"}), ErrorCode.none),
     ],
 )
-def test_a_member_reads_the_group_and_describes_each_topic(
-    access: Access, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_reads_the_group_and_describes_each_topic(access: Access, error: ErrorCode) -> None:
     groups = Groups(ShareGroupHeartbeatReply())
-    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, access, monkeypatch, **HEARTBEAT)
+    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, access, **HEARTBEAT)
     assert response.error_code is error
     assert response.assignment is None
     assert len(groups.asked) == (error is ErrorCode.none)
 
 
-def test_a_group_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_is_described() -> None:
     groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
-    [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, monkeypatch, **asked).groups
+    [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, **asked).groups
     assert (group.group_id, group.group_state, group.group_epoch, group.assignment_epoch) == (
         "g",
         "Stable",
@@ -170,21 +169,21 @@ def test_a_group_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_groups_and_topics_that_the_client_may_describe_are_shown(
-    access: Access, error: ErrorCode, members: int, monkeypatch: pytest.MonkeyPatch
+    access: Access, error: ErrorCode, members: int
 ) -> None:
     asked = {"group_ids": ("g",), "include_authorized_operations": False}
     groups = Groups(ShareGroupDescribeReply((DESCRIBED,)))
-    [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, monkeypatch, **asked).groups
+    [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, **asked).groups
     assert (group.group_id, group.error_code, len(group.members)) == ("g", error, members)
 
 
-def test_without_the_feature_there_are_no_share_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_feature_there_are_no_share_groups() -> None:
     groups = Groups(None, serves=False)
     unsupported = ErrorCode.unsupported_version
-    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, None, monkeypatch, **HEARTBEAT)
+    response = send(ApiKey.SHARE_GROUP_HEARTBEAT, groups, None, **HEARTBEAT)
     assert response.error_code is unsupported
     asked = {"group_ids": ("g", "h"), "include_authorized_operations": False}
-    described = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, monkeypatch, **asked).groups
+    described = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, None, **asked).groups
     assert [(group.group_id, group.error_code) for group in described] == [
         ("g", unsupported),
         ("h", unsupported),
@@ -252,8 +251,7 @@ def test_each_setting_of_a_group_is_described() -> None:
     own = {"share.auto.offset.reset": "earliest", "share.session.timeout.ms": "50000"}
     image = SimpleNamespace(config=lambda kind, name: own if kind is ConfigResourceType.GROUP else {})
     config = BrokerConfig({"node.id": "1", "group.share.heartbeat.interval.ms": "6000"})
-    services = SimpleNamespace(image=image, config=config, broker_id=1)
-    described = {each.key.name: each for each in topic_configs.group_config(cast(Any, services), "g")}
+    described = {each.key.name: each for each in topic_configs.group_config(cast(Any, image), config, "g")}
     assert {
         name: (described[name].text, described[name].source.name)
         for name in (

@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api import find_coordinator
-from nilometer.broker.api.registry import APIS
+from nilometer.broker.api import find_coordinator, share_state
 from nilometer.broker.api.spec import Request
 from nilometer.broker.coordinators.share import coordinator_key, parse_coordinator_key
 from nilometer.broker.coordinators.shells import partition_for_key
@@ -24,6 +23,7 @@ from nilometer.share.state_shard import StateReply, StateRequest
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
 from support.share.share_states import JOBS, StateWorld
 
 K = ApiKey
@@ -42,7 +42,7 @@ class StateServices:
         access = SimpleNamespace(
             on_cluster=lambda operation, report=True: is_allowed and operation is Operation.CLUSTER_ACTION
         )
-        self.authorizer = SimpleNamespace(access=lambda _context, _api: access)
+        self.rights = rights_of(access)
         self.share_state = SimpleNamespace(
             ask=self._ask,
             ensure_topic=self._ensure,
@@ -55,7 +55,7 @@ class StateServices:
         broker = SimpleNamespace(
             id=1, fenced=False, endpoint=lambda _: SimpleNamespace(host="127.0.0.1", port=9092)
         )
-        self.image = SimpleNamespace(
+        image = SimpleNamespace(
             topic=lambda name: (name == SHARE_GROUP_STATE_TOPIC and self.ensured) or None,
             partition=lambda name, index: (
                 SimpleNamespace(leader=self.leaders[index], has_leader=True)
@@ -64,6 +64,7 @@ class StateServices:
             ),
             broker=lambda broker_id: broker if broker_id == 1 else None,
         )
+        self.metadata = SimpleNamespace(image=image)
 
     def _ask(
         self, asked: Sequence[tuple[str, StateRequest]], respond: Callable[[Sequence[StateReply]], Any]
@@ -82,8 +83,9 @@ class StateServices:
         codec = api(key, version)
         header = RequestHeader(key, version, 1, "broker-2", 0)
         request = Request(header, codec.request(**fields), codec, cast(Any, None), RequestContext())
-        handle = find_coordinator.handle if key is K.FIND_COORDINATOR else APIS[key].handle
-        reply = handle(cast(Any, self), request)
+        served = (*find_coordinator.apis(cast(Any, self)), *share_state.apis(cast(Any, self)))
+        (handle,) = (spec.handle for spec in served if spec.key is key)
+        reply = handle(request)
         if isinstance(reply, asyncio.Future):
             reply = await reply
         assert reply is not None

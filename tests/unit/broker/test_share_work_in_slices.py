@@ -37,6 +37,8 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.large_requests import divide
 from nilometer.wire.messages import RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
+from support.brokers.served_apis import APIS
 
 PARTITIONS = 3 * ELEMENTS_MAX
 TOPIC = UUID(int=9)
@@ -85,7 +87,6 @@ def send(
     connection: Connection | None = None,
 ) -> Any:
     """Send a request about partitions of a topic that does not exist; return its response."""
-    monkeypatch.setattr(share_fetch, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
     codec = api(key, 2)
     partition, topic = ("FetchPartition", "FetchTopic")
     fields: dict[str, object] = {"share_session_epoch": 0}
@@ -105,12 +106,15 @@ def send(
         for index in range(PARTITIONS)
     )
     topics = (codec.make_request(topic, topic_id=TOPIC, partitions=parts),)
-    services = SimpleNamespace(
+    parts_used = SimpleNamespace(
         turns=turns,
         groups=SimpleNamespace(serves_share_groups=True),
         share_sessions=sessions,
         share_partitions=share_partitions(turns),
-        image=SimpleNamespace(topic_by_id=lambda _: None, topic_by_uuid=lambda _: None),
+        metadata=SimpleNamespace(
+            image=SimpleNamespace(topic_by_id=lambda _: None, topic_by_uuid=lambda _: None)
+        ),
+        rights=ALLOWED,
         runtime=SimpleNamespace(clock=CLOCK),
         replicas=None,
         config=SimpleNamespace(fetch_max_bytes=1_000),
@@ -124,7 +128,7 @@ def send(
     handle = share_fetch.fetch_long if key is ApiKey.SHARE_FETCH else share_fetch.acknowledge_long
 
     async def run() -> bytes:
-        reply = await handle(cast(Any, services), request, LongWork(turns))
+        reply = await handle(cast(Any, parts_used), request, LongWork(turns))
         assert reply is not None
         return await wait_whole(cast(Any, reply), turns)
 
@@ -174,7 +178,7 @@ class Looking(share_fetch._ShareFetch):
         self.now_ms = self.looks = 0
         self._ends_early_after = ends_early_after
         clock = SimpleNamespace(monotonic_ms=lambda: self.now_ms)
-        self.services = cast(Any, SimpleNamespace(runtime=SimpleNamespace(clock=clock)))
+        self.parts = cast(Any, SimpleNamespace(runtime=SimpleNamespace(clock=clock)))
         self.request = cast(Any, SimpleNamespace(connection=Connection()))
         self.results, self._has_ended_early, self._bytes_min = {}, False, 1_000
         self._led = {
@@ -196,6 +200,7 @@ class Looking(share_fetch._ShareFetch):
         self._has_ended_early = self.looks >= self._ends_early_after
 
 
+ALLOWED = rights_of(SimpleNamespace(allows=lambda *_: True))
 WATCHED = cast(Any, SimpleNamespace(begin=lambda: None))
 
 
@@ -426,7 +431,6 @@ def test_a_group_begins_its_share_partitions_slice_by_slice() -> None:
 def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(share_offsets, "access_of", lambda *_: SimpleNamespace(allows=lambda *_: True))
     turns, key = CountedTurns(), ApiKey.ALTER_SHARE_GROUP_OFFSETS
     codec = api(key, 0)
     parts = tuple(
@@ -434,10 +438,11 @@ def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
         for index in range(PARTITIONS)
     )
     topics = (codec.make_request("AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=parts),)
-    services = SimpleNamespace(
+    parts_used = SimpleNamespace(
         turns=turns,
         groups=SimpleNamespace(serves_share_groups=True),
-        image=SimpleNamespace(topic=lambda _: None),
+        metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None)),
+        rights=ALLOWED,
     )
     body = codec.request(group_id="g", topics=topics)
     request = Request(
@@ -445,7 +450,7 @@ def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
     )
 
     async def run() -> bytes:
-        reply = await share_offsets._alter(cast(Any, services), request)
+        reply = await share_offsets._alter(cast(Any, parts_used), request)
         return await wait_whole(cast(Any, reply), turns)
 
     (topic,) = decode_response(key, 0, asyncio.run(run())[4:])[1].responses
@@ -458,7 +463,7 @@ def test_groups_whose_offsets_are_described_are_parts_of_their_own_and_each_is_d
     codec = api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1)
     name = "DescribeShareGroupOffsetsRequestGroup"
     groups = [codec.make_request(name, group_id=each, topics=None) for each in ("g", "h", "g", "g", "g")]
-    (division,) = share_offsets.DESCRIBE.divisions
+    (division,) = APIS[ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS].divisions
     body = codec.request(groups=tuple(groups))
     parts = [part for part, _ in divide(body, division) if part is not None]
     assert [[group.group_id for group in part.groups] for part in parts] == [["g"], ["h"], ["g"]]

@@ -21,6 +21,7 @@ from nilometer.security.principal import ANONYMOUS, Principal
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import RequestHeader, api, decode_response
+from support.brokers.fake_rights import rights_of
 
 ALICE = Principal("User", "alice")
 
@@ -54,10 +55,10 @@ def test_many_owners_and_many_tokens_take_no_step_for_each_pair() -> None:
     context = RequestContext(principal=ALICE, security_protocol=SecurityProtocol.SASL_SSL)
     header = RequestHeader(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, 1, "test", 0)
     request = Request(header, codec.request(owners=owners), codec, cast(Any, None), context)
-    services = SimpleNamespace(
-        image=image,
+    parts = SimpleNamespace(
+        metadata=SimpleNamespace(image=image),
         tokens=SimpleNamespace(hmac_of=lambda _: b"hmac"),
-        authorizer=None,
+        rights=rights_of(),
         turns=Turns(SystemClock()),
         tasks=SimpleNamespace(spawn=lambda work, kind: work),
     )
@@ -69,7 +70,7 @@ def test_many_owners_and_many_tokens_take_no_step_for_each_pair() -> None:
 
     sys.setprofile(count_step)
     try:
-        reply = asyncio.run(cast(Any, describe(cast(Any, services), request)))
+        reply = asyncio.run(cast(Any, describe(cast(Any, parts), request)))
     finally:
         sys.setprofile(None)
     assert reply is not None and steps < count * count

@@ -95,3 +95,47 @@ def test_a_class_whose_base_is_an_extension_type_of_another_module() -> None:
         "    pass",
     ]
     assert "cdef class Own(State):\n    pass\n" in found["storage.state"]
+
+
+def test_variables_of_fixed_width() -> None:
+    source = """
+        def total(data, start_at=0):
+            view: BytesView = data
+            found: Int64
+            found = start_at
+            for byte in view:
+                found += byte
+            return found
+
+        def other():
+            found: int = 1
+
+        class Map:
+            def put(self, key):
+                table: Int64View = self.table
+                marks: WritableView = self.marks
+                return table[hash(key) % len(table)]
+        """
+    assert declared(sums=source)["sums"].splitlines() == [
+        "cimport cython",
+        "ctypedef const unsigned char const_byte",
+        "cdef class Map:",
+        "    @cython.locals(table=cython.longlong[::1], marks=cython.uchar[::1])",
+        "    cpdef object put(self, key)",
+        "    cdef object __weakref__",
+        "@cython.locals(view=const_byte[::1], found=cython.longlong)",
+        "cpdef object total(data, start_at=*)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def numbers(count):\n    at: Int64 = 0\n    yield at\n",
+        "def one(*, count):\n    at: Int64 = count\n    return at\n",
+        "class A(Base):\n    def half(self, count):\n        at: Int64 = count\n        return at // 2\n",
+    ],
+)
+def test_a_variable_of_fixed_width_that_would_stay_an_object_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="1 functions have variables of fixed width, and 0 of them"):
+        declared(halves=source)

@@ -289,6 +289,7 @@ def rounds_of(filled: Filled, buffer_bytes: int) -> list[dict[str, bytes]]:
     return found
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("hostile", [False, True])
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, 4_000, 600])
 @pytest.mark.parametrize("seed", range(3))
@@ -300,6 +301,7 @@ def test_marks_and_the_search_for_keys_leave_the_same_files(
     assert rounds_of(Filled(seed, hostile=hostile), buffer_bytes) == with_marks
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(3))
 def test_a_log_of_large_batches_keeps_the_newest_record_of_each_key(
     monkeypatch: pytest.MonkeyPatch, seed: int

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.api.registry import APIS
 from nilometer.wire import messages
 from nilometer.wire.encoder import PIECES_MAX, LazySequence, encode_slices, writer
 from nilometer.wire.errors import MalformedRequest
@@ -25,6 +24,7 @@ from nilometer.wire.large_requests import (
     has_more_than,
     has_repetitions,
 )
+from support.brokers.served_apis import APIS
 from support.wire.random_messages import random_message
 
 DESCRIBE_GROUPS, LIST_OFFSETS, CREATE_TOPICS, FIND_COORDINATOR = 15, 2, 19, 10

@@ -1,5 +1,4 @@
-"""The APIs by subject: of each its key, the versions served, and its handler.
-
-Each API is a constant; :mod:`nilometer.broker.api.registry` collects them, and the ApiVersions
-response is built from that collection.
+"""The APIs by subject. A module states in ``Parts`` what its handlers use; ``apis(parts)`` returns its APIs:
+of each its key, the versions served, and its handler. :mod:`nilometer.broker.assembly` makes the parts and
+collects the APIs of all subjects, and the ApiVersions response is built from them.
 """

@@ -8,21 +8,35 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import DeletedAcls, decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.image import ClusterImage
+from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
 
 E = TypeVar("E", bound=enum.IntEnum)
 
@@ -68,25 +82,25 @@ Outcomes = Sequence[Outcome]
 Deleted = Sequence[DeletedAcls]
 
 
-def describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     error, why = ErrorCode.none, None
-    if services.authorizer is None:
+    if parts.rights.authorizer is None:
         error, why = ErrorCode.security_disabled, _WHY
-    elif not access_of(services, request).on_cluster(Operation.DESCRIBE):
+    elif not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         error, why = ErrorCode.cluster_authorization_failed, CLUSTER_DENIED
     else:
         try:
             wanted = filter_of(request.body)
-            return spawn(services, _describe(services, request, wanted), "DescribeAcls")
+            return parts.tasks.spawn(_describe(parts, request, wanted), kind="DescribeAcls")
         except KafkaError as refused:
             error, why = refused.code, refused.message
     return request.respond(error_code=error, error_message=why, resources=())
 
 
-async def _describe(services: Services, request: Request, wanted: AclFilter) -> Reply:
-    work = LongWork(services.turns)
+async def _describe(parts: Parts, request: Request, wanted: AclFilter) -> Reply:
+    work = LongWork(parts.turns)
     by_pattern: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
-    for acl in (await work.go_through(services.image.acls.select(wanted))).values():
+    for acl in (await work.go_through(parts.metadata.image.acls.select(wanted))).values():
         by_pattern.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
         await work.step(1)
     resources = LazySequence(partial(_resource, request), list(by_pattern.values()))
@@ -114,20 +128,20 @@ def _described(request: Request, acl: Acl) -> Message:
     )
 
 
-def create(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if services.authorizer is None:
-        return _refuse_creations(services, request, ErrorCode.security_disabled, _WHY)
+def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if parts.rights.authorizer is None:
+        return _refuse_creations(request, ErrorCode.security_disabled, _WHY)
 
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         acls = [acl_of(creation) for creation in request.body.creations]
-        return decide_create_acls(image, acls, chance=services.runtime.entropy)
+        return decide_create_acls(image, acls, chance=parts.runtime.entropy)
 
-    return on_controller(
-        services, request, decide, _respond_created, _refuse_creations, needs=Operation.ALTER
+    return parts.controller_requests.decide(
+        request, decide, _respond_created, _refuse_creations, needs=Operation.ALTER
     )
 
 
-def _respond_created(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+def _respond_created(request: Request, outcomes: Outcomes) -> Reply:
     results = tuple(
         request.make("AclCreationResult", error_code=outcome.error, error_message=outcome.message)
         for outcome in outcomes
@@ -135,21 +149,23 @@ def _respond_created(services: Services, request: Request, outcomes: Outcomes) -
     return request.respond(results=results)
 
 
-def _refuse_creations(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return _respond_created(services, request, [Outcome(error, message)] * len(request.body.creations))
+def _refuse_creations(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_created(request, [Outcome(error, message)] * len(request.body.creations))
 
 
-def delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if services.authorizer is None:
-        return _refuse_filters(services, request, ErrorCode.security_disabled, _WHY)
+def delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if parts.rights.authorizer is None:
+        return _refuse_filters(request, ErrorCode.security_disabled, _WHY)
 
     def decide(image: ClusterImage) -> Steps[Deleted]:
         return decide_delete_acls.steps(image, [filter_of(each) for each in request.body.filters])
 
-    return on_controller(services, request, decide, _respond_deleted, _refuse_filters, needs=Operation.ALTER)
+    return parts.controller_requests.decide(
+        request, decide, _respond_deleted, _refuse_filters, needs=Operation.ALTER
+    )
 
 
-def _respond_deleted(services: Services, request: Request, results: Deleted) -> Reply:
+def _respond_deleted(request: Request, results: Deleted) -> Reply:
     return request.respond(
         filter_results=tuple(
             request.make(
@@ -177,28 +193,33 @@ def _matching(request: Request, acl: Acl) -> Message:
     )
 
 
-def _refuse_filters(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return _respond_deleted(services, request, [(Outcome(error, message), ())] * len(request.body.filters))
+def _refuse_filters(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_deleted(request, [(Outcome(error, message), ())] * len(request.body.filters))
 
 
 _DESCRIBE, _ALTER = (
     (Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
     (Right(Operation.ALTER, ResourceType.CLUSTER),),
 )
-DESCRIBE = ApiSpec(key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), handle=describe, rights=_DESCRIBE)
-CREATE = ApiSpec(
-    key=ApiKey.CREATE_ACLS,
-    versions=(1, 3),
-    handle=create,
-    rights=_ALTER,
-    forwardable=True,
-    divisions=(Division(("creations",), ("results",)),),
-)
-DELETE = ApiSpec(
-    key=ApiKey.DELETE_ACLS,
-    versions=(1, 3),
-    handle=delete,
-    rights=_ALTER,
-    forwardable=True,
-    divisions=(Division(("filters",), ("filter_results",), elements_max=8),),
-)
+
+
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), handle=partial(describe, parts), rights=_DESCRIBE),
+        ApiSpec(
+            key=ApiKey.CREATE_ACLS,
+            versions=(1, 3),
+            handle=partial(create, parts),
+            rights=_ALTER,
+            forwardable=True,
+            divisions=(Division(("creations",), ("results",)),),
+        ),
+        ApiSpec(
+            key=ApiKey.DELETE_ACLS,
+            versions=(1, 3),
+            handle=partial(delete, parts),
+            rights=_ALTER,
+            forwardable=True,
+            divisions=(Division(("filters",), ("filter_results",), elements_max=8),),
+        ),
+    )

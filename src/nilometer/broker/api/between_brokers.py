@@ -9,14 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from functools import partial
 from uuid import UUID
 
-from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
+from nilometer.broker.authorization.authorizer import BrokerUsers
 from nilometer.broker.control import decision_log
+from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replies import CloseConnection, Reply
-from nilometer.broker.services import Services
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
@@ -42,12 +49,25 @@ from nilometer.identifiers import (
     topic_id_of,
     uuid_from_text,
 )
+from nilometer.runtime import Runtime
 from nilometer.security.principal import BROKER, Principal
 from nilometer.wire import own_apis as forfeit_replicas
 from nilometer.wire import own_apis as prove_broker
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    cluster_id: str
+    secrets: SecretKeeper
+    client_quotas: ClientQuotas
+    broker_users: BrokerUsers
+    controller_requests: ControllerRequests
+
 
 # ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 #
@@ -60,30 +80,30 @@ from nilometer.wire.errors import ErrorCode
 logger = logging.getLogger("nilometer.broker.api")
 
 
-def handle_prove_broker(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_prove_broker(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body: prove_broker.ProveBrokerRequest = request.body
     if body.proof:
-        return _finish(services, request, body)
-    if (refused := _refusal(services, request, body)) is not None:
+        return _finish(parts, request, body)
+    if (refused := _refusal(parts, request, body)) is not None:
         error, message = refused
         return request.respond(error_code=int(error), message=message)
-    how = services.config.broker_authentication
+    how = parts.config.broker_authentication
     if not how.uses_secret or (how.uses_listener and not body.nonce):
-        return _accept_user(services, request, body)
-    return spawn(services, _begin(services, request, body))
+        return _accept_user(parts, request, body)
+    return parts.tasks.spawn(_begin(parts, request, body))
 
 
 def _refusal(
-    services: Services, request: Request, body: prove_broker.ProveBrokerRequest
+    parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest
 ) -> tuple[ErrorCode, str] | None:
-    own = services.broker_id
-    if body.cluster_id != services.cluster_id:
-        return ErrorCode.inconsistent_cluster_id, f"this is a broker of cluster {services.cluster_id}"
+    own = parts.config.node_id
+    if body.cluster_id != parts.cluster_id:
+        return ErrorCode.inconsistent_cluster_id, f"this is a broker of cluster {parts.cluster_id}"
     if body.expected_broker_id != own:
         return ErrorCode.invalid_request, f"this is broker {own}, not {body.expected_broker_id}"
     if body.broker_id < 0 or body.broker_id == own:
         return ErrorCode.invalid_request, f"broker {body.broker_id} cannot connect to broker {own}"
-    how = services.config.broker_authentication
+    how = parts.config.broker_authentication
     if not body.nonce and not how.uses_listener:
         message = f"it requires a proof by the cluster's secret: its {AUTHENTICATION} is {how.value}"
         return ErrorCode.invalid_request, message
@@ -94,35 +114,35 @@ def _refusal(
     return None
 
 
-def _accept_user(services: Services, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+def _accept_user(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
     connection, context = request.connection, request.context
     connection.proof_begun = True
     broker_id, user = body.broker_id, context.principal
-    why = services.broker_users.why_not(context)
+    why = parts.broker_users.why_not(context)
     if why is not None:
         logger.warning(
             "%s:%d claims to be broker %d: %s", context.client_address, context.client_port, broker_id, why
         )
         return request.respond(error_code=int(ErrorCode.cluster_authorization_failed), message=why)
-    services.broker_users.accept(connection)
-    _become_broker(services, request, broker_id)
+    parts.broker_users.accept(connection)
+    _become_broker(parts, request, broker_id)
     logger.info(
         "%s:%d is broker %d, by its user %s", context.client_address, context.client_port, broker_id, user
     )
     return request.respond()
 
 
-async def _begin(services: Services, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+async def _begin(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
     connection = request.connection
     connection.proof_begun = True
-    keeper = services.secrets
+    keeper = parts.secrets
     secret = await keeper.numbered(body.secret_number) or keeper.secrets.current
     exchange = ProofExchange(
-        services.cluster_id,
+        parts.cluster_id,
         body.broker_id,
-        services.broker_id,
+        parts.config.node_id,
         body.nonce,
-        services.runtime.entropy.bytes(NONCE_BYTES),
+        parts.runtime.entropy.bytes(NONCE_BYTES),
     )
     connection.pending_proof = exchange, secret
     return request.respond(
@@ -132,7 +152,7 @@ async def _begin(services: Services, request: Request, body: prove_broker.ProveB
     )
 
 
-def _finish(services: Services, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
+def _finish(parts: Parts, request: Request, body: prove_broker.ProveBrokerRequest) -> Reply:
     connection, context = request.connection, request.context
     pending, connection.pending_proof = connection.pending_proof, None
     if pending is None:
@@ -146,26 +166,16 @@ def _finish(services: Services, request: Request, body: prove_broker.ProveBroker
             exchange.initiator_id,
         )
         raise CloseConnection(f"the proof to be broker {exchange.initiator_id} is wrong")
-    _become_broker(services, request, exchange.initiator_id)
+    _become_broker(parts, request, exchange.initiator_id)
     return request.respond()
 
 
-def _become_broker(services: Services, request: Request, broker_id: int) -> None:
+def _become_broker(parts: Parts, request: Request, broker_id: int) -> None:
     context = request.context
     request.connection.context = dataclasses.replace(
         context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
     )
-    services.client_quotas.on_broker_proved(context.listener, context.client_address)
-
-
-PROVE_BROKER = ApiSpec(
-    key=prove_broker.PROVE_BROKER,
-    versions=(0, 0),
-    handle=handle_prove_broker,
-    between_brokers=True,
-    exempt_from_quotas=True,  # a connection has one attempt; its quota would be that of all anonymous clients
-    rights=NO_RIGHTS,
-)
+    parts.client_quotas.on_broker_proved(context.listener, context.client_address)
 
 
 # BrokerHeartbeat, only for controlled shutdown: a broker announces that it stops.
@@ -175,7 +185,7 @@ PROVE_BROKER = ApiSpec(
 # the brokers' sessions with the coordination service show it.
 
 
-def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_broker_heartbeat(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     body = request.body
 
     def decide(image: ClusterImage) -> Decision[ShutdownProgress] | Steps[ShutdownProgress]:
@@ -189,8 +199,7 @@ def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Fut
         )
 
     cause = decision_log.shutdown(body.broker_id)
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_broker_heartbeat,
@@ -200,7 +209,7 @@ def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Fut
     )
 
 
-def _respond_broker_heartbeat(services: Services, request: Request, progress: ShutdownProgress) -> Reply:
+def _respond_broker_heartbeat(request: Request, progress: ShutdownProgress) -> Reply:
     return request.respond(
         error_code=progress.outcome.error,
         is_caught_up=True,
@@ -209,31 +218,21 @@ def _respond_broker_heartbeat(services: Services, request: Request, progress: Sh
     )
 
 
-def _refuse_broker_heartbeat(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return _respond_broker_heartbeat(services, request, ShutdownProgress(outcome=Outcome(error, message)))
-
-
-BROKER_HEARTBEAT = ApiSpec(
-    key=ApiKey.BROKER_HEARTBEAT,
-    versions=(0, 1),
-    handle=handle_broker_heartbeat,
-    between_brokers=True,
-    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
-)
+def _refuse_broker_heartbeat(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_broker_heartbeat(request, ShutdownProgress(outcome=Outcome(error, message)))
 
 
 # AllocateProducerIds: a broker requests a block of producer ids from the controller.
 
 
-def handle_allocate_producer_ids(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_allocate_producer_ids(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     body = request.body
 
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
         return decide_allocate_producer_ids(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
     cause = decision_log.producer_ids(body.broker_id)
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_allocate_producer_ids,
@@ -243,25 +242,14 @@ def handle_allocate_producer_ids(services: Services, request: Request) -> asynci
     )
 
 
-def _respond_allocate_producer_ids(services: Services, request: Request, block: ProducerIdBlock) -> Reply:
+def _respond_allocate_producer_ids(request: Request, block: ProducerIdBlock) -> Reply:
     return request.respond(
         error_code=block.outcome.error, producer_id_start=block.first, producer_id_len=block.count
     )
 
 
-def _refuse_allocate_producer_ids(
-    services: Services, request: Request, error: ErrorCode, message: str
-) -> Reply:
-    return _respond_allocate_producer_ids(services, request, ProducerIdBlock(Outcome(error, message)))
-
-
-ALLOCATE_PRODUCER_IDS = ApiSpec(
-    key=ApiKey.ALLOCATE_PRODUCER_IDS,
-    versions=(0, 0),
-    handle=handle_allocate_producer_ids,
-    between_brokers=True,
-    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
-)
+def _refuse_allocate_producer_ids(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_allocate_producer_ids(request, ProducerIdBlock(Outcome(error, message)))
 
 
 # AlterPartition: a leader requests a new ISR from the controller (KIP-497, KIP-841, KIP-903).
@@ -272,19 +260,18 @@ _NO_TOPIC_ID = UUID(int=0)
 Altered = tuple[AlteredPartition, ...]
 
 
-def handle_alter_partition(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_alter_partition(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
     try:
         asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
     except ValueError as error:  # an unknown recovery state
-        return _refuse_alter_partition(services, request, ErrorCode.invalid_request, str(error))
+        return _refuse_alter_partition(request, ErrorCode.invalid_request, str(error))
 
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
     cause = decision_log.isr_request(body.broker_id)
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_alter_partition,
@@ -307,7 +294,7 @@ def _asked(topic: Message, part: Message) -> IsrChange:
     )
 
 
-def _respond_alter_partition(services: Services, request: Request, altered: Altered) -> Reply:
+def _respond_alter_partition(request: Request, altered: Altered) -> Reply:
     topics: dict[str, list[Message]] = {}
     for one in altered:
         topics.setdefault(one.partition.topic_id, []).append(_partition(request, one))
@@ -332,17 +319,8 @@ def _partition(request: Request, one: AlteredPartition) -> Message:
     )
 
 
-def _refuse_alter_partition(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_alter_partition(request: Request, error: ErrorCode, message: str) -> Reply:
     return request.respond(error_code=error, topics=())
-
-
-ALTER_PARTITION = ApiSpec(
-    key=ApiKey.ALTER_PARTITION,
-    versions=(3, 3),
-    handle=handle_alter_partition,
-    between_brokers=True,
-    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
-)
 
 
 # ForfeitReplicas (Nilometer's own): a broker leaves the ISR and the ELR of partitions whose records are
@@ -353,7 +331,7 @@ ALTER_PARTITION = ApiSpec(
 Forfeited = tuple[ForfeitedReplica, ...]
 
 
-def handle_forfeit_replicas(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_forfeit_replicas(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body: forfeit_replicas.ForfeitReplicasRequest = request.body
     asked = [TopicIdPartition(TopicId(one.topic_id), one.partition) for one in body.replicas]
 
@@ -367,8 +345,7 @@ def handle_forfeit_replicas(services: Services, request: Request) -> Reply | asy
         )
 
     cause = decision_log.forfeited_replicas(body.broker_id, offline=body.offline)
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_forfeit_replicas,
@@ -378,7 +355,7 @@ def handle_forfeit_replicas(services: Services, request: Request) -> Reply | asy
     )
 
 
-def _respond_forfeit_replicas(services: Services, request: Request, forfeited: Forfeited) -> Reply:
+def _respond_forfeit_replicas(request: Request, forfeited: Forfeited) -> Reply:
     outcomes = tuple(
         forfeit_replicas.ForfeitOutcome(
             topic_id=one.partition.topic_id,
@@ -391,14 +368,47 @@ def _respond_forfeit_replicas(services: Services, request: Request, forfeited: F
     return request.respond(error_code=int(ErrorCode.none), outcomes=outcomes)
 
 
-def _refuse_forfeit_replicas(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_forfeit_replicas(request: Request, error: ErrorCode, message: str) -> Reply:
     return request.respond(error_code=int(error), message=message)
 
 
-FORFEIT_REPLICAS = ApiSpec(
-    key=forfeit_replicas.FORFEIT_REPLICAS,
-    versions=(0, 0),
-    handle=handle_forfeit_replicas,
-    between_brokers=True,
-    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=prove_broker.PROVE_BROKER,
+            versions=(0, 0),
+            handle=partial(handle_prove_broker, parts),
+            between_brokers=True,
+            # A connection has one attempt; its quota would be that of all anonymous clients.
+            exempt_from_quotas=True,
+            rights=NO_RIGHTS,
+        ),
+        ApiSpec(
+            key=ApiKey.BROKER_HEARTBEAT,
+            versions=(0, 1),
+            handle=partial(handle_broker_heartbeat, parts),
+            between_brokers=True,
+            rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALLOCATE_PRODUCER_IDS,
+            versions=(0, 0),
+            handle=partial(handle_allocate_producer_ids, parts),
+            between_brokers=True,
+            rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_PARTITION,
+            versions=(3, 3),
+            handle=partial(handle_alter_partition, parts),
+            between_brokers=True,
+            rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=forfeit_replicas.FORFEIT_REPLICAS,
+            versions=(0, 0),
+            handle=partial(handle_forfeit_replicas, parts),
+            between_brokers=True,
+            rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        ),
+    )

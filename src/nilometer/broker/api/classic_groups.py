@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.group_access import ask_group, client_host, client_id
+from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     Heartbeat,
@@ -30,6 +31,11 @@ from nilometer.wire.building import milliseconds
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    group_requests: GroupRequests
+
+
 # JoinGroup: become, or stay, a member of a classic group. The response comes when all members have joined.
 #
 # Versions: 0 has no rebalance timeout; 4 gives a client without a member id one, with which it must join
@@ -41,7 +47,7 @@ FIRST_WITH_PROTOCOL_TYPE = 7
 FIRST_SKIPPING_ASSIGNMENT = 9
 
 
-def handle_join_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_join_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = request.field("rebalance_timeout")
@@ -59,8 +65,7 @@ def handle_join_group(services: Services, request: Request) -> Reply | asyncio.F
         requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
         supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
     )
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
@@ -77,14 +82,6 @@ def _respond_join_group(request: Request, reply: JoinGroupReply) -> Reply:
     return request.respond(**(asdict(reply) | {"protocol_name": protocol_name, "members": members}))
 
 
-JOIN_GROUP = ApiSpec(
-    key=ApiKey.JOIN_GROUP,
-    versions=(0, 9),
-    handle=handle_join_group,
-    rights=(Right(Operation.READ, ResourceType.GROUP),),
-)
-
-
 # SyncGroup: the leader sends the assignments of a generation, and each member's response has its own.
 #
 # Versions: 3 has static members; 5 requires protocol type and name.
@@ -92,7 +89,7 @@ JOIN_GROUP = ApiSpec(
 FIRST_WITH_PROTOCOL = 5
 
 
-def handle_sync_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_sync_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     assignments = tuple(
         SyncGroupAssignment(each.member_id, bytes(each.assignment)) for each in request.body.assignments
     )
@@ -100,8 +97,7 @@ def handle_sync_group(services: Services, request: Request) -> Reply | asyncio.F
     lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
     if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
         return request.respond(**asdict(SyncGroupReply(ErrorCode.inconsistent_group_protocol)))
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
@@ -110,34 +106,17 @@ def handle_sync_group(services: Services, request: Request) -> Reply | asyncio.F
     )
 
 
-SYNC_GROUP = ApiSpec(
-    key=ApiKey.SYNC_GROUP,
-    versions=(0, 5),
-    handle=handle_sync_group,
-    rights=(Right(Operation.READ, ResourceType.GROUP),),
-)
-
-
 # Heartbeat: renews the session of a classic group's member; REBALANCE_IN_PROGRESS makes it join again.
 
 
-def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return ask_group(
-        services,
+def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         of_message(Heartbeat, request.body),
         HeartbeatReply,
         lambda reply: request.respond(error_code=reply.error_code),
     )
-
-
-HEARTBEAT = ApiSpec(
-    key=ApiKey.HEARTBEAT,
-    versions=(0, 4),
-    handle=handle_heartbeat,
-    rights=(Right(Operation.READ, ResourceType.GROUP),),
-)
 
 
 # LeaveGroup: members leave at once, rather than when their session expires.
@@ -148,10 +127,9 @@ HEARTBEAT = ApiSpec(
 FIRST_WITH_MANY_MEMBERS = 3
 
 
-def handle_leave_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_leave_group(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = LeaveGroup(request.body.group_id, _members(request))
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
@@ -185,10 +163,31 @@ def _respond_leave_group(request: Request, reply: LeaveGroupReply) -> Reply:
     return request.respond(error_code=error, members=members)
 
 
-LEAVE_GROUP = ApiSpec(
-    key=ApiKey.LEAVE_GROUP,
-    versions=(0, 5),
-    handle=handle_leave_group,
-    divisions=(Division(("members",), ("members",)),),
-    rights=(Right(Operation.READ, ResourceType.GROUP),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.JOIN_GROUP,
+            versions=(0, 9),
+            handle=partial(handle_join_group, parts),
+            rights=(Right(Operation.READ, ResourceType.GROUP),),
+        ),
+        ApiSpec(
+            key=ApiKey.SYNC_GROUP,
+            versions=(0, 5),
+            handle=partial(handle_sync_group, parts),
+            rights=(Right(Operation.READ, ResourceType.GROUP),),
+        ),
+        ApiSpec(
+            key=ApiKey.HEARTBEAT,
+            versions=(0, 4),
+            handle=partial(handle_heartbeat, parts),
+            rights=(Right(Operation.READ, ResourceType.GROUP),),
+        ),
+        ApiSpec(
+            key=ApiKey.LEAVE_GROUP,
+            versions=(0, 5),
+            handle=partial(handle_leave_group, parts),
+            divisions=(Division(("members",), ("members",)),),
+            rights=(Right(Operation.READ, ResourceType.GROUP),),
+        ),
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
@@ -22,11 +25,18 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
+
 # DescribeClientQuotas: the quotas of the entities that a filter selects (KIP-546).
 
 
-def handle_describe(services: Services, request: Request) -> Reply:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
+def handle_describe(parts: Parts, request: Request) -> Reply:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         return _refuse_describe(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     body = request.body
     components = [FilterComponent(each.entity_type, each.match_type, each.match) for each in body.components]
@@ -34,7 +44,7 @@ def handle_describe(services: Services, request: Request) -> Reply:
         wanted = QuotaFilter(components, strict=body.strict)
     except KafkaError as error:
         return _refuse_describe(request, error.code, error.message)
-    found = [each for each in services.image.client_quotas.items() if wanted.matches(each[0])]
+    found = [each for each in parts.metadata.image.client_quotas.items() if wanted.matches(each[0])]
     return request.respond(
         error_message=None, entries=LazySequence(lambda each: _entry(request, *each), found)
     )
@@ -52,20 +62,12 @@ def _entry(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -
     )
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
-    versions=(0, 1),
-    handle=handle_describe,
-    rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
-)
-
-
 # AlterClientQuotas: set and remove quotas of users, client ids and addresses (KIP-546).
 
 Outcomes = dict[QuotaEntity, Outcome]
 
 
-def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     alterations = [
         QuotaAlteration(
             _entity(entry),
@@ -77,7 +79,9 @@ def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         return decide_alter_client_quotas(image, alterations, validate_only=request.body.validate_only)
 
-    return on_controller(services, request, decide, _respond, _refuse_alter, needs=Operation.ALTER_CONFIGS)
+    return parts.controller_requests.decide(
+        request, decide, _respond, _refuse_alter, needs=Operation.ALTER_CONFIGS
+    )
 
 
 def _entity(entry: Message) -> QuotaEntity:
@@ -85,7 +89,7 @@ def _entity(entry: Message) -> QuotaEntity:
     return entity_of({each.entity_type: each.entity_name for each in entry.entity})
 
 
-def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+def _respond(request: Request, outcomes: Outcomes) -> Reply:
     entries = tuple(
         request.make(
             "EntryData",
@@ -100,16 +104,25 @@ def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(entries=entries)
 
 
-def _refuse_alter(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_alter(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
-    return _respond(services, request, {_entity(entry): outcome for entry in request.body.entries})
+    return _respond(request, {_entity(entry): outcome for entry in request.body.entries})
 
 
-ALTER = ApiSpec(
-    key=ApiKey.ALTER_CLIENT_QUOTAS,
-    versions=(0, 1),
-    handle=handle_alter,
-    forwardable=True,
-    divisions=(Division(("entries",), ("entries",), repeated=Repeated.TOGETHER, key=("entity",)),),
-    rights=(Right(Operation.ALTER_CONFIGS, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            versions=(0, 1),
+            handle=partial(handle_describe, parts),
+            rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_CLIENT_QUOTAS,
+            versions=(0, 1),
+            handle=partial(handle_alter, parts),
+            forwardable=True,
+            divisions=(Division(("entries",), ("entries",), repeated=Repeated.TOGETHER, key=("entity",)),),
+            rights=(Right(Operation.ALTER_CONFIGS, ResourceType.CLUSTER),),
+        ),
+    )

@@ -9,18 +9,30 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from nilometer.broker.api.access import access_of
+import msgspec
+
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    cluster_id: str
+    rights: Rights
+
 
 # DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages.
 #
@@ -29,13 +41,13 @@ from nilometer.wire.errors import ErrorCode
 PARTITIONS_PER_PAGE_MAX = 2000
 
 
-def handle_topic_partitions(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _page(services, request), "DescribeTopicPartitions")
+def handle_topic_partitions(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_page(parts, request), kind="DescribeTopicPartitions")
 
 
-async def _page(services: Services, request: Request) -> Reply:
+async def _page(parts: Parts, request: Request) -> Reply:
     cursor = request.body.cursor
-    image, access, work = services.image, access_of(services, request), LongWork(services.turns)
+    image, access, work = parts.metadata.image, parts.rights.access(request), LongWork(parts.turns)
     wanted = sorted({topic.name for topic in request.body.topics})
     if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
         refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
@@ -65,7 +77,7 @@ async def _page(services: Services, request: Request) -> Reply:
             break
         first = min(first, len(topic.partitions))
         last = min(len(topic.partitions), first + room)
-        answers.append(_topic(services, request, topic, range(first, last)))
+        answers.append(_topic(parts, request, topic, range(first, last)))
         room -= last - first
         if last < len(topic.partitions):
             next_cursor = request.make("Cursor", topic_name=name, partition_index=last)
@@ -93,18 +105,18 @@ def _refused(request: Request, name: str, error: ErrorCode, operations: int = OP
     )
 
 
-def _topic(services: Services, request: Request, topic: Topic, indexes: range) -> object:
+def _topic(parts: Parts, request: Request, topic: Topic, indexes: range) -> object:
     return request.make(
         "DescribeTopicPartitionsResponseTopic",
         name=topic.name,
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
-        partitions=LazySequence(partial(_partition, services, request, topic), indexes),
-        topic_authorized_operations=access_of(services, request).operations(ResourceType.TOPIC, topic.name),
+        partitions=LazySequence(partial(_partition, parts, request, topic), indexes),
+        topic_authorized_operations=parts.rights.access(request).operations(ResourceType.TOPIC, topic.name),
     )
 
 
-def _partition(services: Services, request: Request, topic: Topic, index: int) -> object:
+def _partition(parts: Parts, request: Request, topic: Topic, index: int) -> object:
     state = topic.partitions[index]
     return request.make(
         "DescribeTopicPartitionsResponsePartition",
@@ -116,16 +128,8 @@ def _partition(services: Services, request: Request, topic: Topic, index: int) -
         isr_nodes=state.isr,
         eligible_leader_replicas=state.elr,
         last_known_elr=() if state.last_known_leader < 0 else (state.last_known_leader,),
-        offline_replicas=offline_replicas(services, state),
+        offline_replicas=offline_replicas(parts.metadata.image, state),
     )
-
-
-TOPIC_PARTITIONS = ApiSpec(
-    key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-    versions=(0, 0),
-    handle=handle_topic_partitions,
-    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
-)
 
 
 # DescribeCluster: the brokers, the controller, the cluster's id.
@@ -135,14 +139,14 @@ TOPIC_PARTITIONS = ApiSpec(
 ENDPOINT_TYPE_BROKERS, ENDPOINT_TYPE_CONTROLLERS = 1, 2
 
 
-def handle_cluster(services: Services, request: Request) -> Reply:
+def handle_cluster(parts: Parts, request: Request) -> Reply:
     endpoint_type = request.field("endpoint_type", ENDPOINT_TYPE_BROKERS)
     if endpoint_type != ENDPOINT_TYPE_BROKERS:
         known = endpoint_type == ENDPOINT_TYPE_CONTROLLERS
         return request.respond(
             error_code=ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
             error_message="The controller is one of the brokers; there are no separate controller endpoints.",
-            cluster_id=services.cluster_id,
+            cluster_id=parts.cluster_id,
             brokers=(),
         )
     fenced_too = request.field("include_fenced_brokers", False)
@@ -155,26 +159,35 @@ def handle_cluster(services: Services, request: Request) -> Reply:
             rack=broker.rack,
             is_fenced=broker.fenced,
         )
-        for broker in services.image.brokers()
+        for broker in parts.metadata.image.brokers()
         if (fenced_too or not broker.fenced)
         and (endpoint := broker.endpoint(request.context.listener)) is not None
     )
     operations = OPERATIONS_NOT_ASKED
     if request.body.include_cluster_authorized_operations:
-        operations = access_of(services, request).cluster_operations()
+        operations = parts.rights.access(request).cluster_operations()
     return request.respond(
         error_message=None,
         endpoint_type=ENDPOINT_TYPE_BROKERS,
-        cluster_id=services.cluster_id,
-        controller_id=services.image.controller_id,
+        cluster_id=parts.cluster_id,
+        controller_id=parts.metadata.image.controller_id,
         brokers=brokers,
         cluster_authorized_operations=operations,
     )
 
 
-CLUSTER = ApiSpec(
-    key=ApiKey.DESCRIBE_CLUSTER,
-    versions=(0, 2),
-    handle=handle_cluster,
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            versions=(0, 0),
+            handle=partial(handle_topic_partitions, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_CLUSTER,
+            versions=(0, 2),
+            handle=partial(handle_cluster, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+    )

@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.controller_requests import on_controller
+import msgspec
+
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import (
     ConfigSource,
@@ -23,9 +25,9 @@ from nilometer.broker.api.topic_configs import (
     group_config,
     topic_config,
 )
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.settings.log_settings import LEVELS, ROOT
 from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
 from nilometer.cluster.controller.configs import (
@@ -47,6 +49,14 @@ from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
 
 # What has settings, by the numbers that Kafka gives to the types of resources.
 
@@ -71,7 +81,7 @@ def rights_of(operation: Operation) -> tuple[Right, ...]:
     return tuple(Right(operation, kind) for kind in DENIED)
 
 
-def check_configs(services: Services, request: Request, operation: Operation, kind: int, name: str) -> None:
+def check_configs(parts: Parts, request: Request, operation: Operation, kind: int, name: str) -> None:
     """Raise KafkaError unless ``operation`` is allowed on the settings of the resource.
 
     ``kind``: the type of the resource, in the numbers of requests about settings.
@@ -80,17 +90,17 @@ def check_configs(services: Services, request: Request, operation: Operation, ki
         kind, ResourceType.CLUSTER
     )
     resource = CLUSTER_NAME if of is ResourceType.CLUSTER else name
-    if not access_of(services, request).allows(operation, of, resource):
+    if not parts.rights.access(request).allows(operation, of, resource):
         raise KafkaError(*DENIED[of])
 
 
-def denied_alterations(services: Services, request: Request) -> dict[tuple[int, str], Outcome]:
+def denied_alterations(parts: Parts, request: Request) -> dict[tuple[int, str], Outcome]:
     """Return the errors of the resources of a request whose settings the client may not alter."""
     denied: dict[tuple[int, str], Outcome] = {}
     for resource in request.body.resources:
         key = resource.resource_type, resource.resource_name
         try:
-            check_configs(services, request, Operation.ALTER_CONFIGS, *key)
+            check_configs(parts, request, Operation.ALTER_CONFIGS, *key)
         except KafkaError as error:
             denied[key] = Outcome(error.code, error.message)
     return denied
@@ -110,8 +120,8 @@ _LIST_TYPES = (
 )
 
 
-def handle_list(services: Services, request: Request) -> Reply:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
+def handle_list(parts: Parts, request: Request) -> Reply:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, config_resources=())
     asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
@@ -121,7 +131,7 @@ def handle_list(services: Services, request: Request) -> Reply:
         (kind, name)
         for kind in _LIST_TYPES
         if not asked or kind in asked
-        for name in _names(services.image, kind)
+        for name in _names(parts.metadata.image, kind)
     ]
     return request.respond(config_resources=LazySequence(partial(_config_resource, request), listed))
 
@@ -141,14 +151,6 @@ def _names(image: ClusterImage, kind: int) -> list[str]:
     return []
 
 
-LIST = ApiSpec(
-    key=ApiKey.LIST_CONFIG_RESOURCES,
-    versions=(0, 1),
-    handle=handle_list,
-    rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
-)
-
-
 # What AlterConfigs and IncrementalAlterConfigs share: which resources may be altered, and the answer.
 
 _TYPES = {
@@ -164,7 +166,7 @@ Read = Callable[[ClusterImage, ConfigResource, Sequence[Message]], list[ConfigAl
 """Decodes what a request alters in one resource. Raises KafkaError."""
 
 
-def alter(services: Services, request: Request, read: Read) -> asyncio.Future[Reply]:
+def alter(parts: Parts, request: Request, read: Read) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         outcomes: Outcomes = {}
         asked: list[tuple[Key, AlterResource]] = []
@@ -175,11 +177,11 @@ def alter(services: Services, request: Request, read: Read) -> asyncio.Future[Re
                 asked.append((key, AlterResource(altered, read(image, altered, resource.configs))))
             except KafkaError as error:
                 outcomes[key] = Outcome(error.code, error.message)
-        denied = denied_alterations(services, request)
+        denied = denied_alterations(parts, request)
         decision = decide_alter_configs(
             image,
             [resource for _, resource in asked],
-            definitions=definitions_of(services),
+            definitions=definitions_of(parts),
             denied={resource.resource: denied[key] for key, resource in asked if key in denied},
             validate_only=request.body.validate_only,
         )
@@ -187,15 +189,15 @@ def alter(services: Services, request: Request, read: Read) -> asyncio.Future[Re
             outcomes[key] = outcome
         return Decision(decision.units, outcomes)
 
-    return on_controller(services, request, decide, respond, refuse)
+    return parts.controller_requests.decide(request, decide, respond, refuse)
 
 
-def definitions_of(services: Services) -> ConfigDefinitions:
+def definitions_of(parts: Parts) -> ConfigDefinitions:
     return ConfigDefinitions(
         topic=TOPIC_CONFIG,
         broker=BROKER_CONFIG_DEFINITION,
-        group=settings.definition_of(services.config.groups),
-        inherited_of=services.config.topic_defaults,
+        group=settings.definition_of(parts.config.groups),
+        inherited_of=parts.config.topic_defaults,
     )
 
 
@@ -215,7 +217,7 @@ def _altered(resource_type: int, name: str) -> ConfigResource:
     return ConfigResource(kind, name)
 
 
-def respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+def respond(request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(
         responses=tuple(
             request.make(
@@ -230,10 +232,10 @@ def respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
     )
 
 
-def refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def refuse(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
     resources = {(item.resource_type, item.resource_name): outcome for item in request.body.resources}
-    return respond(services, request, resources)
+    return respond(request, resources)
 
 
 # The log levels of this broker's loggers, by Kafka's names, as tools show and change them while it runs.
@@ -293,29 +295,29 @@ def names_loggers(request: Request) -> bool:
     return any(each.resource_type == RESOURCE_BROKER_LOGGER for each in request.body.resources)
 
 
-def alter_loggers(services: Services, request: Request) -> Reply:
+def alter_loggers(parts: Parts, request: Request) -> Reply:
     """Change the log levels of this broker's loggers: of each resource either all, or none if one is invalid.
 
     Resources of other types get INVALID_REQUEST: the controller alters them, in a separate request.
     """
-    outcomes: Outcomes = denied_alterations(services, request)
+    outcomes: Outcomes = denied_alterations(parts, request)
     for resource in request.body.resources:
         if (resource.resource_type, resource.resource_name) in outcomes:
             continue
         try:
-            levels = _levels(services, resource)
+            levels = _levels(parts, resource)
             if not request.body.validate_only:
                 for name, level in levels.items():
                     set_level(name, level)
-                audit_own_change(services, request, levels=levels)
+                parts.rights.audit_own_change(request, levels=levels)
             outcome = OK
         except KafkaError as error:
             outcome = Outcome(error.code, error.message)
         outcomes[resource.resource_type, resource.resource_name] = outcome
-    return respond(services, request, outcomes)
+    return respond(request, outcomes)
 
 
-def _levels(services: Services, resource: Message) -> dict[str, str | None]:
+def _levels(parts: Parts, resource: Message) -> dict[str, str | None]:
     """Return the requested levels by logger name; None removes the logger's level.
 
     Raises KafkaError if one is invalid.
@@ -324,7 +326,7 @@ def _levels(services: Services, resource: Message) -> dict[str, str | None]:
         raise KafkaError(
             ErrorCode.invalid_request, "The settings of loggers must be altered in a separate request."
         )
-    check_names_this_broker(services, resource.resource_name)
+    check_names_this_broker(parts, resource.resource_name)
     times = Counter(config.name for config in resource.configs)
     levels: dict[str, str | None] = {}
     for config in resource.configs:
@@ -336,14 +338,14 @@ def _levels(services: Services, resource: Message) -> dict[str, str | None]:
     return levels
 
 
-def check_names_this_broker(services: Services, name: str) -> None:
+def check_names_this_broker(parts: Parts, name: str) -> None:
     """Raise KafkaError (INVALID_REQUEST) unless ``name`` is the id of this broker."""
     if not name.removeprefix("-").isdecimal():
         raise KafkaError(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != services.broker_id:
+    if int(name) != parts.config.node_id:
         raise KafkaError(
             ErrorCode.invalid_request,
-            f"Unexpected broker id, expected {services.broker_id} but received {name}",
+            f"Unexpected broker id, expected {parts.config.node_id} but received {name}",
         )
 
 
@@ -371,17 +373,17 @@ def _level(config: Message) -> str | None:
 UNKNOWN_TYPE = 0
 
 
-def handle_describe(services: Services, request: Request) -> Reply:
-    results = tuple(_resource(services, request, resource) for resource in request.body.resources)
+def handle_describe(parts: Parts, request: Request) -> Reply:
+    results = tuple(_resource(parts, request, resource) for resource in request.body.resources)
     return request.respond(results=results)
 
 
-def _resource(services: Services, request: Request, resource: Message) -> Message:
+def _resource(parts: Parts, request: Request, resource: Message) -> Message:
     code, message, configs = ErrorCode.none, None, tuple[Message, ...]()
     try:
         kind, name = resource.resource_type, resource.resource_name
-        check_configs(services, request, Operation.DESCRIBE_CONFIGS, kind, name)
-        configs = _configs(services, request, resource)
+        check_configs(parts, request, Operation.DESCRIBE_CONFIGS, kind, name)
+        configs = _configs(parts, request, resource)
     except KafkaError as error:
         code, message = error.code, error.message
     return request.make(
@@ -394,21 +396,21 @@ def _resource(services: Services, request: Request, resource: Message) -> Messag
     )
 
 
-def _configs(services: Services, request: Request, resource: Message) -> tuple[Message, ...]:
+def _configs(parts: Parts, request: Request, resource: Message) -> tuple[Message, ...]:
     """Return the settings of the resource that are asked for. Raises KafkaError."""
     kind, name = resource.resource_type, resource.resource_name
     wanted: Sequence[str] | None = resource.configuration_keys
     if kind == RESOURCE_BROKER_LOGGER:
-        check_names_this_broker(services, name)
+        check_names_this_broker(parts, name)
         levels = logger_levels()
         return tuple(
             _level_describe(request, each, levels[each]) for each in levels if not wanted or each in wanted
         )
-    entries = _entries(services, kind, name)
+    entries = _entries(parts, kind, name)
     return tuple(_config(request, each, kind) for each in entries if not wanted or each.key.name in wanted)
 
 
-def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
+def _entries(parts: Parts, kind: int, name: str) -> list[EffectiveConfig]:
     """Return the settings in force for the resource. Raises KafkaError for a resource not known here.
 
     ``kind``: the resource type. ``name``: the topic's or the group's name, or this broker's id; an empty one
@@ -417,18 +419,18 @@ def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
     if kind == RESOURCE_TOPIC:
         if (error := why_invalid_name(name)) is not None:
             raise KafkaError(ErrorCode.invalid_topic_exception, error)
-        if services.image.topic(name) is None:
+        if parts.metadata.image.topic(name) is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name}.")
-        return topic_config(services, name)
+        return topic_config(parts.metadata.image, parts.config, name)
     if kind == RESOURCE_BROKER:
-        if name not in ("", str(services.broker_id)):
+        if name not in ("", str(parts.config.node_id)):
             raise KafkaError(
                 ErrorCode.invalid_request,
-                f"Send this request to broker {name}; this is broker {services.broker_id}.",
+                f"Send this request to broker {name}; this is broker {parts.config.node_id}.",
             )
-        return broker_config(services, name)
+        return broker_config(parts.metadata.image, parts.config, name)
     if kind == RESOURCE_GROUP and name:
-        return group_config(services, name)
+        return group_config(parts.metadata.image, parts.config, name)
     if kind == RESOURCE_CLIENT_METRICS and name:
         return []
     if kind in (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS):
@@ -478,22 +480,13 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
     )
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_CONFIGS,
-    versions=(1, 4),
-    handle=handle_describe,
-    divisions=(Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
-    rights=rights_of(Operation.DESCRIBE_CONFIGS),
-)
-
-
 # AlterConfigs: replace all settings of topics and brokers. What is not named goes back to its default.
 #
 # The older form of IncrementalAlterConfigs, for clients from before it.
 
 
-def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return alter(services, request, _replacement)
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return alter(parts, request, _replacement)
 
 
 def _replacement(
@@ -507,28 +500,14 @@ def _replacement(
     ]
 
 
-ALTER = ApiSpec(
-    key=ApiKey.ALTER_CONFIGS,
-    versions=(0, 2),
-    handle=handle_alter,
-    forwardable=True,
-    divisions=(
-        Division(
-            ("resources",), ("responses",), repeated=Repeated.TOGETHER, key=("resource_type", "resource_name")
-        ),
-    ),
-    rights=rights_of(Operation.ALTER_CONFIGS),
-)
-
-
 # IncrementalAlterConfigs (KIP-339): set, delete, append to and subtract from settings of topics and
 # brokers; and log levels of this broker (KIP-412).
 
 
-def handle_incremental_alter(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_incremental_alter(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     if names_loggers(request):
-        return alter_loggers(services, request)
-    return alter(services, request, _alterations)
+        return alter_loggers(parts, request)
+    return alter(parts, request, _alterations)
 
 
 def _alterations(
@@ -549,15 +528,49 @@ def _alterations(
     return alterations
 
 
-INCREMENTAL_ALTER = ApiSpec(
-    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    versions=(0, 1),
-    handle=handle_incremental_alter,
-    forwardable=True,
-    divisions=(
-        Division(
-            ("resources",), ("responses",), repeated=Repeated.TOGETHER, key=("resource_type", "resource_name")
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.LIST_CONFIG_RESOURCES,
+            versions=(0, 1),
+            handle=partial(handle_list, parts),
+            rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
         ),
-    ),
-    rights=rights_of(Operation.ALTER_CONFIGS),
-)
+        ApiSpec(
+            key=ApiKey.DESCRIBE_CONFIGS,
+            versions=(1, 4),
+            handle=partial(handle_describe, parts),
+            divisions=(Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
+            rights=rights_of(Operation.DESCRIBE_CONFIGS),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_CONFIGS,
+            versions=(0, 2),
+            handle=partial(handle_alter, parts),
+            forwardable=True,
+            divisions=(
+                Division(
+                    ("resources",),
+                    ("responses",),
+                    repeated=Repeated.TOGETHER,
+                    key=("resource_type", "resource_name"),
+                ),
+            ),
+            rights=rights_of(Operation.ALTER_CONFIGS),
+        ),
+        ApiSpec(
+            key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            versions=(0, 1),
+            handle=partial(handle_incremental_alter, parts),
+            forwardable=True,
+            divisions=(
+                Division(
+                    ("resources",),
+                    ("responses",),
+                    repeated=Repeated.TOGETHER,
+                    key=("resource_type", "resource_name"),
+                ),
+            ),
+            rights=rights_of(Operation.ALTER_CONFIGS),
+        ),
+    )

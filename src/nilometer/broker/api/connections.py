@@ -5,18 +5,31 @@ telemetry.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 
-from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request
+import msgspec
+
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, ranges
 from nilometer.broker.authentication.sasl import AUTHENTICATE_VERSIONS, HANDSHAKE_VERSIONS
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
+from nilometer.runtime import Runtime
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    metadata: MetadataLog
+    cluster_id: str
+
 
 # ApiVersions: which APIs are served, in which versions, and which features (KIP-584).
 #
@@ -30,23 +43,36 @@ FIRST_WITH_FEATURES, FIRST_WITH_LEVEL_0, FIRST_WITH_TARGET = 3, 4, 5
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
-def handle(services: Services, request: Request) -> Reply:
-    if request.version >= 3:
-        name, version = request.body.client_software_name, request.body.client_software_version
-        if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
-            return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
-        request.connection.client_software = (name, version)
-    if request.version >= FIRST_WITH_TARGET:
-        cluster_id, node_id = request.body.cluster_id, request.body.node_id
-        if (cluster_id is None) != (node_id == -1):
-            return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
-        meant = (services.cluster_id, services.broker_id)
-        if cluster_id is not None and (cluster_id, node_id) != meant:
-            return request.respond(error_code=ErrorCode.rebootstrap_required, api_keys=())
-    advertised = services.advertised_to_brokers if request.context.is_broker else services.advertised
-    return request.respond(
-        api_keys=_listed(request.api, tuple(advertised.items())), **_features(services.image, request)
-    )
+class ApiVersions:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._to_clients: Mapping[int, tuple[int, int]] = {}
+        self._to_brokers: Mapping[int, tuple[int, int]] = {}
+
+    def list_apis(self, specs: Sequence[ApiSpec]) -> None:
+        """``specs``: all APIs that this broker serves."""
+        unproved = self._parts.config.accepts_unproved_brokers
+        self._to_clients = ranges(specs, for_brokers=unproved)
+        self._to_brokers = ranges(specs, for_brokers=True)
+
+    def handle(self, request: Request) -> Reply:
+        if request.version >= 3:
+            name, version = request.body.client_software_name, request.body.client_software_version
+            if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
+                return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
+            request.connection.client_software = (name, version)
+        parts = self._parts
+        if request.version >= FIRST_WITH_TARGET:
+            cluster_id, node_id = request.body.cluster_id, request.body.node_id
+            if (cluster_id is None) != (node_id == -1):
+                return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
+            meant = (parts.cluster_id, parts.config.node_id)
+            if cluster_id is not None and (cluster_id, node_id) != meant:
+                return request.respond(error_code=ErrorCode.rebootstrap_required, api_keys=())
+        listed = self._to_brokers if request.context.is_broker else self._to_clients
+        return request.respond(
+            api_keys=_listed(request.api, tuple(listed.items())), **_features(parts.metadata.image, request)
+        )
 
 
 @lru_cache(maxsize=16)
@@ -78,37 +104,21 @@ def _features(image: ClusterImage, request: Request) -> dict[str, object]:
     }
 
 
-API_VERSIONS = ApiSpec(
-    key=ApiKey.API_VERSIONS,
-    versions=(0, 5),
-    handle=handle,
-    rights=NO_RIGHTS,
-)
-
-
 # SaslHandshake and SaslAuthenticate on a connection that has authenticated, or whose listener has no SASL.
 #
 # Before that :mod:`nilometer.broker.authentication.sasl` processes them.
 
 
-def handshake(services: Services, request: Request) -> Reply:
+def handshake(request: Request) -> Reply:
     return request.respond(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
 
 
-def authenticate(services: Services, request: Request) -> Reply:
+def authenticate(request: Request) -> Reply:
     return request.respond(
         error_code=ErrorCode.illegal_sasl_state,
         error_message="SaslAuthenticate request received after successful authentication",
         auth_bytes=b"",
     )
-
-
-HANDSHAKE = ApiSpec(
-    key=ApiKey.SASL_HANDSHAKE, versions=HANDSHAKE_VERSIONS, handle=handshake, rights=NO_RIGHTS
-)
-AUTHENTICATE = ApiSpec(
-    key=ApiKey.SASL_AUTHENTICATE, versions=AUTHENTICATE_VERSIONS, handle=authenticate, rights=NO_RIGHTS
-)
 
 
 # GetTelemetrySubscriptions and PushTelemetry (KIP-714): no metrics are requested from clients.
@@ -124,9 +134,9 @@ ACCEPTED_COMPRESSION = (4, 3, 1, 2)
 """zstd, lz4, gzip, snappy; what a client would prefer first."""
 
 
-def get_subscriptions(services: Services, request: Request) -> Reply:
+def get_subscriptions(parts: Parts, request: Request) -> Reply:
     return request.respond(
-        client_instance_id=request.body.client_instance_id or services.runtime.entropy.uuid(),
+        client_instance_id=request.body.client_instance_id or parts.runtime.entropy.uuid(),
         subscription_id=SUBSCRIPTION_ID,
         accepted_compression_types=ACCEPTED_COMPRESSION,
         push_interval_ms=PUSH_INTERVAL_MS,
@@ -136,7 +146,7 @@ def get_subscriptions(services: Services, request: Request) -> Reply:
     )
 
 
-def push(services: Services, request: Request) -> Reply:
+def push(request: Request) -> Reply:
     """Validate a push of metrics, which are not stored. The last push of a client that ends may be empty."""
     body = request.body
     if not body.client_instance_id:
@@ -150,17 +160,26 @@ def push(services: Services, request: Request) -> Reply:
     return request.respond(error_code=error)
 
 
-GET_SUBSCRIPTIONS = ApiSpec(
-    key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
-    versions=(0, 0),
-    handle=get_subscriptions,
-    hidden=True,
-    rights=NO_RIGHTS,
-)
-PUSH = ApiSpec(
-    key=ApiKey.PUSH_TELEMETRY,
-    versions=(0, 0),
-    handle=push,
-    hidden=True,
-    rights=NO_RIGHTS,
-)
+def apis(parts: Parts, others: Sequence[ApiSpec]) -> tuple[ApiSpec, ...]:
+    """``others``: the APIs of all other subjects, which ApiVersions lists beside these."""
+    versions = ApiVersions(parts)
+    own = (
+        ApiSpec(key=ApiKey.API_VERSIONS, versions=(0, 5), handle=versions.handle, rights=NO_RIGHTS),
+        ApiSpec(key=ApiKey.SASL_HANDSHAKE, versions=HANDSHAKE_VERSIONS, handle=handshake, rights=NO_RIGHTS),
+        ApiSpec(
+            key=ApiKey.SASL_AUTHENTICATE,
+            versions=AUTHENTICATE_VERSIONS,
+            handle=authenticate,
+            rights=NO_RIGHTS,
+        ),
+        ApiSpec(
+            key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+            versions=(0, 0),
+            handle=partial(get_subscriptions, parts),
+            hidden=True,
+            rights=NO_RIGHTS,
+        ),
+        ApiSpec(key=ApiKey.PUSH_TELEMETRY, versions=(0, 0), handle=push, hidden=True, rights=NO_RIGHTS),
+    )
+    versions.list_apis((*others, *own))
+    return own

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
@@ -35,6 +37,14 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: MetadataLog
+    groups: GroupCoordinator
+    rights: Rights
+    group_requests: GroupRequests
+
+
 # ConsumerGroupHeartbeat (KIP-848): with it a member joins, stays in and leaves a consumer group.
 #
 # Versions: 1 adds subscription by regular expression, and member ids chosen by the members.
@@ -42,18 +52,16 @@ from nilometer.wire.large_requests import Division, Repeated
 FIRST_WITH_OWN_MEMBER_IDS = 1
 
 
-def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not services.groups.serves_consumer_groups:
-        return _respond_heartbeat(
-            services, request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version)
-        )
+def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.groups.serves_consumer_groups:
+        return _respond_heartbeat(parts, request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
         return _respond_heartbeat(
-            services, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
+            parts, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
         )
     owned: Sequence[Message] | None = body.topic_partitions
     asked = of_message(
@@ -71,25 +79,24 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
         requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
         peer=request.connection.peer,
     )
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
         ConsumerGroupHeartbeatReply,
-        lambda reply: _respond_heartbeat(services, request, reply),
+        lambda reply: _respond_heartbeat(parts, request, reply),
     )
 
 
-def _respond_heartbeat(services: Services, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
+def _respond_heartbeat(parts: Parts, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
     assignment = None
     if reply.assignment is not None:
-        parts = [each for each in reply.assignment if _may_describe(services, request, each.topic_id)]
+        visible = [each for each in reply.assignment if _may_describe(parts, request, each.topic_id)]
         # A member that has its assignment would take a repeat without some of it for a revocation.
-        if len(parts) == len(reply.assignment) or not reply.is_repeat:
+        if len(visible) == len(reply.assignment) or not reply.is_repeat:
             assignment = request.make(
                 "Assignment",
-                topic_partitions=tuple(request.make("TopicPartitions", **asdict(each)) for each in parts),
+                topic_partitions=tuple(request.make("TopicPartitions", **asdict(each)) for each in visible),
             )
     return request.respond(
         error_code=reply.error_code,
@@ -101,22 +108,11 @@ def _respond_heartbeat(services: Services, request: Request, reply: ConsumerGrou
     )
 
 
-def _may_describe(services: Services, request: Request, topic_id: UUID) -> bool:
+def _may_describe(parts: Parts, request: Request, topic_id: UUID) -> bool:
     """Return whether a member may know that it has the topic: a regular expression selects also others."""
-    access = access_of(services, request)
-    topic = None if access.is_full else services.image.topic_by_uuid(topic_id)
+    access = parts.rights.access(request)
+    topic = None if access.is_full else parts.metadata.image.topic_by_uuid(topic_id)
     return topic is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, report=False)
-
-
-HEARTBEAT = ApiSpec(
-    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    versions=(0, 1),
-    handle=handle_heartbeat,
-    rights=(
-        Right(Operation.READ, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
 
 
 # ConsumerGroupDescribe (KIP-848): epochs, members and assignments of consumer groups.
@@ -124,32 +120,31 @@ HEARTBEAT = ApiSpec(
 # Versions: 1 has the protocol of each member.
 
 
-def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     groups = request.body.group_ids
-    if not services.groups.serves_consumer_groups:
+    if not parts.groups.serves_consumer_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
-        return _respond_describe(services, request, [ConsumerGroupDescribeReply(refused)])
-    return ask_groups(
-        services,
+        return _respond_describe(parts, request, [ConsumerGroupDescribeReply(refused)])
+    return parts.group_requests.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ConsumerGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(services, request, replies),
+        lambda replies: _respond_describe(parts, request, replies),
     )
 
 
-def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
     ]
-    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)
 
 
-def _visible(services: Services, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+def _visible(parts: Parts, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
     """Return ``group``, or an error if a member has a topic that the client may not describe."""
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if access.is_full:
         return group
     names = {
@@ -163,10 +158,10 @@ def _visible(services: Services, request: Request, group: DescribedConsumerGroup
     return DescribedConsumerGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
 
 
-def _group(services: Services, request: Request, group: DescribedConsumerGroup) -> Message:
+def _group(parts: Parts, request: Request, group: DescribedConsumerGroup) -> Message:
     operations = OPERATIONS_NOT_ASKED
     if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
-        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
         **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
@@ -188,13 +183,27 @@ def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) ->
     return request.make("Assignment", topic_partitions=parts)
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
-    versions=(0, 1),
-    handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            versions=(0, 1),
+            handle=partial(handle_heartbeat, parts),
+            rights=(
+                Right(Operation.READ, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+            versions=(0, 1),
+            handle=partial(handle_describe, parts),
+            divisions=(
+                Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),
+            ),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+    )

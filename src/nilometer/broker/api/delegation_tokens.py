@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.credentials import (
@@ -42,6 +39,26 @@ from nilometer.wire.messages import Message, milliseconds
 
 if TYPE_CHECKING:
     from nilometer.broker.authentication.known_tokens import KnownTokens
+import msgspec
+
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
+from nilometer.runtime import Runtime
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    tokens: KnownTokens | None
+    """None: there are no delegation tokens."""
+    rights: Rights
+    controller_requests: ControllerRequests
+
 
 NO_TIME_MS = -1
 _DISABLED = "Delegation tokens are not enabled: delegation.token.secret.key is not set."
@@ -54,32 +71,32 @@ def may_request_tokens(context: RequestContext) -> bool:
     return context.security_protocol is not SecurityProtocol.SSL or context.principal != ANONYMOUS
 
 
-def _enabled(services: Services) -> KnownTokens:
+def _enabled(parts: Parts) -> KnownTokens:
     """Return the tokens. Raises Refusal (DELEGATION_TOKEN_AUTH_DISABLED) if this broker has no key."""
-    if services.tokens is None:
+    if parts.tokens is None:
         raise Refusal(ErrorCode.delegation_token_auth_disabled, _DISABLED)
-    return services.tokens
+    return parts.tokens
 
 
 # ── create
 
 
-def create(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def create(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     wanted = _token_request(request)
-    error = _why_not_create(services, request, wanted)
+    error = _why_not_create(parts, request, wanted)
     if error is not None:
         return _respond_refused(request, wanted, error, NO_TIME_MS)
 
     def decide(image: ClusterImage) -> Decision[tuple[str, DelegationToken]]:
-        lifetimes, runtime = _enabled(services).lifetimes, services.runtime
+        lifetimes, runtime = _enabled(parts).lifetimes, parts.runtime
         return decide_create_token(
             image, wanted, lifetimes, now_ms=runtime.clock.wall_ms(), chance=runtime.entropy
         )
 
-    def refuse(_services: Services, request: Request, error: ErrorCode, _message: str) -> Reply:
+    def refuse(request: Request, error: ErrorCode, _message: str) -> Reply:
         return _respond_refused(request, wanted, error, 0)
 
-    return on_controller(services, request, decide, _respond_created, refuse)
+    return parts.controller_requests.decide(request, decide, partial(_respond_created, parts), refuse)
 
 
 def _token_request(request: Request) -> TokenRequest:
@@ -95,10 +112,10 @@ def _token_request(request: Request) -> TokenRequest:
     )
 
 
-def _why_not_create(services: Services, request: Request, wanted: TokenRequest) -> ErrorCode | None:
+def _why_not_create(parts: Parts, request: Request, wanted: TokenRequest) -> ErrorCode | None:
     if not may_request_tokens(request.context):
         return ErrorCode.delegation_token_request_not_allowed
-    if wanted.owner != wanted.requester and not access_of(services, request).allows(
+    if wanted.owner != wanted.requester and not parts.rights.access(request).allows(
         Operation.CREATE_TOKENS, ResourceType.USER, str(wanted.owner)
     ):
         return ErrorCode.delegation_token_authorization_failed
@@ -109,7 +126,7 @@ def _why_not_create(services: Services, request: Request, wanted: TokenRequest) 
     return None
 
 
-def _respond_created(services: Services, request: Request, created: tuple[str, DelegationToken]) -> Reply:
+def _respond_created(parts: Parts, request: Request, created: tuple[str, DelegationToken]) -> Reply:
     token_id, token = created
     owner, requester = _parts(token.owner), _parts(token.requester)
     return request.respond(
@@ -121,7 +138,7 @@ def _respond_created(services: Services, request: Request, created: tuple[str, D
         expiry_timestamp_ms=token.expires_ms,
         max_timestamp_ms=token.max_ms,
         token_id=token_id,
-        hmac=_enabled(services).hmac_of(token_id),
+        hmac=_enabled(parts).hmac_of(token_id),
     )
 
 
@@ -143,37 +160,37 @@ def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, t
 # ── renew, expire
 
 
-def renew(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def renew(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     if not may_request_tokens(request.context):
         return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.renew_period)
 
     def decide(image: ClusterImage) -> Decision[int]:
-        tokens, now_ms = _enabled(services), services.runtime.clock.wall_ms()
+        tokens, now_ms = _enabled(parts), parts.runtime.clock.wall_ms()
         token_id, requester = tokens.id_of(request.body.hmac), request.context.principal
         return decide_renew_token(image, token_id, requester, period_ms, tokens.lifetimes, now_ms=now_ms)
 
-    return on_controller(services, request, decide, _respond_expires, _refuse_expiry)
+    return parts.controller_requests.decide(request, decide, _respond_expires, _refuse_expiry)
 
 
-def expire(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def expire(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     if not may_request_tokens(request.context):
         return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.expiry_time_period)
 
     def decide(image: ClusterImage) -> Decision[int]:
-        token_id = _enabled(services).id_of(request.body.hmac)
-        now_ms = services.runtime.clock.wall_ms()
+        token_id = _enabled(parts).id_of(request.body.hmac)
+        now_ms = parts.runtime.clock.wall_ms()
         return decide_expire_token(image, token_id, request.context.principal, period_ms, now_ms=now_ms)
 
-    return on_controller(services, request, decide, _respond_expires, _refuse_expiry)
+    return parts.controller_requests.decide(request, decide, _respond_expires, _refuse_expiry)
 
 
-def _respond_expires(_services: Services, request: Request, expires_ms: int) -> Reply:
+def _respond_expires(request: Request, expires_ms: int) -> Reply:
     return _respond_expiry(request, ErrorCode.none, expires_ms)
 
 
-def _refuse_expiry(_services: Services, request: Request, error: ErrorCode, _message: str) -> Reply:
+def _refuse_expiry(request: Request, error: ErrorCode, _message: str) -> Reply:
     return _respond_expiry(request, error, 0)
 
 
@@ -184,20 +201,20 @@ def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Repl
 # ── describe
 
 
-def describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     if not may_request_tokens(request.context):
         return _respond_described(request, ErrorCode.delegation_token_request_not_allowed)
-    if services.tokens is None:
+    if parts.tokens is None:
         return _respond_described(request, ErrorCode.delegation_token_auth_disabled)
-    return spawn(services, _describe(services, request, services.tokens), "DescribeDelegationToken")
+    return parts.tasks.spawn(_describe(parts, request, parts.tokens), kind="DescribeDelegationToken")
 
 
-async def _describe(services: Services, request: Request, tokens: KnownTokens) -> Reply:
-    access, principal = access_of(services, request), str(request.context.principal)
+async def _describe(parts: Parts, request: Request, tokens: KnownTokens) -> Reply:
+    access, principal = parts.rights.access(request), str(request.context.principal)
     wanted = _wanted_owners(request)
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     shown: list[tuple[str, DelegationToken]] = []
-    for token_id, token in services.image.tokens.items():
+    for token_id, token in parts.metadata.image.tokens.items():
         if (wanted is None or not wanted.isdisjoint(token.principals)) and (
             principal in token.principals or _may_describe(access, token_id, token)
         ):
@@ -255,25 +272,36 @@ def _parts(principal: str) -> Principal:
     return Principal(kind, name)
 
 
-CREATE = ApiSpec(
-    key=ApiKey.CREATE_DELEGATION_TOKEN,
-    versions=(1, 3),
-    handle=create,
-    forwardable=True,
-    rights=(Right(Operation.CREATE_TOKENS, ResourceType.USER),),
-)
-RENEW = ApiSpec(
-    key=ApiKey.RENEW_DELEGATION_TOKEN, versions=(1, 2), handle=renew, forwardable=True, rights=NO_RIGHTS
-)
-EXPIRE = ApiSpec(
-    key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(1, 2), handle=expire, forwardable=True, rights=NO_RIGHTS
-)
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_DELEGATION_TOKEN,
-    versions=(1, 3),
-    handle=describe,
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
-        Right(Operation.DESCRIBE_TOKENS, ResourceType.USER),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.CREATE_DELEGATION_TOKEN,
+            versions=(1, 3),
+            handle=partial(create, parts),
+            forwardable=True,
+            rights=(Right(Operation.CREATE_TOKENS, ResourceType.USER),),
+        ),
+        ApiSpec(
+            key=ApiKey.RENEW_DELEGATION_TOKEN,
+            versions=(1, 2),
+            handle=partial(renew, parts),
+            forwardable=True,
+            rights=NO_RIGHTS,
+        ),
+        ApiSpec(
+            key=ApiKey.EXPIRE_DELEGATION_TOKEN,
+            versions=(1, 2),
+            handle=partial(expire, parts),
+            forwardable=True,
+            rights=NO_RIGHTS,
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_DELEGATION_TOKEN,
+            versions=(1, 3),
+            handle=partial(describe, parts),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+                Right(Operation.DESCRIBE_TOKENS, ResourceType.USER),
+            ),
+        ),
+    )

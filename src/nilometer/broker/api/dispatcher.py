@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -12,16 +13,15 @@ from typing import cast
 from typing_extensions import Buffer
 
 from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, Slices, division_of, is_divisible
-from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, ranges
 from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
-from nilometer.broker.quotas import ConnectionAdmission
+from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission
 from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
-from nilometer.broker.services import Services
+from nilometer.runtime import Clock
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage
@@ -37,14 +37,31 @@ takes some milliseconds."""
 class RequestDispatcher:
     """The connections of all listeners and their requests."""
 
-    def __init__(self, services: Services, admission: ConnectionAdmission) -> None:
-        self._services = services
+    def __init__(
+        self,
+        apis: Sequence[ApiSpec],
+        clock: Clock,
+        large: LargeRequests,
+        quotas: ClientQuotas,
+        admission: ConnectionAdmission,
+        on_closed: Callable[[Connection], None],
+        *,
+        accepts_unproved_brokers: bool,
+    ) -> None:
+        """``on_closed`` is called with each connection that was open and has closed."""
+        self.apis: Mapping[int, ApiSpec] = {
+            int(spec.key): spec for spec in sorted(apis, key=lambda spec: spec.key)
+        }
+        self._advertised = ranges(apis, for_brokers=accepts_unproved_brokers)
+        self._clock = clock
+        self._now_us = clock.monotonic_us
+        self._large = large
+        self._quotas = quotas
         self._admission = admission
-        self._now_us = services.runtime.clock.monotonic_us
-        self._large = LargeRequests(services)
+        self._on_closed = on_closed
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
-        self.statistics = RequestStatistics({number: spec.key for number, spec in APIS.items()})
+        self.statistics = RequestStatistics({number: spec.key for number, spec in self.apis.items()})
 
     def connection_opened(self, connection: Connection) -> bool:
         address, port = connection.peer
@@ -59,7 +76,7 @@ class RequestDispatcher:
             if admitted.wait_ms:
                 ends = "too many connections per second from its address" if admitted.ends else None
                 connection.hold(admitted.wait_ms, ends)
-        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
+        connection.last_active_ms = self._clock.monotonic_ms()
         connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None
         self.connections_accepted += 1
@@ -69,17 +86,13 @@ class RequestDispatcher:
         if connection in self.connections:
             del self.connections[connection]
             self._admission.end(connection.context.listener, connection.peer[0])
-            sessions = self._services.share_sessions.of_connection(connection)
-            for session in sessions:
-                self._services.share_sessions.end(session)
-            if sessions:
-                self._services.share_partitions.release_all(sessions)
+            self._on_closed(connection)
 
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request failed", exc_info=error)
 
     def may_pipeline(self, frame: Buffer) -> bool:
-        spec = APIS.get(int.from_bytes(memoryview(frame)[:2], "big"))
+        spec = self.apis.get(int.from_bytes(memoryview(frame)[:2], "big"))
         return spec is not None and spec.pipelined
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
@@ -91,7 +104,7 @@ class RequestDispatcher:
         connection.last_active_ms = began_us // 1000
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
-            spec = APIS.get(header.api_key)
+            spec = self.apis.get(header.api_key)
             if spec is None:
                 raise CloseConnection(f"unknown API key {header.api_key}")
             low, high = spec.versions
@@ -129,7 +142,7 @@ class RequestDispatcher:
         of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[header.api_key]
         of_api.begin(header.api_version)
         try:
-            reply = spec.handle(self._services, request)
+            reply = spec.handle(request)
         except CloseConnection:
             of_api.failed += 1
             raise
@@ -137,10 +150,10 @@ class RequestDispatcher:
             of_api.failed += 1
             logger.exception("%s version %d failed", spec.key.name, request.version)
             raise CloseConnection(f"{spec.key.name} failed: {error}") from error
-        if self._services.client_quotas.limits_clients and not (
+        if self._quotas.limits_clients and not (
             from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate
         ):
-            reply = count_request(self._services, request, reply, self._now_us() - began_us)
+            reply = count_request(self._quotas, request, reply, self._now_us() - began_us)
         if isinstance(reply, WaitingReply):
             reply.add_listener(partial(self._on_reply, of_api, began_us))
         elif isinstance(reply, asyncio.Future):
@@ -177,9 +190,7 @@ class RequestDispatcher:
         Raises CloseConnection if no format for that version is known.
         """
         if header.api_key == _API_VERSIONS:
-            return (
-                messages.encode_unsupported_api_versions(header.correlation_id, self._services.advertised),
-            )
+            return (messages.encode_unsupported_api_versions(header.correlation_id, self._advertised),)
         answer = refuse_retired_version(header, frame)  # type: ignore[arg-type]
         if answer is None:
             raise CloseConnection(

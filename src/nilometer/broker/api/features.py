@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quorum.description import (
     UNKNOWN,
     metadata_partition,
@@ -15,7 +19,8 @@ from nilometer.broker.quorum.description import (
     voting_nodes,
 )
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.brokers import decide_unregister_broker
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
@@ -23,10 +28,23 @@ from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, de
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import StoreUnavailable
+from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    metadata: MetadataLog
+    quorum: QuorumStore | None
+    """None: the metadata is in another coordination store."""
+    rights: Rights
+    controller_requests: ControllerRequests
+
 
 # UpdateFeatures: raise or lower finalized levels of features (KIP-584, KIP-1022).
 #
@@ -37,7 +55,7 @@ from nilometer.wire.large_requests import Division, Repeated
 FIRST_WITHOUT_RESULTS = 2
 
 
-def handle_update_features(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_update_features(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     updates = [
         FeatureUpdate(
             update.feature,
@@ -51,12 +69,12 @@ def handle_update_features(services: Services, request: Request) -> asyncio.Futu
     def decide(image: ClusterImage) -> Decision[Outcome]:
         return decide_update_features(image, updates, validate_only=validate_only)
 
-    return on_controller(
-        services, request, decide, _respond_update_features, _refuse_update_features, needs=Operation.ALTER
+    return parts.controller_requests.decide(
+        request, decide, _respond_update_features, _refuse_update_features, needs=Operation.ALTER
     )
 
 
-def _respond_update_features(services: Services, request: Request, outcome: Outcome) -> Reply:
+def _respond_update_features(request: Request, outcome: Outcome) -> Reply:
     results: dict[str, object] = {}
     if request.version < FIRST_WITHOUT_RESULTS:
         updates = request.body.feature_updates if outcome.ok else ()
@@ -67,17 +85,8 @@ def _respond_update_features(services: Services, request: Request, outcome: Outc
     return request.respond(error_code=outcome.error, error_message=outcome.message, **results)
 
 
-def _refuse_update_features(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return _respond_update_features(services, request, Outcome(error, message))
-
-
-UPDATE_FEATURES = ApiSpec(
-    key=ApiKey.UPDATE_FEATURES,
-    versions=(0, 2),
-    handle=handle_update_features,
-    forwardable=True,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def _refuse_update_features(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_update_features(request, Outcome(error, message))
 
 
 # DescribeQuorum: the metadata log in the words of KRaft, to be read only (KIP-595, KIP-836).
@@ -89,22 +98,22 @@ UPDATE_FEATURES = ApiSpec(
 # others are is not known (-1).
 
 
-def handle_describe_quorum(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+def handle_describe_quorum(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_describe_quorum(request)
-    if services.quorum is not None:
-        return spawn(services, _describe_quorum(services, services.quorum, request))
-    return _respond_quorum(request, _partition(services, request), _nodes(services, request))
+    if parts.quorum is not None:
+        return parts.tasks.spawn(_describe_quorum(parts, parts.quorum, request))
+    return _respond_quorum(request, _partition(parts, request), _nodes(parts, request))
 
 
-async def _describe_quorum(services: Services, quorum: QuorumStore, request: Request) -> Reply:
+async def _describe_quorum(parts: Parts, quorum: QuorumStore, request: Request) -> Reply:
     api = request.api
     try:
         found = await quorum.describe()
     except StoreUnavailable as error:
         partition = unavailable_partition(api, str(error))
     else:
-        partition = metadata_partition(api, found, services.runtime.clock.wall_ms())
+        partition = metadata_partition(api, found, parts.runtime.clock.wall_ms())
     return _respond_quorum(request, partition, voting_nodes(api, quorum.voters()))
 
 
@@ -118,10 +127,10 @@ def _refuse_describe_quorum(request: Request) -> Reply:
     return request.respond(**error, topics=(), **nodes)
 
 
-def _nodes(services: Services, request: Request) -> dict[str, object]:
+def _nodes(parts: Parts, request: Request) -> dict[str, object]:
     if not request.api.has("Node"):
         return {}
-    controller = services.image.broker(services.image.controller_id)
+    controller = parts.metadata.image.broker(parts.metadata.image.controller_id)
     if controller is None:
         return {"nodes": ()}
     listeners = tuple(
@@ -131,8 +140,8 @@ def _nodes(services: Services, request: Request) -> dict[str, object]:
     return {"nodes": (request.make("Node", node_id=controller.id, listeners=listeners),)}
 
 
-def _partition(services: Services, request: Request) -> Message:
-    image = services.image
+def _partition(parts: Parts, request: Request) -> Message:
+    image = parts.metadata.image
     end = image.number + 1
     observers = [broker.id for broker in image.live_brokers() if broker.id != image.controller_id]
     return request.make(
@@ -142,21 +151,21 @@ def _partition(services: Services, request: Request) -> Message:
         leader_id=image.controller_id,
         leader_epoch=image.controller_epoch,
         high_watermark=end,
-        current_voters=(_replica(services, request, image.controller_id, end),),
+        current_voters=(_replica(parts, request, image.controller_id, end),),
         observers=tuple(
-            _replica(services, request, broker, end if broker == services.broker_id else UNKNOWN)
+            _replica(parts, request, broker, end if broker == parts.config.node_id else UNKNOWN)
             for broker in observers
         ),
     )
 
 
-def _replica(services: Services, request: Request, broker_id: int, end: int) -> Message:
+def _replica(parts: Parts, request: Request, broker_id: int, end: int) -> Message:
     """Return the state of ``broker_id`` as a replica of the metadata log, with log end offset ``end``.
 
     Its timestamps are the present time for this broker, and unknown for others.
     """
-    known = broker_id == services.broker_id
-    now_ms = services.runtime.clock.wall_ms() if known else UNKNOWN
+    known = broker_id == parts.config.node_id
+    now_ms = parts.runtime.clock.wall_ms() if known else UNKNOWN
     return request.make(
         "ReplicaState",
         replica_id=broker_id,
@@ -166,23 +175,12 @@ def _replica(services: Services, request: Request, broker_id: int, end: int) -> 
     )
 
 
-DESCRIBE_QUORUM = ApiSpec(
-    key=ApiKey.DESCRIBE_QUORUM,
-    versions=(0, 2),
-    handle=handle_describe_quorum,
-    divisions=(
-        Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
-    ),
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
-
-
 # UnregisterBroker: remove a broker that will never return, so that no partition waits for its log any more.
 #
 # Rejected for a live broker: it would register again at once, without its former place in the ISRs.
 
 
-def handle_unregister_broker(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_unregister_broker(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcome] | Steps[Outcome]:
         known = image.broker(request.body.broker_id)
         if known is not None and not known.fenced:
@@ -191,8 +189,7 @@ def handle_unregister_broker(services: Services, request: Request) -> asyncio.Fu
             )
         return decide_unregister_broker.steps(image, request.body.broker_id)
 
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_unregister_broker,
@@ -201,18 +198,37 @@ def handle_unregister_broker(services: Services, request: Request) -> asyncio.Fu
     )
 
 
-def _respond_unregister_broker(services: Services, request: Request, outcome: Outcome) -> Reply:
+def _respond_unregister_broker(request: Request, outcome: Outcome) -> Reply:
     return request.respond(error_code=outcome.error, error_message=outcome.message)
 
 
-def _refuse_unregister_broker(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return _respond_unregister_broker(services, request, Outcome(error, message))
+def _refuse_unregister_broker(request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_unregister_broker(request, Outcome(error, message))
 
 
-UNREGISTER_BROKER = ApiSpec(
-    key=ApiKey.UNREGISTER_BROKER,
-    versions=(0, 0),
-    handle=handle_unregister_broker,
-    forwardable=True,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.UPDATE_FEATURES,
+            versions=(0, 2),
+            handle=partial(handle_update_features, parts),
+            forwardable=True,
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_QUORUM,
+            versions=(0, 2),
+            handle=partial(handle_describe_quorum, parts),
+            divisions=(
+                Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+            ),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.UNREGISTER_BROKER,
+            versions=(0, 0),
+            handle=partial(handle_unregister_broker, parts),
+            forwardable=True,
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+    )

@@ -7,27 +7,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from nilometer.broker.api.access import access_of, why_not_broker
+import msgspec
+
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.throttling import count_refused, throttled
 from nilometer.broker.authorization.authorizer import Authorizer
+from nilometer.broker.connection_memory import ResponseMemory
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import (
     NO_SESSION,
     FetchPartition,
     FetchRound,
+    FetchSessionCache,
     PartitionKey,
     TopicKey,
     watch_of,
 )
-from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch, FetchWatchable
+from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch, FetchWatchable, ReadyFetches
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.replies import MadeReply, Reply, WaitingReply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork, LoopTime
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, LoopTime, Turns
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.runtime import Runtime
 from nilometer.storage.reading import LogSlice
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -44,6 +55,22 @@ from nilometer.wire.fetch import (
     fetch_response_slices,
 )
 from nilometer.wire.primitives import NodeEndpoint
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    turns: Turns
+    response_memory: ResponseMemory
+    metadata: MetadataLog
+    replicas: ReplicaManager
+    fetch_sessions: FetchSessionCache
+    ready_fetches: ReadyFetches
+    replication_quotas: ReplicationQuotas
+    client_quotas: ClientQuotas
+    rights: Rights
+
 
 _NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
@@ -64,9 +91,7 @@ def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
     return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, topics)
 
 
-def throttled_fetch(
-    services: Services, request: Request, session_round: FetchRound, throttle_ms: int
-) -> Reply:
+def throttled_fetch(parts: Parts, request: Request, session_round: FetchRound, throttle_ms: int) -> Reply:
     """Return the response to a client above a quota: the time (ms) to wait, and no partitions (KIP-219).
 
     A fetch that would have begun a session begins none: its client asks for all partitions again. The next
@@ -74,7 +99,7 @@ def throttled_fetch(
     """
     session_id = session_round.session_id
     if session_round.session is not None and not session_round.incremental:
-        services.fetch_sessions.drop(session_id)
+        parts.fetch_sessions.drop(session_id)
         session_id = NO_SESSION
     return encode_fetch_response(
         request.version, request.header.correlation_id, throttle_ms, ErrorCode.none, session_id, ()
@@ -82,23 +107,23 @@ def throttled_fetch(
 
 
 def encode_fetch_response_body(
-    services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
+    parts: Parts, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
 ) -> Reply:
-    response = _Response(services, request)
+    response = _Response(parts, request)
     for outcome in outcomes:
         response.add(session_round, outcome)
     return encode_fetch_response(*response.parts(session_round))
 
 
 async def encode_long_fetch_response(
-    services: Services,
+    parts: Parts,
     request: Request,
     session_round: FetchRound,
     outcomes: list[FetchOutcome],
     work: LongWork,
 ) -> Reply:
     """Make a response with many partitions slice by slice; ``outcomes`` is empty then."""
-    response = _Response(services, request)
+    response = _Response(parts, request)
     for outcome in outcomes:
         response.add(session_round, outcome)
         await work.step(1)
@@ -118,9 +143,9 @@ async def encode_long_fetch_response(
 class _Response:
     """Collects the partitions of a response by topic."""
 
-    def __init__(self, services: Services, request: Request) -> None:
+    def __init__(self, parts: Parts, request: Request) -> None:
         self._request = request
-        self._hints = LeaderHints(services, request.context.listener)
+        self._hints = LeaderHints(parts.metadata, request.context.listener)
         self._by_topic: dict[TopicKey, list[FetchedPartition]] = {}
 
     def add(self, session_round: FetchRound, outcome: FetchOutcome) -> None:
@@ -183,17 +208,17 @@ UPDATE_WAIT_MS = 5
 """A new high watermark is sent to a waiting follower with the next record, or after this time (ms)."""
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body: FetchBody = request.body
     forgotten = list(_forgotten(body.forgotten)) if body.forgotten else ()
     try:
-        session_round = _begin(services, request, list(_partitions(body.topics)), forgotten)
+        session_round = _begin(parts, request, list(_partitions(body.topics)), forgotten)
     except KafkaError as error:
-        return _refuse(services, request, error.code)
-    return _Fetch(services, request, session_round).begin()
+        return _refuse(parts, request, error.code)
+    return _Fetch(parts, request, session_round).begin()
 
 
-async def handle_long(services: Services, request: Request, work: LongWork) -> Reply:
+async def handle_long(parts: Parts, request: Request, work: LongWork) -> Reply:
     """Handle a fetch that names many partitions, slice by slice."""
     body: FetchBody = request.body
     partitions: list[FetchPartition] = []
@@ -203,7 +228,7 @@ async def handle_long(services: Services, request: Request, work: LongWork) -> R
             partitions.append(partition)
             await work.step(1)
     try:
-        session_round = _begin(services, request, partitions, ())
+        session_round = _begin(parts, request, partitions, ())
         for topic in body.topics:
             await work.release(topic.partitions)
         await work.release(body.topics)
@@ -215,36 +240,36 @@ async def handle_long(services: Services, request: Request, work: LongWork) -> R
             await work.release(topic.partitions)
         await work.release(body.forgotten)
     except KafkaError as error:
-        return _refuse(services, request, error.code)
-    reply = await _Fetch(services, request, session_round).read_long(work)
+        return _refuse(parts, request, error.code)
+    reply = await _Fetch(parts, request, session_round).read_long(work)
     await work.release(partitions)
     return reply
 
 
 def _begin(
-    services: Services,
+    parts: Parts,
     request: Request,
     partitions: Sequence[FetchPartition],
     forgotten: Sequence[PartitionKey],
 ) -> FetchRound:
     """Begin a round of the fetch's session. Raises KafkaError."""
     body: FetchBody = request.body
-    if body.replica_id >= 0 and why_not_broker(services, request, body.replica_id) is not None:
+    if body.replica_id >= 0 and parts.rights.why_not_broker(request, body.replica_id) is not None:
         raise KafkaError(ErrorCode.cluster_authorization_failed)
-    return services.fetch_sessions.begin(
+    return parts.fetch_sessions.begin(
         body.session_id,
         body.session_epoch,
         partitions,
         forgotten,
         by_topic_id=request.version >= 13,
-        now_ms=services.runtime.clock.monotonic_ms(),
+        now_ms=parts.runtime.clock.monotonic_ms(),
         is_bounded=body.replica_id < 0,
     )
 
 
-def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply:
+def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Reply:
     reply = refuse_fetch(request, error)
-    throttle_ms = count_refused(services, request)
+    throttle_ms = count_refused(parts.client_quotas, parts.runtime.clock, request)
     return throttled(request, reply, throttle_ms) if throttle_ms else reply
 
 
@@ -306,8 +331,8 @@ class _ReadingRights:
     changes. It does not know the fetch: see :class:`_Found`.
     """
 
-    def __init__(self, services: Services, request: Request, authorizer: Authorizer) -> None:
-        self._services = services
+    def __init__(self, parts: Parts, request: Request, authorizer: Authorizer) -> None:
+        self._parts = parts
         self._request = request
         self._authorizer = authorizer
         self._version = authorizer.version
@@ -316,7 +341,7 @@ class _ReadingRights:
     def __call__(self, asked: FetchPartition) -> None:
         topic = asked.topic.as_named
         if not isinstance(topic, str):
-            found = self._services.image.topic_by_uuid(topic)
+            found = self._parts.metadata.image.topic_by_uuid(topic)
             if found is None:
                 return  # the topic does not exist: the response may say so
             topic = found.name
@@ -324,7 +349,7 @@ class _ReadingRights:
             self._version = self._authorizer.version
             self._may_read.clear()
         if topic not in self._may_read:
-            access = access_of(self._services, self._request)
+            access = self._parts.rights.access(self._request)
             self._may_read[topic] = access.allows(Operation.READ, ResourceType.TOPIC, topic)
         if not self._may_read[topic]:
             raise KafkaError(ErrorCode.topic_authorization_failed)
@@ -333,8 +358,8 @@ class _ReadingRights:
 class _Fetch:
     """One fetch request, until its response is made."""
 
-    def __init__(self, services: Services, request: Request, session_round: FetchRound) -> None:
-        self._services = services
+    def __init__(self, parts: Parts, request: Request, session_round: FetchRound) -> None:
+        self._parts = parts
         self._request = request
         self._round = session_round
         body: FetchBody = request.body
@@ -347,33 +372,33 @@ class _Fetch:
         """Measures the request; None if there are no quotas for its client."""
         self._found = _Found(session_round, for_replica=identity.is_replica)
         check = None
-        if services.authorizer is not None and not identity.is_replica:
-            check = _ReadingRights(services, request, services.authorizer)
+        if parts.rights.authorizer is not None and not identity.is_replica:
+            check = _ReadingRights(parts, request, parts.rights.authorizer)
             if session_round.session is not None:
-                session_round.session.follow_rights(services.authorizer.version)
+                session_round.session.follow_rights(parts.rights.authorizer.version)
         self._reader = FetchReader(
-            services.replicas,
+            parts.replicas,
             identity,
             session_round.to_read,
             max_bytes=self._max_bytes(identity),
             on_found=self._found,
-            quota=services.replication_quotas.leader,
+            quota=parts.replication_quotas.leader,
             check=check,
-            memory=None if identity.is_replica else services.response_memory,
-            cpu_us=services.turns.cpu_us,
+            memory=None if identity.is_replica else parts.response_memory,
+            cpu_us=parts.turns.cpu_us,
         )
         self._waiting: WaitingReply | None = None
 
     def begin(self) -> Reply | asyncio.Future[Reply]:
         if self._round.size > PARTITIONS_AT_ONCE:
-            return spawn(self._services, self.read_long(LongWork(self._services.turns)), "Fetch")
+            return self._parts.tasks.spawn(self.read_long(LongWork(self._parts.turns)), kind="Fetch")
         self._reader.read()
         if self._reader.has_cold:
             return self._spawn_cold()
         wait_ms = self._update_wait_ms if self._reader.has_update else self._max_wait_ms
         if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
-        if self._round.session is None and self._services.ready_fetches.waiting >= WAITING_MAX:
+        if self._round.session is None and self._parts.ready_fetches.waiting >= WAITING_MAX:
             return self._answer()
         return self._wait()
 
@@ -392,11 +417,11 @@ class _Fetch:
         elif may_wait and not self._is_enough and not self._round.is_empty and self._max_wait_ms > 0:
             self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS_MAX)
             return await work.wait(self._wait())
-        if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
+        if self._parts.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
             return self._throttled(throttle_ms)
         self._reader.count_sent()
         outcomes = self._reader.outcomes
-        return await encode_long_fetch_response(self._services, self._request, self._round, outcomes, work)
+        return await encode_long_fetch_response(self._parts, self._request, self._round, outcomes, work)
 
     @property
     def _update_wait_ms(self) -> int:
@@ -404,7 +429,7 @@ class _Fetch:
 
         0 (not at all) if consumers may read from followers: they wait for that high watermark (KIP-392).
         """
-        return 0 if self._services.replicas.serves_from_followers else UPDATE_WAIT_MS
+        return 0 if self._parts.replicas.serves_from_followers else UPDATE_WAIT_MS
 
     @property
     def _is_enough(self) -> bool:
@@ -413,7 +438,7 @@ class _Fetch:
     def _spawn_cold(self) -> asyncio.Future[Reply]:
         self._pause()
         self._request.connection.expect(self._reader.max_bytes)
-        return spawn(self._services, self._read_cold())
+        return self._parts.tasks.spawn(self._read_cold())
 
     async def _read_cold(self) -> Reply:
         await self._take_cold()
@@ -422,8 +447,8 @@ class _Fetch:
     async def _take_cold(self) -> None:
         """Read off the event loop. Of the batches that are larger than a client's response may be, one is
         read at once: its size is not known before."""
-        reader, offload = self._reader, self._services.runtime.disk.offload
-        memory, connection = self._services.response_memory, self._request.connection
+        reader, offload = self._reader, self._parts.runtime.disk.offload
+        memory, connection = self._parts.response_memory, self._request.connection
         is_replica = reader.identity.is_replica
         cold = await offload(lambda: reader.read_cold(may_exceed=is_replica))
         if not is_replica and not reader.bytes_read and not _size(cold):
@@ -455,7 +480,7 @@ class _Fetch:
             for_replica=self._reader.identity.is_replica,
             update_wait_ms=self._update_wait_ms,
             has_update=self._reader.has_update,
-            ready=self._services.ready_fetches,
+            ready=self._parts.ready_fetches,
             size=self._round.size,
             has_session=self._round.session is not None or self._reader.identity.is_replica,
         )
@@ -474,8 +499,8 @@ class _Fetch:
             return True
         self._resume()
         if self._round.size > PARTITIONS_AT_ONCE:
-            work = LongWork(self._services.turns)
-            reading = spawn(self._services, self.read_long(work, may_wait=False), "Fetch")
+            work = LongWork(self._parts.turns)
+            reading = self._parts.tasks.spawn(self.read_long(work, may_wait=False), kind="Fetch")
             reading.add_done_callback(lambda done: _copy_outcome(done, waiting))
             return True
         self._reader.read()
@@ -491,35 +516,35 @@ class _Fetch:
         return True
 
     def _max_bytes(self, identity: ReaderIdentity) -> int:
-        services = self._services
-        bytes_max = min(self._request.body.max_bytes, services.config.fetch_max_bytes)
-        quotas, request = self._services.client_quotas, self._request
+        parts = self._parts
+        bytes_max = min(self._request.body.max_bytes, parts.config.fetch_max_bytes)
+        quotas, request = self._parts.client_quotas, self._request
         if not quotas.limits_clients or identity.is_replica:
             return bytes_max
-        self._time = LoopTime(self._services.runtime.clock.monotonic_us, request.began_us)
+        self._time = LoopTime(self._parts.runtime.clock.monotonic_us, request.began_us)
         bytes_max = quotas.fetch_bytes_max(request.context, request.header.client_id, bytes_max)
         self._min_bytes = min(self._min_bytes, bytes_max)
         return bytes_max
 
     def _throttle_ms(self) -> int:
         """Count the fetch for its client's quotas; return how long (ms) the client has to wait."""
-        services, request = self._services, self._request
+        parts, request = self._parts, self._request
         if self._reader.identity.is_replica:
             return 0
         spent_us = 0 if self._time is None else self._time.spent_us  # None: quotas were set while it waited
-        return services.client_quotas.on_fetch(
+        return parts.client_quotas.on_fetch(
             request.context, request.header.client_id, self._reader.bytes_read, spent_us
         )
 
     def _throttled(self, throttle_ms: int) -> Reply:
         self._request.connection.mute(throttle_ms)
-        return throttled_fetch(self._services, self._request, self._round, throttle_ms)
+        return throttled_fetch(self._parts, self._request, self._round, throttle_ms)
 
     def _answer(self) -> Reply:
-        if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
+        if self._parts.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
             return self._throttled(throttle_ms)
         self._reader.count_sent()
-        return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
+        return encode_fetch_response_body(self._parts, self._request, self._round, self._reader.outcomes)
 
 
 def _size(cold: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> int:
@@ -538,12 +563,15 @@ def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) ->
         logger.error("A fetch failed after its reader had disconnected", exc_info=error)
 
 
-API = ApiSpec(
-    key=ApiKey.FETCH,
-    versions=(4, 18),
-    handle=handle,
-    decode=begin_fetch_body,
-    handle_long=handle_long,
-    counts_quotas=True,
-    rights=(Right(Operation.READ, ResourceType.TOPIC),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.FETCH,
+            versions=(4, 18),
+            handle=partial(handle, parts),
+            decode=begin_fetch_body,
+            handle_long=partial(handle_long, parts),
+            counts_quotas=True,
+            rights=(Right(Operation.READ, ResourceType.TOPIC),),
+        ),
+    )

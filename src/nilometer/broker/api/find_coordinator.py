@@ -9,19 +9,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.connection import Reply
-from nilometer.broker.coordinators.share import parse_coordinator_key
-from nilometer.broker.services import Services
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.coordinators.share import ShareCoordinator, parse_coordinator_key
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    metadata: MetadataLog
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    share_state: ShareCoordinator
+    rights: Rights
+
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = 0, 1, 2
 FIRST_WITH_MANY_KEYS = 4
@@ -47,25 +63,25 @@ class _Kind(NamedTuple):
     ensure_topic: Callable[[], Awaitable[bool]]
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
-    kind = _kind(services, request)
-    if kind is not None and services.image.topic(kind.topic) is None:
-        access = access_of(services, request)
+    kind = _kind(parts, request)
+    if kind is not None and parts.metadata.image.topic(kind.topic) is None:
+        access = parts.rights.access(request)
         needed = any(kind.may_find(access, key, False) and _is_valid(kind, key) for key in keys)
     else:
         needed = False
     if kind is not None and needed:
-        return spawn(services, _create_then_respond(services, request, keys, kind))
-    return _respond(services, request, keys)
+        return parts.tasks.spawn(_create_then_respond(parts, request, keys, kind))
+    return _respond(parts, request, keys)
 
 
-def _kind(services: Services, request: Request) -> _Kind | None:
+def _kind(parts: Parts, request: Request) -> _Kind | None:
     """Return the kind of keys that the request has; None if it is not served in this version."""
     key_type = request.field("key_type", KEY_GROUP)
     if key_type == KEY_GROUP:
-        groups = services.groups
+        groups = parts.groups
         return _Kind(
             _may_describe(ResourceType.GROUP),
             ErrorCode.group_authorization_failed,
@@ -74,7 +90,7 @@ def _kind(services: Services, request: Request) -> _Kind | None:
             groups.ensure_topic,
         )
     if key_type == KEY_TRANSACTION:
-        transactions = services.transactions
+        transactions = parts.transactions
         return _Kind(
             _may_describe(ResourceType.TRANSACTIONAL_ID),
             ErrorCode.transactional_id_authorization_failed,
@@ -83,7 +99,7 @@ def _kind(services: Services, request: Request) -> _Kind | None:
             transactions.ensure_topic,
         )
     if key_type == KEY_SHARE and request.version >= FIRST_WITH_SHARE_PARTITIONS:
-        share_state = services.share_state
+        share_state = parts.share_state
         return _Kind(
             _may_act_as_broker,
             ErrorCode.cluster_authorization_failed,
@@ -113,15 +129,13 @@ def _is_valid(kind: _Kind, key: str) -> bool:
     return True
 
 
-async def _create_then_respond(
-    services: Services, request: Request, keys: Sequence[str], kind: _Kind
-) -> Reply:
+async def _create_then_respond(parts: Parts, request: Request, keys: Sequence[str], kind: _Kind) -> Reply:
     await kind.ensure_topic()
-    return _respond(services, request, keys)
+    return _respond(parts, request, keys)
 
 
-def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
-    found = [(key, _find(services, request, key)) for key in keys]
+def _respond(parts: Parts, request: Request, keys: Sequence[str]) -> Reply:
+    found = [(key, _find(parts, request, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found
         return request.respond(
@@ -146,18 +160,18 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
     return request.respond(coordinators=coordinators)
 
 
-def _find(services: Services, request: Request, key: str) -> _Found:
-    kind = _kind(services, request)
+def _find(parts: Parts, request: Request, key: str) -> _Found:
+    kind = _kind(parts, request)
     if kind is None:
         message = f"Key type {request.field('key_type', KEY_GROUP)} is not served in this version."
         return _Found(ErrorCode.invalid_request, message=message)
-    if not kind.may_find(access_of(services, request), key, True):
+    if not kind.may_find(parts.rights.access(request), key, True):
         return _Found(kind.denied)
     if not _is_valid(kind, key):
         return _Found(
             ErrorCode.invalid_request, message="The key is not of the form group:topic id:partition."
         )
-    image = services.image
+    image = parts.metadata.image
     state = image.partition(kind.topic, kind.partition_for(key))
     broker = image.broker(state.leader) if state is not None and state.has_leader else None
     endpoint = broker.endpoint(request.context.listener) if broker is not None and not broker.fenced else None
@@ -166,14 +180,17 @@ def _find(services: Services, request: Request, key: str) -> _Found:
     return _Found(ErrorCode.none, broker.id, endpoint.host, endpoint.port)
 
 
-API = ApiSpec(
-    key=ApiKey.FIND_COORDINATOR,
-    versions=(0, 6),
-    handle=handle,
-    divisions=(Division(("coordinator_keys",), ("coordinators",), repeated=Repeated.AT_MOST_TWICE),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.FIND_COORDINATOR,
+            versions=(0, 6),
+            handle=partial(handle, parts),
+            divisions=(Division(("coordinator_keys",), ("coordinators",), repeated=Repeated.AT_MOST_TWICE),),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+            ),
+        ),
+    )

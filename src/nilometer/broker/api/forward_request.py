@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.security.principal import Principal
 from nilometer.security.protocol import SecurityProtocol
@@ -25,11 +28,16 @@ from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 FRAME_LENGTH_BYTES = 4
 
 
-def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+
+
+def api_over(parts: Parts, specs: Iterable[ApiSpec]) -> ApiSpec:
     """Return the ForwardRequest API, which carries requests of the forwardable APIs among ``specs``."""
     carried = {int(spec.key): spec for spec in specs if spec.forwardable}
 
-    def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    def handle(request: Request) -> Reply | asyncio.Future[Reply]:
         if not request.context.is_broker:
             why = "Only a broker of this cluster may send this request."
             return _refuse(request, ErrorCode.cluster_authorization_failed, why)
@@ -37,7 +45,7 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
             spec, inner = _inner(carried, request)
         except MalformedMessage as error:
             return _refuse(request, ErrorCode.invalid_request, error.message)
-        return spawn(services, _answer(services, request, spec, inner))
+        return parts.tasks.spawn(_answer(parts, request, spec, inner))
 
     rights = (Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),)
     return ApiSpec(
@@ -72,14 +80,14 @@ def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, R
     return spec, Request(header, inner, api, request.connection, context)
 
 
-async def _answer(services: Services, request: Request, spec: ApiSpec, inner: Request) -> Reply:
+async def _answer(parts: Parts, request: Request, spec: ApiSpec, inner: Request) -> Reply:
     try:
-        reply = spec.handle(services, inner)
+        reply = spec.handle(inner)
         frame = await reply if isinstance(reply, asyncio.Future) else reply
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
     assert frame is not None, "every forwardable request has a response"
-    return request.respond(response=(await wait_whole(frame, services.turns))[FRAME_LENGTH_BYTES:])
+    return request.respond(response=(await wait_whole(frame, parts.turns))[FRAME_LENGTH_BYTES:])
 
 
 def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from nilometer.broker.api.access import access_of
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import Request
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -44,72 +44,77 @@ R = TypeVar("R", bound=GroupReply)
 DENIED = ErrorCode.group_authorization_failed
 
 
-def ask_groups(
-    services: Services,
-    request: Request,
-    operation: Operation,
-    asked: Sequence[tuple[str, GroupRequest]],
-    respond: Callable[[Sequence[GroupReply]], Reply],
-) -> Reply | asyncio.Future[Reply]:
-    """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
-    allowed.
+class GroupRequests:
+    def __init__(self, rights: Rights, groups: GroupCoordinator, turns: Turns) -> None:
+        self._rights = rights
+        self._groups = groups
+        self._turns = turns
 
-    ``respond`` makes the response from all replies, in the order of ``asked``: a group on which it is not
-    allowed has the reply GROUP_AUTHORIZATION_FAILED.
-    """
-    access = access_of(services, request)
-    may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
-    if all(may):
-        return services.groups.ask(asked, respond)
+    def ask_group(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: OfOneGroup,
+        kind: type[R],
+        respond: Callable[[R], Reply],
+    ) -> Reply | asyncio.Future[Reply]:
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask_groups`."""
 
-    def respond_to_all(replies: Sequence[GroupReply]) -> Reply:
-        of_allowed = iter(replies)
-        return respond(
-            [
-                next(of_allowed) if allowed else _refusal(one)
-                for allowed, (_, one) in zip(may, asked, strict=True)
-            ]
-        )
+        def respond_to(replies: Sequence[GroupReply]) -> Reply:
+            (reply,) = replies
+            assert isinstance(reply, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
+            return respond(reply)
 
-    allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
-    return services.groups.ask(allowed, respond_to_all) if allowed else respond_to_all(())
+        return self.ask_groups(request, operation, ((asked.group_id, asked),), respond_to)
 
+    def ask_groups(
+        self,
+        request: Request,
+        operation: Operation,
+        asked: Sequence[tuple[str, GroupRequest]],
+        respond: Callable[[Sequence[GroupReply]], Reply],
+    ) -> Reply | asyncio.Future[Reply]:
+        """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
+        allowed.
 
-async def ask_groups_in_turns(
-    services: Services, request: Request, operation: Operation, asked: Sequence[tuple[str, GroupRequest]]
-) -> list[GroupReply]:
-    """Return the replies as :func:`ask_groups` passes them on, where each group may take long."""
-    access = access_of(services, request)
-    may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
-    allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
-    of_allowed = iter(await services.groups.ask_in_turns(allowed, LongWork(services.turns)))
-    return [
-        next(of_allowed) if may_this else _refusal(one) for may_this, (_, one) in zip(may, asked, strict=True)
-    ]
+        ``respond`` makes the response from all replies, in the order of ``asked``: a group on which it is not
+        allowed has the reply GROUP_AUTHORIZATION_FAILED.
+        """
+        access = self._rights.access(request)
+        may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+        if all(may):
+            return self._groups.ask(asked, respond)
+
+        def respond_to_all(replies: Sequence[GroupReply]) -> Reply:
+            of_allowed = iter(replies)
+            return respond(
+                [
+                    next(of_allowed) if allowed else _refusal(one)
+                    for allowed, (_, one) in zip(may, asked, strict=True)
+                ]
+            )
+
+        allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
+        return self._groups.ask(allowed, respond_to_all) if allowed else respond_to_all(())
+
+    async def ask_groups_in_turns(
+        self, request: Request, operation: Operation, asked: Sequence[tuple[str, GroupRequest]]
+    ) -> list[GroupReply]:
+        """Return the replies as :meth:`ask_groups` passes them on, where each group may take long."""
+        access = self._rights.access(request)
+        may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+        allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
+        of_allowed = iter(await self._groups.ask_in_turns(allowed, LongWork(self._turns)))
+        return [
+            next(of_allowed) if may_this else _refusal(one)
+            for may_this, (_, one) in zip(may, asked, strict=True)
+        ]
 
 
 def _refusal(asked: GroupRequest) -> GroupReply:
     if isinstance(asked, JoinGroup):
         return JoinGroupReply(DENIED)  # without the member id, as Kafka
     return refusal(asked, DENIED)
-
-
-def ask_group(
-    services: Services,
-    request: Request,
-    operation: Operation,
-    asked: OfOneGroup,
-    kind: type[R],
-    respond: Callable[[R], Reply],
-) -> Reply | asyncio.Future[Reply]:
-    """Submit one request, whose reply must be of type ``kind``, otherwise as :func:`ask_groups`."""
-
-    def respond_to(replies: Sequence[GroupReply]) -> Reply:
-        (reply,) = replies
-        assert isinstance(reply, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
-        return respond(reply)
-
-    return ask_groups(services, request, operation, ((asked.group_id, asked),), respond_to)
 
 
 def client_id(request: Request) -> str:

@@ -8,15 +8,17 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.group_access import ask_groups, ask_groups_in_turns
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.group_access import GroupRequests
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.replies import CloseConnection, Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     DeleteGroups,
@@ -37,15 +39,24 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    groups: GroupCoordinator
+    rights: Rights
+    group_requests: GroupRequests
+
+
 # ListGroups: the groups that this broker coordinates. Versions: 4 returns and filters by state; 5 by
 # type.
 
 
-def handle_list(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _list(services, request), "ListGroups")
+def handle_list(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_list(parts, request), kind="ListGroups")
 
 
-async def _list(services: Services, request: Request) -> Reply:
+async def _list(parts: Parts, request: Request) -> Reply:
     """Make one response from the replies of all coordinator partitions led here.
 
     An error, such as groups that are still being loaded, is the error of the whole response. NOT_COORDINATOR
@@ -55,11 +66,11 @@ async def _list(services: Services, request: Request) -> Reply:
         states_filter=frozenset(state.lower() for state in request.field("states_filter", ())),
         types_filter=frozenset(group_type.lower() for group_type in request.field("types_filter", ())),
     )
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     sees_all = access.is_full or access.on_cluster(Operation.DESCRIBE, report=False)
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     shown: list[ListedGroup] = []
-    for answer in services.groups.answer_all(asked):
+    for answer in parts.groups.answer_all(asked):
         reply = await answer
         assert isinstance(reply, ListGroupsReply)
         if reply.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
@@ -78,17 +89,6 @@ def _group_list(request: Request, group: ListedGroup) -> Message:
     return request.make("ListedGroup", **asdict(group))
 
 
-LIST = ApiSpec(
-    key=ApiKey.LIST_GROUPS,
-    versions=(0, 5),
-    handle=handle_list,
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.CLUSTER),
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-    ),
-)
-
-
 # DescribeGroups: state, protocol and members of classic groups.
 #
 # Versions: 3 has the authorized operations; 4 instance ids; 6 reports an unknown group as GROUP_ID_NOT_FOUND,
@@ -98,25 +98,24 @@ FIRST_WITH_NOT_FOUND = 6
 STATE_DEAD = "Dead"
 
 
-def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return ask_groups(
-        services,
+def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.group_requests.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, DescribeGroups((group,))) for group in request.body.groups],
-        lambda replies: _respond_describe(services, request, replies),
+        lambda replies: _respond_describe(parts, request, replies),
     )
 
 
-def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, DescribeGroupsReply) for group in reply.groups
     ]
-    groups = tuple(_group_describe(services, request, group) for group in described)
+    groups = tuple(_group_describe(parts, request, group) for group in described)
     return request.respond(groups=groups)
 
 
-def _group_describe(services: Services, request: Request, group: DescribedGroup) -> Message:
+def _group_describe(parts: Parts, request: Request, group: DescribedGroup) -> Message:
     error, message, state = group.error_code, group.error_message, group.group_state
     if error is ErrorCode.group_id_not_found:
         state = STATE_DEAD
@@ -124,7 +123,7 @@ def _group_describe(services: Services, request: Request, group: DescribedGroup)
             error, message = ErrorCode.none, None
     operations = OPERATIONS_NOT_ASKED
     if request.field("include_authorized_operations", False) and error is ErrorCode.none:
-        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
         error_code=error,
@@ -142,58 +141,33 @@ def _member(request: Request, member: DescribedGroupMember) -> Message:
     return request.make("DescribedGroupMember", **asdict(member))
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_GROUPS,
-    versions=(0, 6),
-    handle=handle_describe,
-    divisions=(
-        Division(
-            ("groups",),
-            ("groups",),
-            repeated=Repeated.AT_MOST_TWICE,
-            elements_max=1,  # a group may have thousands of members
-        ),
-    ),
-    rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
-)
-
-
 # DeleteGroups: delete groups without members, with their offsets.
 
 
-def handle_delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return spawn(services, _delete(services, request), "DeleteGroups")
+def handle_delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.tasks.spawn(_delete(parts, request), kind="DeleteGroups")
 
 
-async def _delete(services: Services, request: Request) -> Reply:
+async def _delete(parts: Parts, request: Request) -> Reply:
     """Delete each group slice by slice: all its offsets are removed at once."""
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
     asked = [(group, DeleteGroups((group,))) for group in groups]
-    replies = await ask_groups_in_turns(services, request, Operation.DELETE, asked)
-    return _respond_delete(services, request, replies)
+    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DELETE, asked)
+    return _respond_delete(parts, request, replies)
 
 
-def _respond_delete(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_delete(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
     deleted = [
         result for reply in replies if isinstance(reply, DeleteGroupsReply) for result in reply.results
     ]
     for result in deleted:
         if result.error_code is ErrorCode.none:
-            audit_own_change(services, request, group_id=result.group_id)
+            parts.rights.audit_own_change(request, group_id=result.group_id)
     results = tuple(
         request.make("DeletableGroupResult", group_id=result.group_id, error_code=result.error_code)
         for result in deleted
     )
     return request.respond(results=results)
-
-
-DELETE = ApiSpec(
-    key=ApiKey.DELETE_GROUPS,
-    versions=(0, 3),
-    handle=handle_delete,
-    divisions=(Division(("groups_names",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
-    rights=(Right(Operation.DELETE, ResourceType.GROUP),),
-)
 
 
 # DescribeRebalances (Nilometer's own): the last rebalance of each group coordinated by this broker, and its
@@ -204,21 +178,21 @@ REBALANCES_MAX = 10_000
 """Groups that a request may name, as elements of a request of Kafka's that is not divided."""
 
 
-def handle_describe_rebalances(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+def handle_describe_rebalances(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         groups = request.body.groups
         refused = (wire.RebalanceState(group_id=group, error_code=denied) for group in groups)
         return request.respond(groups=tuple(refused))
     if len(request.body.groups) > REBALANCES_MAX:
         raise CloseConnection(f"more than {REBALANCES_MAX} groups in one request")
-    return spawn(services, _describe_rebalances(services, request), "DescribeRebalances")
+    return parts.tasks.spawn(_describe_rebalances(parts, request), kind="DescribeRebalances")
 
 
-async def _describe_rebalances(services: Services, request: Request) -> Reply:
-    work = LongWork(services.turns)
+async def _describe_rebalances(parts: Parts, request: Request) -> Reply:
+    work = LongWork(parts.turns)
     asked = [(group, DescribeGroups((group,))) for group in request.body.groups]
-    replies = await services.groups.ask_in_turns(asked, work)
+    replies = await parts.groups.ask_in_turns(asked, work)
     await work.step(1)
     return _respond_describe_rebalances(request, replies)
 
@@ -237,9 +211,42 @@ def _group_describe_rebalances(group: DescribedGroup) -> wire.RebalanceState:
     return wire.RebalanceState(group_id=group.group_id, **asdict(last))
 
 
-DESCRIBE_REBALANCES = ApiSpec(
-    key=wire.DESCRIBE_REBALANCES,
-    versions=(0, 0),
-    handle=handle_describe_rebalances,
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.LIST_GROUPS,
+            versions=(0, 5),
+            handle=partial(handle_list, parts),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.CLUSTER),
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_GROUPS,
+            versions=(0, 6),
+            handle=partial(handle_describe, parts),
+            divisions=(
+                Division(
+                    ("groups",),
+                    ("groups",),
+                    repeated=Repeated.AT_MOST_TWICE,
+                    elements_max=1,  # a group may have thousands of members
+                ),
+            ),
+            rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
+        ),
+        ApiSpec(
+            key=ApiKey.DELETE_GROUPS,
+            versions=(0, 3),
+            handle=partial(handle_delete, parts),
+            divisions=(Division(("groups_names",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
+            rights=(Right(Operation.DELETE, ResourceType.GROUP),),
+        ),
+        ApiSpec(
+            key=wire.DESCRIBE_REBALANCES,
+            versions=(0, 0),
+            handle=partial(handle_describe_rebalances, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+    )

@@ -8,17 +8,21 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.group_access import ask_group, ask_groups, ask_groups_in_turns
-from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.group_access import GroupRequests
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.shells import coordinator_error
-from nilometer.broker.coordinators.verification import Asker
+from nilometer.broker.coordinators.verification import Asker, TransactionVerification
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
 from nilometer.coordinators.turn import Producer
@@ -47,6 +51,18 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    verification: TransactionVerification
+    rights: Rights
+    group_requests: GroupRequests
+
+
 # OffsetCommit: commits a group's offsets. The response is sent when all in-sync replicas have them.
 #
 # Versions: 2 to 4 may set a retention time; 6 has leader epochs; 7 static members; 9 member epochs (KIP-848);
@@ -58,14 +74,14 @@ FIRST_WITH_MEMBER_EPOCHS = 9
 OFFSET_COMMIT_FIRST_BY_ID = 10
 
 
-def handle_offset_commit(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_commit(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
     known: list[OffsetCommitTopic] = []
     refused: list[OffsetCommitTopicReply] = []
-    if not access_of(services, request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
+    if not parts.rights.access(request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_offset_commit(request, _deny(request))
     for asked in body.topics:
-        _sort_by_outcome(services, request, asked, known, refused)
+        _sort_by_outcome(parts, request, asked, known, refused)
     if not known:
         return _respond_offset_commit(request, refused)
     retention_time = request.field("retention_time")
@@ -76,7 +92,7 @@ def handle_offset_commit(services: Services, request: Request) -> Reply | asynci
         retention_time_ms=-1 if retention_time is None else milliseconds(retention_time),
         knows_member_epochs=request.version >= FIRST_WITH_MEMBER_EPOCHS,
     )
-    return services.groups.ask_one(
+    return parts.groups.ask_one(
         commit.group_id,
         commit,
         OffsetCommitReply,
@@ -97,7 +113,7 @@ def _deny(request: Request) -> list[OffsetCommitTopicReply]:
 
 
 def _sort_by_outcome(
-    services: Services,
+    parts: Parts,
     request: Request,
     asked: Message,
     known: list[OffsetCommitTopic],
@@ -105,7 +121,7 @@ def _sort_by_outcome(
 ) -> None:
     """Add the partitions of topic ``asked`` that exist to ``known``, and an error for each other one to
     ``refused``."""
-    topic, name, topic_id, unknown = _find(services, request, asked)
+    topic, name, topic_id, unknown = _find(parts, request, asked)
     found: list[OffsetCommitPartition] = []
     missing: list[OffsetCommitPartitionReply] = []
     for partition in asked.partitions:
@@ -129,25 +145,23 @@ def _sort_by_outcome(
         refused.append(OffsetCommitTopicReply(name, tuple(missing), topic_id))
 
 
-def _find(
-    services: Services, request: Request, asked: Message
-) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
+def _find(parts: Parts, request: Request, asked: Message) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
     """Return the topic, its name and id as far as they are known, and the error to return if the topic does
     not exist for this client."""
     if request.version >= OFFSET_COMMIT_FIRST_BY_ID:
-        topic = services.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
+        topic = parts.metadata.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
         name = "" if topic is None else topic.name
-        if topic is not None and not _may_read(services, request, name):
+        if topic is not None and not _may_read(parts, request, name):
             return None, "", asked.topic_id, ErrorCode.topic_authorization_failed
         return topic, name, asked.topic_id, ErrorCode.unknown_topic_id
-    if not _may_read(services, request, asked.name):
+    if not _may_read(parts, request, asked.name):
         return None, asked.name, None, ErrorCode.topic_authorization_failed
-    topic = services.image.topic(asked.name)
+    topic = parts.metadata.image.topic(asked.name)
     return topic, asked.name, None if topic is None else topic.uuid, ErrorCode.unknown_topic_or_partition
 
 
-def _may_read(services: Services, request: Request, topic: str) -> bool:
-    return access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic)
+def _may_read(parts: Parts, request: Request, topic: str) -> bool:
+    return parts.rights.access(request).allows(Operation.READ, ResourceType.TOPIC, topic)
 
 
 def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Reply:
@@ -169,19 +183,6 @@ def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicR
     )
 
 
-OFFSET_COMMIT = ApiSpec(
-    key=ApiKey.OFFSET_COMMIT,
-    versions=(2, 10),
-    handle=handle_offset_commit,
-    pipelined=True,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
-    rights=(
-        Right(Operation.READ, ResourceType.GROUP),
-        Right(Operation.READ, ResourceType.TOPIC),
-    ),
-)
-
-
 # TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
 #
 # Versions: 2 has leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost its
@@ -199,22 +200,22 @@ Errors = Mapping[tuple[str | UUID | None, int], ErrorCode]
 """By topic, as the request names it, and partition."""
 
 
-def handle_txn_offset_commit(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    body, access = request.body, access_of(services, request)
+def handle_txn_offset_commit(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    body, access = request.body, parts.rights.access(request)
     if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
         return _respond_txn_offset_commit(
             request, _everything(request, ErrorCode.transactional_id_authorization_failed)
         )
     if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_txn_offset_commit(request, _everything(request, ErrorCode.group_authorization_failed))
-    known, refused = _sorted_topics(services, request, access)
+    known, refused = _sorted_topics(parts, request, access)
     if not known:
         return _respond_txn_offset_commit(request, refused)
-    return spawn(services, _answer(services, request, known, refused))
+    return parts.tasks.spawn(_answer(parts, request, known, refused))
 
 
 def _sorted_topics(
-    services: Services, request: Request, access: Access
+    parts: Parts, request: Request, access: Access
 ) -> tuple[tuple[OffsetCommitTopic, ...], Errors]:
     """Return the offsets to commit of those topics and partitions that exist and that the client may read;
     and the errors of the other topics."""
@@ -223,9 +224,9 @@ def _sorted_topics(
     by_id = request.version >= TXN_OFFSET_COMMIT_FIRST_BY_ID
     for asked in request.body.topics:
         key = _named(asked)
-        found = services.image.topic_by_uuid(key) if isinstance(key, UUID) else None
+        found = parts.metadata.image.topic_by_uuid(key) if isinstance(key, UUID) else None
         if not by_id:
-            found = services.image.topic(asked.name)
+            found = parts.metadata.image.topic(asked.name)
         error = ErrorCode.unknown_topic_id if by_id and found is None else ErrorCode.none
         name = asked.name if not by_id else "" if found is None else found.name
         if error is ErrorCode.none and not access.allows(Operation.READ, ResourceType.TOPIC, name):
@@ -264,10 +265,10 @@ def _everything(request: Request, error: ErrorCode) -> Errors:
 
 
 async def _answer(
-    services: Services, request: Request, known: tuple[OffsetCommitTopic, ...], refused: Errors
+    parts: Parts, request: Request, known: tuple[OffsetCommitTopic, ...], refused: Errors
 ) -> Reply:
     body, by_id = request.body, request.version >= TXN_OFFSET_COMMIT_FIRST_BY_ID
-    error = await _verify(services, request)
+    error = await _verify(parts, request)
     if error is not ErrorCode.none:
         everywhere = {
             (topic.topic_id if by_id else topic.name, partition.partition_index): error
@@ -283,7 +284,7 @@ async def _answer(
         knows_member_epochs=by_id,
         producer=Producer(body.producer_id, body.producer_epoch),
     )
-    reply = await services.groups.answer(commit.group_id, commit)
+    reply = await parts.groups.answer(commit.group_id, commit)
     assert isinstance(reply, OffsetCommitReply)
     errors: dict[tuple[str | UUID | None, int], ErrorCode] = {
         (topic.topic_id if by_id else topic.name, partition.partition_index): partition.error_code
@@ -293,7 +294,7 @@ async def _answer(
     return _respond_txn_offset_commit(request, {**errors, **refused})
 
 
-async def _verify(services: Services, request: Request) -> ErrorCode:
+async def _verify(parts: Parts, request: Request) -> ErrorCode:
     """Return the error if the group's partition is not part of the transaction, or if the producer is
     fenced; else ``none``."""
     body = request.body
@@ -301,16 +302,16 @@ async def _verify(services: Services, request: Request) -> ErrorCode:
         knows_abortable=request.version >= FIRST_WITH_ABORTABLE, adds=request.version >= FIRST_THAT_ADDS
     )
     try:
-        index = services.groups.partition_for(body.group_id)
-        partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+        index = parts.groups.partition_for(body.group_id)
+        partition = parts.replicas.partition(GROUP_METADATA_TOPIC, index)
         _ = partition.leader  # raises where another broker leads
     except KafkaError:
         return ErrorCode.not_coordinator
-    guard = services.verification.guard(partition, body.producer_id, body.producer_epoch, asker)
+    guard = parts.verification.guard(partition, body.producer_id, body.producer_epoch, asker)
     if guard is not None:
-        verified = await services.verification.verify(body.transactional_id, (guard,), asker)
+        verified = await parts.verification.verify(body.transactional_id, (guard,), asker)
         try:
-            partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+            partition = parts.replicas.partition(GROUP_METADATA_TOPIC, index)
         except KafkaError:
             return ErrorCode.not_coordinator
         error = verified.error(partition, body.producer_id, body.producer_epoch)
@@ -352,19 +353,6 @@ def _known_to(request: Request, error: ErrorCode | None) -> ErrorCode:
     return error
 
 
-TXN_OFFSET_COMMIT = ApiSpec(
-    key=ApiKey.TXN_OFFSET_COMMIT,
-    versions=(0, 6),
-    handle=handle_txn_offset_commit,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
-    rights=(
-        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.READ, ResourceType.GROUP),
-        Right(Operation.READ, ResourceType.TOPIC),
-    ),
-)
-
-
 # OffsetFetch: the committed offsets of groups.
 #
 # Versions: 1 repeats an error of the group at each partition; 2 may request all committed offsets; 7 stable
@@ -386,26 +374,25 @@ class _Asked(NamedTuple):
     """The response's entries for topics that do not exist for this client."""
 
 
-def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_fetch(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
-    asked = [_asked(services, request, group) for group in groups]
+    asked = [_asked(parts, request, group) for group in groups]
     if any(one.fetch.topics is None for one in asked):
-        return spawn(services, _all_offsets(services, request, asked), "OffsetFetch")
-    return ask_groups(
-        services,
+        return parts.tasks.spawn(_all_offsets(parts, request, asked), kind="OffsetFetch")
+    return parts.group_requests.ask_groups(
         request,
         Operation.DESCRIBE,
         [(one.fetch.group_id, one.fetch) for one in asked],
-        lambda replies: _respond_offset_fetch(services, request, asked, replies),
+        lambda replies: _respond_offset_fetch(parts, request, asked, replies),
     )
 
 
-async def _all_offsets(services: Services, request: Request, asked: Sequence[_Asked]) -> Reply:
+async def _all_offsets(parts: Parts, request: Request, asked: Sequence[_Asked]) -> Reply:
     """Respond with all offsets of groups, slice by slice."""
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
-    replies = await ask_groups_in_turns(services, request, Operation.DESCRIBE, of_groups)
+    replies = await parts.group_requests.ask_groups_in_turns(request, Operation.DESCRIBE, of_groups)
     shown: list[GroupReply] = []
     for one, reply in zip(asked, replies, strict=True):
         assert isinstance(reply, OffsetFetchReply)
@@ -413,43 +400,43 @@ async def _all_offsets(services: Services, request: Request, asked: Sequence[_As
             topics: list[OffsetFetchTopicReply] = []
             for first in range(0, len(reply.topics), SHOWN_AT_ONCE):
                 some = reply.topics[first : first + SHOWN_AT_ONCE]
-                topics += _described(services, request, some)
+                topics += _described(parts, request, some)
                 await work.step(len(some))
             reply = OffsetFetchReply(reply.group_id, topics=topics)
         shown.append(reply)
-    await services.turns.wait_next()
-    return _respond_offset_fetch(services, request, asked, shown)
+    await parts.turns.wait_next()
+    return _respond_offset_fetch(parts, request, asked, shown)
 
 
 def _described(
-    services: Services, request: Request, topics: Sequence[OffsetFetchTopicReply]
+    parts: Parts, request: Request, topics: Sequence[OffsetFetchTopicReply]
 ) -> Sequence[OffsetFetchTopicReply]:
     """Return those of all topics with offsets that the client may describe, with the ids of its version."""
-    access, shown = access_of(services, request), [*topics]
+    access, shown = parts.rights.access(request), [*topics]
     if not access.is_full:
         names = [topic.name for topic in shown]
         described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names)
         shown = [topic for topic in shown if topic.name in described]
     if request.version < OFFSET_FETCH_FIRST_BY_ID:
         return shown
-    return [topic for each in shown if (topic := _with_id(services, each)) is not None]
+    return [topic for each in shown if (topic := _with_id(parts, each)) is not None]
 
 
-def _asked(services: Services, request: Request, group: Message) -> _Asked:
+def _asked(parts: Parts, request: Request, group: Message) -> _Asked:
     topics: tuple[OffsetFetchTopic, ...] | None = None
     unknown: tuple[OffsetFetchTopicReply, ...] = ()
     if group.topics is not None and request.version >= OFFSET_FETCH_FIRST_BY_ID:
-        topics, unknown = _topics_by_id(services, request, group.topics)
+        topics, unknown = _topics_by_id(parts, request, group.topics)
     elif group.topics is not None:
-        topics, unknown = _topics_by_name(services, request, group.topics)
+        topics, unknown = _topics_by_name(parts, request, group.topics)
     stable = request.field("require_stable", False)
     return _Asked(of_message(OffsetFetch, group, topics=topics, require_stable=stable), unknown)
 
 
 def _topics_by_name(
-    services: Services, request: Request, asked: Sequence[Message]
+    parts: Parts, request: Request, asked: Sequence[Message]
 ) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     may = [access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name) for topic in asked]
     known = tuple(
         OffsetFetchTopic(topic.name, tuple(topic.partition_indexes))
@@ -465,15 +452,15 @@ def _topics_by_name(
 
 
 def _topics_by_id(
-    services: Services, request: Request, asked: Sequence[Message]
+    parts: Parts, request: Request, asked: Sequence[Message]
 ) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
     known: list[OffsetFetchTopic] = []
     unknown: list[OffsetFetchTopicReply] = []
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     for each in asked:
         topic_id: UUID = each.topic_id or _NO_ID
         indexes = tuple(each.partition_indexes)
-        topic = services.image.topic_by_uuid(topic_id)
+        topic = parts.metadata.image.topic_by_uuid(topic_id)
         if topic is not None and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
             unknown.append(OffsetFetchTopicReply("", _all_offset_fetch(indexes, DENIED), topic_id))
         elif topic is not None:
@@ -490,12 +477,12 @@ def _all_offset_fetch(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetF
 
 
 def _respond_offset_fetch(
-    services: Services, request: Request, asked: Sequence[_Asked], replies: Sequence[GroupReply]
+    parts: Parts, request: Request, asked: Sequence[_Asked], replies: Sequence[GroupReply]
 ) -> Reply:
     answers: list[OffsetFetchReply] = []
     for one, reply in zip(asked, replies, strict=True):
         assert isinstance(reply, OffsetFetchReply)
-        answers.append(_complete(services, request, one, reply))
+        answers.append(_complete(parts, request, one, reply))
     if request.version >= FIRST_WITH_MANY_GROUPS:
         return request.respond(
             groups=tuple(
@@ -515,9 +502,7 @@ def _respond_offset_fetch(
     )
 
 
-def _complete(
-    services: Services, request: Request, asked: _Asked, reply: OffsetFetchReply
-) -> OffsetFetchReply:
+def _complete(parts: Parts, request: Request, asked: _Asked, reply: OffsetFetchReply) -> OffsetFetchReply:
     """Adapt the group's reply to the request's version: where errors are, and whether topics have ids."""
     if reply.error_code is not ErrorCode.none:
         if request.version >= FIRST_WITH_GROUP_ERROR:
@@ -538,17 +523,17 @@ def _complete(
         return reply
     if request.version < OFFSET_FETCH_FIRST_BY_ID:
         return OffsetFetchReply(reply.group_id, topics=(*reply.topics, *asked.unknown))
-    named = (_with_id(services, topic) for topic in reply.topics)
+    named = (_with_id(parts, topic) for topic in reply.topics)
     topics = tuple(topic for topic in named if topic is not None)
     return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
 
 
-def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
+def _with_id(parts: Parts, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
     """Add the topic's current id to a reply that has only its name; None if the topic does not exist, since a
     response by ids cannot name it."""
     if reply.topic_id is not None:
         return reply
-    topic = services.image.topic(reply.name)
+    topic = parts.metadata.image.topic(reply.name)
     return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
 
 
@@ -577,39 +562,20 @@ def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply
     return request.make(kind, **asdict(partition))
 
 
-OFFSET_FETCH = ApiSpec(
-    key=ApiKey.OFFSET_FETCH,
-    versions=(1, 10),
-    handle=handle_offset_fetch,
-    divisions=(
-        Division(
-            ("groups", "topics", "partition_indexes"),
-            ("groups", "topics", "partitions"),
-            repeated=Repeated.AT_MOST_TWICE,
-        ),
-        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
-    ),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
-
-
 # OffsetDelete: delete a group's offsets of topics that it is not subscribed to.
 
 
-def handle_offset_delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_offset_delete(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     known: list[OffsetDeleteTopic] = []
     refused: list[OffsetDeleteTopicReply] = []
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     for asked in request.body.topics:
         indexes = [partition.partition_index for partition in asked.partitions]
         if not access.allows(Operation.READ, ResourceType.TOPIC, asked.name, report=False):
             denied = ErrorCode.topic_authorization_failed
             refused.append(OffsetDeleteTopicReply(asked.name, _all_offset_delete(indexes, denied)))
             continue
-        topic = services.image.topic(asked.name)
+        topic = parts.metadata.image.topic(asked.name)
         found = [index for index in indexes if topic is not None and topic.partition(index) is not None]
         missing = [index for index in indexes if index not in found]
         if found:
@@ -621,13 +587,12 @@ def handle_offset_delete(services: Services, request: Request) -> Reply | asynci
                 )
             )
     delete = OffsetDelete(request.body.group_id, tuple(known))
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.DELETE,
         delete,
         OffsetDeleteReply,
-        lambda reply: _audit_and_respond(services, request, reply, refused),
+        lambda reply: _audit_and_respond(parts, request, reply, refused),
     )
 
 
@@ -636,13 +601,13 @@ def _all_offset_delete(indexes: Sequence[int], error: ErrorCode) -> tuple[Offset
 
 
 def _audit_and_respond(
-    services: Services, request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
+    parts: Parts, request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
 ) -> Reply:
     for topic in reply.topics:
         deleted = [each.partition_index for each in topic.partitions if each.error_code is ErrorCode.none]
         if deleted:
             group = request.body.group_id
-            audit_own_change(services, request, group_id=group, topic=topic.name, partitions=deleted)
+            parts.rights.audit_own_change(request, group_id=group, topic=topic.name, partitions=deleted)
     return _respond_offset_delete(request, reply, refused)
 
 
@@ -671,13 +636,57 @@ def _respond_offset_delete(
     )
 
 
-OFFSET_DELETE = ApiSpec(
-    key=ApiKey.OFFSET_DELETE,
-    versions=(0, 0),
-    handle=handle_offset_delete,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
-    rights=(
-        Right(Operation.DELETE, ResourceType.GROUP),
-        Right(Operation.READ, ResourceType.TOPIC),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.OFFSET_COMMIT,
+            versions=(2, 10),
+            handle=partial(handle_offset_commit, parts),
+            pipelined=True,
+            divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+            rights=(
+                Right(Operation.READ, ResourceType.GROUP),
+                Right(Operation.READ, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.TXN_OFFSET_COMMIT,
+            versions=(0, 6),
+            handle=partial(handle_txn_offset_commit, parts),
+            divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+            rights=(
+                Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.READ, ResourceType.GROUP),
+                Right(Operation.READ, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.OFFSET_FETCH,
+            versions=(1, 10),
+            handle=partial(handle_offset_fetch, parts),
+            divisions=(
+                Division(
+                    ("groups", "topics", "partition_indexes"),
+                    ("groups", "topics", "partitions"),
+                    repeated=Repeated.AT_MOST_TWICE,
+                ),
+                Division(
+                    ("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE
+                ),
+            ),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.OFFSET_DELETE,
+            versions=(0, 0),
+            handle=partial(handle_offset_delete, parts),
+            divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+            rights=(
+                Right(Operation.DELETE, ResourceType.GROUP),
+                Right(Operation.READ, ResourceType.TOPIC),
+            ),
+        ),
+    )

@@ -17,11 +17,14 @@ from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any
 
-from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, spawn
+from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request
 from nilometer.broker.connection import Connection, Reply
+from nilometer.broker.connection_memory import ResponseMemory
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replies import CloseConnection, EncodedReply, wait_whole
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
+from nilometer.runtime import Clock
 from nilometer.wire import messages
 from nilometer.wire.api_keys import api_name
 from nilometer.wire.errors import MalformedMessage
@@ -72,8 +75,14 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
 
 
 class LargeRequests:
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(
+        self, clock: Clock, tasks: Tasks, turns: Turns, memory: ResponseMemory, quotas: ClientQuotas
+    ) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._turns = turns
+        self._memory = memory
+        self._quotas = quotas
         self._bytes_in_work = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         """Of each request for which there is no memory, the oldest first: what ends its wait; its size."""
@@ -94,7 +103,7 @@ class LargeRequests:
         """
         connection.handle_alone(len(frame))
         work = self._serve_in_turn(spec, header, frame, connection, began_us, slices)
-        return spawn(self._services, work, api_name(header.api_key))
+        return self._tasks.spawn(work, kind=api_name(header.api_key))
 
     def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Reply]:
         """Handle a decoded request in parts; return the future of its response."""
@@ -104,7 +113,7 @@ class LargeRequests:
         def serve(work: LongWork) -> Awaitable[Reply]:
             return self._serve_parts(spec, request, division, work)
 
-        return spawn(self._services, self._in_turn(request.connection, LARGE_BYTES, serve), name)
+        return self._tasks.spawn(self._in_turn(request.connection, LARGE_BYTES, serve), kind=name)
 
     async def _serve_in_turn(
         self,
@@ -142,11 +151,11 @@ class LargeRequests:
             self._end_waits()
 
         try:
-            while size and self._services.response_memory.is_short():  # noqa: ASYNC110  clients read meanwhile
+            while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
-            if not self._services.turns.has_time:
-                await self._services.turns.wait_next()
-            return await serve(LongWork(self._services.turns, make_room))
+            if not self._turns.has_time:
+                await self._turns.wait_next()
+            return await serve(LongWork(self._turns, make_room))
         finally:
             make_room()
 
@@ -195,17 +204,16 @@ class LargeRequests:
         request = Request(header, body, api, connection, connection.context, began_us)
         del body
         if spec.handle_long is not None:
-            return await spec.handle_long(self._services, request, work)
+            return await spec.handle_long(request, work)
         if division is not None:
             return await self._serve_parts(spec, request, division, work)
-        reply = _handle(spec, self._services, request)
+        reply = _handle(spec, request)
         return await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
 
     async def _serve_parts(
         self, spec: ApiSpec, request: Request, division: Division, work: LongWork
     ) -> Reply:
-        services = self._services
-        clock = services.runtime.clock
+        clock = self._clock
         merged = Merged(request.api.response_type, division.response)
         began_ms = clock.monotonic_ms()
         throttle_ms = 0
@@ -215,7 +223,7 @@ class LargeRequests:
                 continue
             part_began_us = clock.monotonic_us()
             part = request.part(_with_time_left(body, clock.monotonic_ms() - began_ms), part_began_us)
-            reply = _handle(spec, services, part)
+            reply = _handle(spec, part)
             spent_us = clock.monotonic_us() - part_began_us
             frame = await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
             for _ in merged.add(await self._message(part, frame)):
@@ -231,12 +239,12 @@ class LargeRequests:
         """Return the response to a part: made here, or by the controller, to which it was forwarded."""
         if not reply:
             return part.made.pop()  # its lazy parts refer to the part: both would stay as garbage
-        frame = await wait_whole(reply, self._services.turns)
+        frame = await wait_whole(reply, self._turns)
         return messages.decode_response(part.header.api_key, part.version, frame[4:])[1]
 
     def _throttle_ms(self, spec: ApiSpec, request: Request, spent_us: int) -> int:
         """Count the time of a part for its client's quota; return how long (ms) the client has to wait."""
-        quotas = self._services.client_quotas
+        quotas = self._quotas
         if not quotas.limits_clients or request.context.is_broker or spec.exempt_from_quotas:
             return 0
         return quotas.on_request(request.context, request.header.client_id, spent_us)
@@ -250,9 +258,9 @@ def _with_time_left(body: messages.Message, spent_ms: int) -> messages.Message:
     return dataclasses.replace(body, timeout=max(timedelta(0), timeout - timedelta(milliseconds=spent_ms)))
 
 
-def _handle(spec: ApiSpec, services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def _handle(spec: ApiSpec, request: Request) -> Reply | asyncio.Future[Reply]:
     try:
-        return spec.handle(services, request)
+        return spec.handle(request)
     except CloseConnection:
         raise
     except Exception as error:

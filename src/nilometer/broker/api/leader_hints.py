@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from nilometer.broker.services import Services
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.wire.primitives import LeaderIdAndEpoch, NodeEndpoint
 
 
 class LeaderHints:
-    def __init__(self, services: Services, listener: str) -> None:
+    def __init__(self, metadata: MetadataLog, listener: str) -> None:
         """``listener``: the name of the client's listener."""
-        self._services = services
+        self._metadata = metadata
         self._listener = listener
         self._leaders: set[int] = set()
 
@@ -22,7 +22,7 @@ class LeaderHints:
 
         ``topic``: its name or id. -1 and -1 for a partition that does not exist; -1 as leader if it has none.
         """
-        image = self._services.image
+        image = self._metadata.image
         found = image.topic(topic) if isinstance(topic, str) else image.topic_by_uuid(topic)
         state = found.partition(index) if found is not None else None
         if state is None:
@@ -37,6 +37,6 @@ class LeaderHints:
             return ()
         return tuple(
             NodeEndpoint(broker.id, endpoint.host, endpoint.port, broker.rack)
-            for broker in self._services.image.live_brokers()
+            for broker in self._metadata.image.live_brokers()
             if broker.id in self._leaders and (endpoint := broker.endpoint(self._listener)) is not None
         )

@@ -22,13 +22,19 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
-from nilometer.broker.api.topics import create_missing_topics
+import msgspec
+
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.topics import MissingTopics
 from nilometer.broker.connection import Reply
 from nilometer.broker.control.controller_link import RequestingClient
-from nilometer.broker.response_cache import CachedResponse
-from nilometer.broker.services import Services
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
+from nilometer.broker.response_cache import CachedResponse, ResponseCache
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import INTERNAL_TOPICS, Broker, PartitionState, Topic, why_invalid_name
@@ -37,6 +43,19 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    tasks: Tasks
+    metadata: MetadataLog
+    missing_topics: MissingTopics
+    leader_liveness: LeaderLiveness
+    metadata_responses: ResponseCache
+    cluster_id: str
+    client_quotas: ClientQuotas
+    rights: Rights
+
 
 _DESCRIBE, _TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 Errors = dict[str, ErrorCode]
@@ -52,32 +71,32 @@ CACHED_TOPICS_MAX = 100
 NO_LEADERS: frozenset[BrokerId] = frozenset()
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    cached = _cached(services, request)
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    cached = _cached(parts, request)
     if cached is not None:
-        if services.leader_liveness.must_confirm(cached.leaders):
-            return spawn(services, _confirm_then_respond(services, request, cached.leaders, {}))
+        if parts.leader_liveness.must_confirm(cached.leaders):
+            return parts.tasks.spawn(_confirm_then_respond(parts, request, cached.leaders, {}))
         return (cached.to(request.header.correlation_id),)
     if _asks_for_all(request):
-        return _respond(services, request, {})
+        return _respond(parts, request, {})
     if _is_malformed(request):
         return _reject(request)
-    missing, refused = _missing_names(services, request)
+    missing, refused = _missing_names(parts, request)
     if missing:
-        return spawn(services, _create_then_respond(services, request, missing, refused))
-    leaders = _leaders(services, request)
-    if services.leader_liveness.must_confirm(leaders):
-        return spawn(services, _confirm_then_respond(services, request, leaders, refused))
-    return _respond(services, request, refused)
+        return parts.tasks.spawn(_create_then_respond(parts, request, missing, refused))
+    leaders = _leaders(parts, request)
+    if parts.leader_liveness.must_confirm(leaders):
+        return parts.tasks.spawn(_confirm_then_respond(parts, request, leaders, refused))
+    return _respond(parts, request, refused)
 
 
-def _cached(services: Services, request: Request) -> CachedResponse | None:
-    return services.metadata_responses.find(_state(services), _cache_key(request))
+def _cached(parts: Parts, request: Request) -> CachedResponse | None:
+    return parts.metadata_responses.find(_state(parts), _cache_key(request))
 
 
-def _state(services: Services) -> Hashable:
+def _state(parts: Parts) -> Hashable:
     """Return what a response is made of, beside the request."""
-    return services.image.number, services.leader_liveness.findings()
+    return parts.metadata.image.number, parts.leader_liveness.findings()
 
 
 def _cache_key(request: Request) -> Hashable:
@@ -140,39 +159,39 @@ def _reject(request: Request) -> Reply:
     )
 
 
-def _all_topics(services: Services, request: Request) -> Sequence[Any]:
+def _all_topics(parts: Parts, request: Request) -> Sequence[Any]:
     """Return the topics that the client may describe; no others exist for it."""
-    topics, access = services.image.topics(), access_of(services, request)
+    topics, access = parts.metadata.image.topics(), parts.rights.access(request)
     if not access.is_full:
         topics = [topic for topic in topics if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False)]
-    return LazySequence(partial(_topic, services, request), topics)
+    return LazySequence(partial(_topic, parts, request), topics)
 
 
-def _leaders(services: Services, request: Request) -> set[BrokerId]:
+def _leaders(parts: Parts, request: Request) -> set[BrokerId]:
     """Return the leaders that the response names now."""
-    topics = [_find_topic(services.image, *asked) for asked in _asked_once(request)]
+    topics = [_find_topic(parts.metadata.image, *asked) for asked in _asked_once(request)]
     return {state.leader for topic in topics if topic is not None for state in topic.partitions}
 
 
 async def _confirm_then_respond(
-    services: Services, request: Request, leaders: Set[BrokerId], refused: Errors
+    parts: Parts, request: Request, leaders: Set[BrokerId], refused: Errors
 ) -> Reply:
-    await services.leader_liveness.confirm(leaders)
-    cached = _cached(services, request)
+    await parts.leader_liveness.confirm(leaders)
+    cached = _cached(parts, request)
     if cached is not None:
         return (cached.to(request.header.correlation_id),)
-    return _respond(services, request, refused)
+    return _respond(parts, request, refused)
 
 
-def _missing_names(services: Services, request: Request) -> tuple[list[str], Errors]:
+def _missing_names(parts: Parts, request: Request) -> tuple[list[str], Errors]:
     """Return the topics to create, and the errors of those that the client may describe but not create."""
     if not request.field("allow_auto_topic_creation", True):
         return [], {}
-    if not services.config.boolean("auto.create.topics.enable"):
+    if not parts.config.boolean("auto.create.topics.enable"):
         return [], {}
     names = [name for name, _ in _asked_once(request) if name is not None]
-    missing = [name for name in names if services.image.topic(name) is None]
-    access = access_of(services, request)
+    missing = [name for name in names if parts.metadata.image.topic(name) is None]
+    access = parts.rights.access(request)
     if missing and not access.is_full:
         missing = [name for name in missing if access.allows(_DESCRIBE, _TOPIC, name, report=False)]
     creatable = set(missing)
@@ -183,17 +202,17 @@ def _missing_names(services: Services, request: Request) -> tuple[list[str], Err
 
 
 async def _create_then_respond(
-    services: Services, request: Request, missing: Sequence[str], refused: Errors
+    parts: Parts, request: Request, missing: Sequence[str], refused: Errors
 ) -> Reply:
     client_id, context = request.header.client_id, request.context
-    quota = services.client_quotas.mutations(context, client_id, strict=True)
+    quota = parts.client_quotas.mutations(context, client_id, strict=True)
     client = RequestingClient(client_id, context, quota)
-    errors = await create_missing_topics(services, missing, client)
-    return _respond(services, request, {**refused, **errors})
+    errors = await parts.missing_topics.create(missing, client)
+    return _respond(parts, request, {**refused, **errors})
 
 
-def _asked_topics(services: Services, request: Request, errors: Errors) -> list[Any]:
-    image, access = services.image, access_of(services, request)
+def _asked_topics(parts: Parts, request: Request, errors: Errors) -> list[Any]:
+    image, access = parts.metadata.image, parts.rights.access(request)
     answers: list[Any] = []
     for name, topic_id in _asked_once(request):
         topic = _find_topic(image, name, topic_id)
@@ -202,9 +221,9 @@ def _asked_topics(services: Services, request: Request, errors: Errors) -> list[
             denied = ErrorCode.topic_authorization_failed
             answers.append(_topic_error(request, name, topic_id, denied, is_internal=False))
         elif topic is not None:
-            answers.append(_topic(services, request, topic))
+            answers.append(_topic(parts, request, topic))
         else:
-            answers.append(_unknown_topic(services, request, name, topic_id, errors))
+            answers.append(_unknown_topic(parts, request, name, topic_id, errors))
     return answers
 
 
@@ -229,7 +248,7 @@ def _find_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) ->
 
 
 def _unknown_topic(
-    services: Services, request: Request, name: str | None, topic_id: UUID | None, errors: Errors
+    parts: Parts, request: Request, name: str | None, topic_id: UUID | None, errors: Errors
 ) -> object:
     if name is None:
         error = ErrorCode.unknown_topic_id
@@ -240,7 +259,7 @@ def _unknown_topic(
     else:
         error = ErrorCode.unknown_topic_or_partition
     is_denied = name is None or error is ErrorCode.topic_authorization_failed
-    operations = OPERATIONS_NOT_ASKED if is_denied else _operations(services, request, name or "")
+    operations = OPERATIONS_NOT_ASKED if is_denied else _operations(parts, request, name or "")
     return _topic_error(
         request, name, topic_id, error, is_internal=name in INTERNAL_TOPICS, operations=operations
     )
@@ -269,17 +288,17 @@ def _topic_error(
     )
 
 
-def _operations(services: Services, request: Request, name: str) -> int:
+def _operations(parts: Parts, request: Request, name: str) -> int:
     """Return the authorized-operations field of a topic."""
     if not request.field("include_topic_authorized_operations", False):
         return OPERATIONS_NOT_ASKED
-    return access_of(services, request).operations(_TOPIC, name)
+    return parts.rights.access(request).operations(_TOPIC, name)
 
 
-def _topic(services: Services, request: Request, topic: Topic) -> object:
-    elsewhere = _without_listener(services, request)
+def _topic(parts: Parts, request: Request, topic: Topic) -> object:
+    elsewhere = _without_listener(parts, request)
     partitions = LazySequence(
-        lambda index: _partition(services, request, index, topic.partitions[index], elsewhere),
+        lambda index: _partition(parts, request, index, topic.partitions[index], elsewhere),
         range(len(topic.partitions)),
     )
     return request.make(
@@ -289,20 +308,20 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=partitions,
-        topic_authorized_operations=_operations(services, request, topic.name),
+        topic_authorized_operations=_operations(parts, request, topic.name),
     )
 
 
-def _without_listener(services: Services, request: Request) -> list[BrokerId]:
+def _without_listener(parts: Parts, request: Request) -> list[BrokerId]:
     """Return the live brokers that have no listener of the name by which the client is connected."""
     listener = request.context.listener
-    return [broker.id for broker in services.image.live_brokers() if broker.endpoint(listener) is None]
+    return [broker.id for broker in parts.metadata.image.live_brokers() if broker.endpoint(listener) is None]
 
 
 def _partition(
-    services: Services, request: Request, index: int, state: PartitionState, elsewhere: Sequence[BrokerId]
+    parts: Parts, request: Request, index: int, state: PartitionState, elsewhere: Sequence[BrokerId]
 ) -> object:
-    has_leader = state.has_leader and not services.leader_liveness.is_lost(state.leader)
+    has_leader = state.has_leader and not parts.leader_liveness.is_lost(state.leader)
     error = ErrorCode.none if has_leader else ErrorCode.leader_not_available
     if has_leader and state.leader in elsewhere:
         has_leader = False
@@ -316,13 +335,12 @@ def _partition(
         leader_epoch=state.leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
-        offline_replicas=offline_replicas(services, state),
+        offline_replicas=offline_replicas(parts.metadata.image, state),
     )
 
 
-def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ...]:
+def offline_replicas(image: ClusterImage, state: PartitionState) -> tuple[int, ...]:
     """Return the replicas (broker ids) whose broker is not registered, is fenced, or cannot use the log."""
-    image = services.image
     return tuple(
         replica
         for replica in state.replicas
@@ -330,23 +348,23 @@ def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ..
     )
 
 
-def _listed_brokers(services: Services, request: Request) -> list[Broker]:
+def _listed_brokers(parts: Parts, request: Request) -> list[Broker]:
     """Return the live brokers; if the request names topics, without those whose connection was lost, and with
     those that were fenced just now."""
-    live, liveness = services.image.live_brokers(), services.leader_liveness
+    live, liveness = parts.metadata.image.live_brokers(), parts.leader_liveness
     if not request.body.topics:
         return live
     return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
 
 
-def _respond(services: Services, request: Request, errors: Errors) -> Reply:
+def _respond(parts: Parts, request: Request, errors: Errors) -> Reply:
     """Encode the response, and keep it if it is the same for every client.
 
     ``errors``: of topics that do not exist, by name.
     """
-    state = _state(services)
+    state = _state(parts)
     asks_for_all = _asks_for_all(request)
-    topics = _all_topics(services, request) if asks_for_all else _asked_topics(services, request, errors)
+    topics = _all_topics(parts, request) if asks_for_all else _asked_topics(parts, request, errors)
     brokers = tuple(
         request.make(
             "MetadataResponseBroker",
@@ -355,40 +373,43 @@ def _respond(services: Services, request: Request, errors: Errors) -> Reply:
             port=endpoint.port,
             rack=broker.rack,
         )
-        for broker in _listed_brokers(services, request)
+        for broker in _listed_brokers(parts, request)
         if (endpoint := broker.endpoint(request.context.listener)) is not None
     )
     operations = OPERATIONS_NOT_ASKED
     if request.field("include_cluster_authorized_operations", False):
-        operations = access_of(services, request).cluster_operations()
+        operations = parts.rights.access(request).cluster_operations()
     reply = request.encode(
         brokers=brokers,
-        cluster_id=services.cluster_id,
-        controller_id=services.image.controller_id,
+        cluster_id=parts.cluster_id,
+        controller_id=parts.metadata.image.controller_id,
         topics=topics if asks_for_all else tuple(topics),
         cluster_authorized_operations=operations,
     )
     # A request for a topic that does not exist may create it, so each is handled.
     is_kept = asks_for_all or all(topic.error_code is ErrorCode.none for topic in topics)
-    if services.authorizer is None and is_kept:
-        key, leaders = _cache_key(request), NO_LEADERS if asks_for_all else _leaders(services, request)
+    if parts.rights.authorizer is None and is_kept:
+        key, leaders = _cache_key(request), NO_LEADERS if asks_for_all else _leaders(parts, request)
 
         def keep(frame: bytes) -> None:
-            if state == _state(services):  # a finding about a leader may have expired while it was encoded
-                services.metadata_responses.put(state, key, CachedResponse(frame, leaders))
+            if state == _state(parts):  # a finding about a leader may have expired while it was encoded
+                parts.metadata_responses.put(state, key, CachedResponse(frame, leaders))
 
         reply.on_frame(keep)
     return reply.ready()
 
 
-API = ApiSpec(
-    key=ApiKey.METADATA,
-    versions=(0, 13),
-    handle=handle,
-    divisions=(Division(("topics",), ("topics",), repeated=Repeated.AT_MOST_TWICE),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-        Right(Operation.CREATE, ResourceType.TOPIC),
-        Right(Operation.CREATE, ResourceType.CLUSTER),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.METADATA,
+            versions=(0, 13),
+            handle=partial(handle, parts),
+            divisions=(Division(("topics",), ("topics",), repeated=Repeated.AT_MOST_TWICE),),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+                Right(Operation.CREATE, ResourceType.TOPIC),
+                Right(Operation.CREATE, ResourceType.CLUSTER),
+            ),
+        ),
+    )

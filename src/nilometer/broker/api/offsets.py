@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
-from nilometer.broker.api.access import access_of, audit_own_change, why_not_broker
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replicas.delayed_requests import DelayedReply, DelayedRequest, DeleteOutcome
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
+from nilometer.broker.replicas.record_reading import RecordReading
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
@@ -22,6 +25,14 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    replicas: ReplicaManager
+    record_reading: RecordReading
+    rights: Rights
+
 
 # ListOffsets: the offset for a timestamp.
 #
@@ -43,13 +54,13 @@ _UNKNOWN = (-1, -1, -1)
 DEBUGGING_REPLICA_ID = -2
 
 
-def handle_list(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return spawn(services, _answer(services, request))
+def handle_list(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.tasks.spawn(_answer(parts, request))
 
 
-async def _answer(services: Services, request: Request) -> Reply:
+async def _answer(parts: Parts, request: Request) -> Reply:
     topics: list[object] = []
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     for topic in request.body.topics:
         seen: set[int] = set()
         repeated = {
@@ -64,7 +75,7 @@ async def _answer(services: Services, request: Request) -> Reply:
             if denied:
                 error = ErrorCode.topic_authorization_failed
             elif asked.partition_index not in repeated:
-                error, found = await _look_up(services, request, topic.name, asked)
+                error, found = await _look_up(parts, request, topic.name, asked)
             timestamp, offset, epoch = found
             partitions.append(
                 request.make(
@@ -81,13 +92,13 @@ async def _answer(services: Services, request: Request) -> Reply:
 
 
 async def _look_up(
-    services: Services, request: Request, name: str, asked: Message
+    parts: Parts, request: Request, name: str, asked: Message
 ) -> tuple[ErrorCode, tuple[int, int, int]]:
     timestamp: int = asked.timestamp
     if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         return ErrorCode.unsupported_version, _UNKNOWN
     try:
-        partition = services.replicas.partition(name, asked.partition_index)
+        partition = parts.replicas.partition(name, asked.partition_index)
         partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         read_committed = request.field("isolation_level", 0) == 1
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -103,7 +114,7 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await services.record_reading.run(partition.find_by_time(timestamp, bound))
+            found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.
@@ -120,32 +131,16 @@ async def _look_up(
         return code, _UNKNOWN
 
 
-LIST = ApiSpec(
-    key=ApiKey.LIST_OFFSETS,
-    versions=(1, 11),
-    handle=handle_list,
-    divisions=(
-        Division(
-            ("topics", "partitions"),
-            ("topics", "partitions"),
-            repeated=Repeated.TOGETHER,
-            key=("partition_index",),
-        ),
-    ),
-    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
-)
-
-
 # OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can
 # find where they diverge from it (KIP-101, KIP-320).
 
 CONSUMER = -1
 
 
-def handle_for_leader_epoch(services: Services, request: Request) -> Reply:
+def handle_for_leader_epoch(parts: Parts, request: Request) -> Reply:
     replica_id: int = request.field("replica_id", CONSUMER)
-    refused = replica_id >= 0 and why_not_broker(services, request, replica_id) is not None
-    access, topics = access_of(services, request), list[object]()
+    refused = replica_id >= 0 and parts.rights.why_not_broker(request, replica_id) is not None
+    access, topics = parts.rights.access(request), list[object]()
     sees_all = access.on_cluster(Operation.CLUSTER_ACTION, report=False)
     for topic in request.body.topics:
         error = ErrorCode.cluster_authorization_failed if refused else ErrorCode.none
@@ -153,7 +148,7 @@ def handle_for_leader_epoch(services: Services, request: Request) -> Reply:
             may = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
             error = ErrorCode.none if may else ErrorCode.topic_authorization_failed
         ends = tuple(
-            _refuse(request, asked, error) if error else _end_offset(services, request, topic.topic, asked)
+            _refuse(request, asked, error) if error else _end_offset(parts, request, topic.topic, asked)
             for asked in topic.partitions
         )
         topics.append(request.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=ends))
@@ -170,11 +165,11 @@ def _refuse(request: Request, asked: Message, error: ErrorCode) -> object:
     )
 
 
-def _end_offset(services: Services, request: Request, name: str, asked: Message) -> object:
+def _end_offset(parts: Parts, request: Request, name: str, asked: Message) -> object:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     index: int = asked.partition
     try:
-        partition = services.replicas.partition(name, index)
+        partition = parts.replicas.partition(name, index)
         code, end = partition.end_offset_for_leader_epoch(
             getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH),
             asked.leader_epoch,
@@ -185,18 +180,6 @@ def _end_offset(services: Services, request: Request, name: str, asked: Message)
     return request.make(
         "EpochEndOffset", error_code=code, partition=index, leader_epoch=epoch, end_offset=end_offset
     )
-
-
-FOR_LEADER_EPOCH = ApiSpec(
-    key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    versions=(2, 4),
-    handle=handle_for_leader_epoch,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
-)
 
 
 # DeleteRecords: move a partition's log start offset up; -1 means up to the high watermark.
@@ -211,8 +194,8 @@ class _TopicOutcomes(msgspec.Struct, frozen=True):
     partitions: Sequence[DeleteOutcome]
 
 
-def handle_delete_records(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    access, topics = access_of(services, request), list[_TopicOutcomes]()
+def handle_delete_records(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    access, topics = parts.rights.access(request), list[_TopicOutcomes]()
     waiting = DelayedReply(lambda: _respond(request, topics))
     for topic in request.body.topics:
         asked = {part.partition_index: part.offset for part in topic.partitions}
@@ -222,11 +205,11 @@ def handle_delete_records(services: Services, request: Request) -> Reply | async
                 outcome.fail(ErrorCode.topic_authorization_failed)
             topics.append(_TopicOutcomes(topic.name, denied))
             continue
-        audit_own_change(
-            services, request, topic=topic.name, offsets={str(index): asked[index] for index in asked}
+        parts.rights.audit_own_change(
+            request, topic=topic.name, offsets={str(index): asked[index] for index in asked}
         )
         outcomes = [
-            _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
+            _delete(parts, topic.name, offset, DeleteOutcome(index), waiting.delayed)
             for index, offset in asked.items()
         ]
         topics.append(_TopicOutcomes(topic.name, outcomes))
@@ -234,12 +217,12 @@ def handle_delete_records(services: Services, request: Request) -> Reply | async
 
 
 def _delete(
-    services: Services, topic: str, offset: int, outcome: DeleteOutcome, delayed: DelayedRequest
+    parts: Parts, topic: str, offset: int, outcome: DeleteOutcome, delayed: DelayedRequest
 ) -> DeleteOutcome:
     try:
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic}")
-        services.replicas.partition(topic, outcome.index).delete_records(offset, outcome, delayed)
+        parts.replicas.partition(topic, outcome.index).delete_records(offset, outcome, delayed)
     except KafkaError as error:
         outcome.fail(error.code)
     return outcome
@@ -265,10 +248,37 @@ def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
     return request.respond(topics=results)
 
 
-DELETE_RECORDS = ApiSpec(
-    key=ApiKey.DELETE_RECORDS,
-    versions=(0, 2),
-    handle=handle_delete_records,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
-    rights=(Right(Operation.DELETE, ResourceType.TOPIC),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.LIST_OFFSETS,
+            versions=(1, 11),
+            handle=partial(handle_list, parts),
+            divisions=(
+                Division(
+                    ("topics", "partitions"),
+                    ("topics", "partitions"),
+                    repeated=Repeated.TOGETHER,
+                    key=("partition_index",),
+                ),
+            ),
+            rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+        ),
+        ApiSpec(
+            key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            versions=(2, 4),
+            handle=partial(handle_for_leader_epoch, parts),
+            divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+                Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.DELETE_RECORDS,
+            versions=(0, 2),
+            handle=partial(handle_delete_records, parts),
+            divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+            rights=(Right(Operation.DELETE, ResourceType.TOPIC),),
+        ),
+    )

@@ -5,12 +5,15 @@ and ElectLeaders.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.elections import ElectedPartition, decide_elect_leaders
@@ -26,13 +29,20 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
+
 # AlterPartitionReassignments (KIP-455): give partitions other replicas, or cancel a reassignment (replicas
 # null).
 
 Reassigned = tuple[ReassignedPartition, ...]
 
 
-def handle_alter_reassignments(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_alter_reassignments(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     wanted = [
         Reassignment(topic.name, part.partition_index, part.replicas)
         for topic in request.body.topics
@@ -45,8 +55,7 @@ def handle_alter_reassignments(services: Services, request: Request) -> asyncio.
             image, wanted, allow_replication_factor_change=allow_factor_change
         )
 
-    return on_controller(
-        services,
+    return parts.controller_requests.decide(
         request,
         decide,
         _respond_alter_reassignments,
@@ -55,9 +64,7 @@ def handle_alter_reassignments(services: Services, request: Request) -> asyncio.
     )
 
 
-def _respond_alter_reassignments(
-    services: Services, request: Request, reassigned: Reassigned, outcome: Outcome = OK
-) -> Reply:
+def _respond_alter_reassignments(request: Request, reassigned: Reassigned, outcome: Outcome = OK) -> Reply:
     topics: dict[str, list[Message]] = {}
     for partition in reassigned:
         topics.setdefault(partition.topic, []).append(
@@ -75,33 +82,21 @@ def _respond_alter_reassignments(
     return request.respond(error_code=outcome.error, error_message=outcome.message, responses=responses)
 
 
-def _refuse_alter_reassignments(
-    services: Services, request: Request, error: ErrorCode, message: str
-) -> Reply:
+def _refuse_alter_reassignments(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
     refused = tuple(
         ReassignedPartition(topic.name, part.partition_index, outcome)
         for topic in request.body.topics
         for part in topic.partitions
     )
-    return _respond_alter_reassignments(services, request, refused, outcome)
-
-
-ALTER_REASSIGNMENTS = ApiSpec(
-    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    versions=(0, 1),
-    handle=handle_alter_reassignments,
-    forwardable=True,
-    divisions=(Division(("topics", "partitions"), ("responses", "partitions")),),
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+    return _respond_alter_reassignments(request, refused, outcome)
 
 
 # ListPartitionReassignments: the reassignments in progress, of the named partitions or (null) of all.
 
 
-def handle_list_reassignments(services: Services, request: Request) -> Reply:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+def handle_list_reassignments(parts: Parts, request: Request) -> Reply:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_list_reassignments(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     asked = request.body.topics
     wanted = (
@@ -110,7 +105,7 @@ def handle_list_reassignments(services: Services, request: Request) -> Reply:
         else [(topic.name, index) for topic in asked for index in topic.partition_indexes]
     )
     topics: dict[str, list[Message]] = {}
-    for ongoing in list_reassignments(services.image, wanted):
+    for ongoing in list_reassignments(parts.metadata.image, wanted):
         topics.setdefault(ongoing.topic, []).append(
             request.make(
                 "OngoingPartitionReassignment",
@@ -148,24 +143,13 @@ def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str)
     return request.respond(error_code=error, error_message=message, topics=topics)
 
 
-LIST_REASSIGNMENTS = ApiSpec(
-    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    versions=(0, 0),
-    handle=handle_list_reassignments,
-    divisions=(
-        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
-    ),
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
-
-
 # ElectLeaders: elect the preferred replica (election type 0), or any live replica even if it is not in sync
 # (1, unclean).
 
 Elected = tuple[ElectedPartition, ...]
 
 
-def handle_elect_leaders(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_elect_leaders(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     asked = request.body.topic_partitions
     partitions = (
         None if asked is None else [(topic.topic, index) for topic in asked for index in topic.partitions]
@@ -175,14 +159,12 @@ def handle_elect_leaders(services: Services, request: Request) -> asyncio.Future
     def decide(image: ClusterImage) -> Steps[Elected]:
         return decide_elect_leaders.steps(image, kind, partitions)
 
-    return on_controller(
-        services, request, decide, _respond_elect_leaders, _refuse_elect_leaders, needs=Operation.ALTER
+    return parts.controller_requests.decide(
+        request, decide, _respond_elect_leaders, _refuse_elect_leaders, needs=Operation.ALTER
     )
 
 
-def _respond_elect_leaders(
-    services: Services, request: Request, elected: Elected, error: ErrorCode = ErrorCode.none
-) -> Reply:
+def _respond_elect_leaders(request: Request, elected: Elected, error: ErrorCode = ErrorCode.none) -> Reply:
     topics: dict[str, list[Message]] = {}
     for partition in elected:
         topics.setdefault(partition.topic, []).append(
@@ -200,23 +182,47 @@ def _respond_elect_leaders(
     return request.respond(error_code=error, replica_election_results=results)
 
 
-def _refuse_elect_leaders(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_elect_leaders(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
     elected = tuple(
         ElectedPartition(topic.topic, index, outcome)
         for topic in request.body.topic_partitions or ()
         for index in topic.partitions
     )
-    return _respond_elect_leaders(services, request, elected, error)
+    return _respond_elect_leaders(request, elected, error)
 
 
-ELECT_LEADERS = ApiSpec(
-    key=ApiKey.ELECT_LEADERS,
-    versions=(0, 2),
-    handle=handle_elect_leaders,
-    forwardable=True,
-    divisions=(
-        Division(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
-    ),
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            versions=(0, 1),
+            handle=partial(handle_alter_reassignments, parts),
+            forwardable=True,
+            divisions=(Division(("topics", "partitions"), ("responses", "partitions")),),
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            versions=(0, 0),
+            handle=partial(handle_list_reassignments, parts),
+            divisions=(
+                Division(
+                    ("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE
+                ),
+            ),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ELECT_LEADERS,
+            versions=(0, 2),
+            handle=partial(handle_elect_leaders, parts),
+            forwardable=True,
+            divisions=(
+                Division(
+                    ("topic_partitions", "partitions"), ("replica_election_results", "partition_result")
+                ),
+            ),
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+    )

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from nilometer.broker.api.access import access_of
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right
 from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
-from nilometer.broker.coordinators.verification import Asker, Guard, VerifiedPartitions
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.verification import (
+    Asker,
+    Guard,
+    TransactionVerification,
+    VerifiedPartitions,
+)
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import (
     DelayedProduce,
     PartitionOutcome,
     ProduceOutcome,
     ProduceWait,
+    ReadyFetches,
 )
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.record_reading import RecordReading
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import CloseConnection, MadeReply, Reply, WaitingReply
-from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import NAME_LENGTH_MAX
-from nilometer.runtime import Clock
+from nilometer.runtime import Clock, Runtime
 from nilometer.storage.errors import RecordsRejected
 from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
@@ -58,6 +69,19 @@ from nilometer.wire.produce import (
     produce_response_slices,
 )
 from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    tasks: Tasks
+    metadata: MetadataLog
+    replicas: ReplicaManager
+    record_reading: RecordReading
+    verification: TransactionVerification
+    ready_fetches: ReadyFetches
+    client_quotas: ClientQuotas
+    rights: Rights
+
 
 FIRST_WITH_ZSTD = 7
 
@@ -101,13 +125,13 @@ def check_produced_records(records: Bytes, version: int, *, in_transaction: bool
 NO_TOPICS: frozenset[str | UUID] = frozenset()
 
 
-def denied_topics(services: Services, request: Request) -> frozenset[str | UUID]:
+def denied_topics(parts: Parts, request: Request) -> frozenset[str | UUID]:
     """Return the topics of the request, as it names them, that its principal may not write to."""
-    if services.authorizer is None:
+    if parts.rights.authorizer is None:
         return NO_TOPICS
-    access, body = access_of(services, request), request.body
+    access, body = parts.rights.access(request), request.body
     return frozenset(
-        topic.topic for topic in body.topics if not _may_write(access, services.image, topic.topic)
+        topic.topic for topic in body.topics if not _may_write(access, parts.metadata.image, topic.topic)
     )
 
 
@@ -120,11 +144,11 @@ def _may_write(access: Access, image: ClusterImage, topic: str | UUID) -> bool:
     return access.allows(Operation.WRITE, ResourceType.TOPIC, topic)
 
 
-def is_transaction_denied(services: Services, request: Request) -> bool:
+def is_transaction_denied(parts: Parts, request: Request) -> bool:
     """Return whether a batch of the request is part of a transaction that its principal may not write."""
-    if services.authorizer is None:
+    if parts.rights.authorizer is None:
         return False
-    access, body = access_of(services, request), request.body
+    access, body = parts.rights.access(request), request.body
     if access.is_full or not _has_transactional_batches(body):
         return False
     transactional_id: str | None = body.transactional_id
@@ -158,36 +182,36 @@ PARTITIONS_AT_ONCE = 64
 _ACKS = frozenset((ACKS_NONE, ACKS_LEADER, ACKS_ALL))
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
-    if is_transaction_denied(services, request):
-        return _refuse(services, request, ErrorCode.transactional_id_authorization_failed)
+    if is_transaction_denied(parts, request):
+        return _refuse(parts, request, ErrorCode.transactional_id_authorization_failed)
     if body.transactional_id is not None:
-        guards = _guards(services, request)
+        guards = _guards(parts, request)
         if guards:
             request.connection.process_alone()  # later batches of the producer must not pass this one
-            return spawn(services, _verify_then_append(services, request, body.transactional_id, guards))
-    return _append_all(services, request)
+            return parts.tasks.spawn(_verify_then_append(parts, request, body.transactional_id, guards))
+    return _append_all(parts, request)
 
 
-async def handle_long(services: Services, request: Request, work: LongWork) -> Reply:
+async def handle_long(parts: Parts, request: Request, work: LongWork) -> Reply:
     """Append the batches of a request with many partitions part by part; then wait for all of them."""
-    parts: list[PartOfRequest] = []
+    handled: list[PartOfRequest] = []
     waiting: list[WaitingReply] = []
     for body, partitions in _parts(request.body):
-        part = request.part(body, services.runtime.clock.monotonic_us())
-        reply = handle(services, part)
+        part = request.part(body, parts.runtime.clock.monotonic_us())
+        reply = handle(parts, part)
         if isinstance(reply, WaitingReply):
             waiting.append(reply)
         elif isinstance(reply, asyncio.Future):  # a later batch must not pass one that is being verified
             await work.wait(reply)
-        parts.append(part)
+        handled.append(part)
         await work.step(partitions)
     for reply in waiting:
         await work.wait(reply)
     if request.body.acks == ACKS_NONE:
         return None
-    return await _encode_parts(request, parts, work)
+    return await _encode_parts(request, handled, work)
 
 
 def _parts(body: ProduceBody) -> Iterator[tuple[ProduceBody, int]]:
@@ -237,7 +261,7 @@ async def _encode_parts(request: Request, parts: list[PartOfRequest], work: Long
     return MadeReply([sum(map(len, frame)).to_bytes(4, "big"), *frame])
 
 
-def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
+def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
     """Return the response with ``error`` for each partition. Raises CloseConnection if none is expected."""
     topics: list[ProducedTopic] = []
     for topic in request.body.topics:
@@ -245,16 +269,16 @@ def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | a
         topics.append(ProducedTopic(topic.topic, outcomes))
     if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
-    waiting = _Waiting(services, request, topics)
-    waiting.throttle_ms = count_refused(services, request)
+    waiting = _Waiting(parts, request, topics)
+    waiting.throttle_ms = count_refused(parts.client_quotas, parts.runtime.clock, request)
     return waiting.reply(0)
 
 
-def _guards(services: Services, request: Request) -> list[Guard]:
+def _guards(parts: Parts, request: Request) -> list[Guard]:
     """Return a guard for each partition in which the producer has no open transaction yet: its batch must be
     verified with the coordinator first."""
     guards: list[Guard] = []
-    denied = denied_topics(services, request)
+    denied = denied_topics(parts, request)
     for topic in request.body.topics:
         if topic.topic in denied:
             continue  # _append_all reports the error
@@ -263,10 +287,10 @@ def _guards(services: Services, request: Request) -> list[Guard]:
             if header is None or not header.is_transactional:
                 continue
             try:
-                partition = _find(services, topic.topic, part.partition)
+                partition = _find(parts, topic.topic, part.partition)
             except KafkaError:
                 continue  # _append_all reports the error
-            guard = services.verification.guard(
+            guard = parts.verification.guard(
                 partition, header.producer_id, header.producer_epoch, _asker(request.version)
             )
             if guard is not None:
@@ -279,28 +303,28 @@ def _asker(version: int) -> Asker:
 
 
 async def _verify_then_append(
-    services: Services, request: Request, transactional_id: str, guards: Sequence[Guard]
+    parts: Parts, request: Request, transactional_id: str, guards: Sequence[Guard]
 ) -> Reply:
-    time = LoopTime(services.runtime.clock.monotonic_us, request.began_us)
+    time = LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
     time.pause()
-    verified = await services.verification.verify(transactional_id, guards, _asker(request.version))
+    verified = await parts.verification.verify(transactional_id, guards, _asker(request.version))
     time.resume()
-    reply = _append_all(services, request, verified, time)
+    reply = _append_all(parts, request, verified, time)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 def _append_all(
-    services: Services,
+    parts: Parts,
     request: Request,
     verified: VerifiedPartitions | None = None,
     time: LoopTime | None = None,
 ) -> Reply | asyncio.Future[Reply]:
     topics: list[ProducedTopic] = []
-    denied, refused = denied_topics(services, request), request.connection.rejected_batches
-    waiting = _Waiting(services, request, topics)
+    denied, refused = denied_topics(parts, request), request.connection.rejected_batches
+    waiting = _Waiting(parts, request, topics)
     allowance, unread = ReadingAllowance(), list[_Unread]()
     if more_follow := request.connection.has_queued:
-        services.ready_fetches.hold()
+        parts.ready_fetches.hold()
     for topic in request.body.topics:
         outcomes: list[ProduceOutcome] = []
         topics.append(ProducedTopic(topic.topic, outcomes))
@@ -311,36 +335,36 @@ def _append_all(
                 outcome.fail(ErrorCode.topic_authorization_failed)
                 continue
             try:
-                partition = _find(services, topic.topic, part.partition)
+                partition = _find(parts, topic.topic, part.partition)
                 if verified is not None:
                     _check_verified(verified, partition, part.records)
                 if refused:
-                    now_ms = services.runtime.clock.monotonic_ms()
+                    now_ms = parts.runtime.clock.monotonic_ms()
                     _check_passes_none(refused, partition, topic.topic, part, now_ms)
                 _append(partition, request, part.records, outcome, waiting, allowance=allowance)
             except KafkaError as error:
-                _refuse_records(services, request, topic.topic, part, outcome, error)
+                _refuse_records(parts, request, topic.topic, part, outcome, error)
             except UnreadRecords as found:
                 unread.append(_Unread(topic.topic, part, outcome, found.steps))
     if not more_follow:
-        services.ready_fetches.answer()
+        parts.ready_fetches.answer()
     if unread:
         request.connection.process_alone()  # later batches of the producer must not pass these
-        return spawn(services, _read_then_append(services, request, topics, waiting, unread, verified, time))
-    return _end(services, request, topics, waiting, time)
+        return parts.tasks.spawn(_read_then_append(parts, request, topics, waiting, unread, verified, time))
+    return _end(parts, request, topics, waiting, time)
 
 
 def _end(
-    services: Services,
+    parts: Parts,
     request: Request,
     topics: Sequence[ProducedTopic],
     waiting: _Waiting,
     time: LoopTime | None,
 ) -> Reply | asyncio.Future[Reply]:
     """Return the response, now that each batch has been appended or refused."""
-    if services.client_quotas.limits_clients and not request.context.is_broker:
-        time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
-        waiting.throttle_ms = _count_for_quotas(services, request, time)
+    if parts.client_quotas.limits_clients and not request.context.is_broker:
+        time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
+        waiting.throttle_ms = _count_for_quotas(parts, request, time)
     if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
@@ -357,7 +381,7 @@ class _Unread(NamedTuple):
 
 
 async def _read_then_append(
-    services: Services,
+    parts: Parts,
     request: Request,
     topics: Sequence[ProducedTopic],
     waiting: _Waiting,
@@ -365,22 +389,22 @@ async def _read_then_append(
     verified: VerifiedPartitions | None,
     time: LoopTime | None,
 ) -> Reply:
-    time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
+    time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
     for topic, part, outcome, steps in unread:
         try:
-            validated = await services.record_reading.run(steps)
-            partition = _find(services, topic, part.partition)
+            validated = await parts.record_reading.run(steps)
+            partition = _find(parts, topic, part.partition)
             if verified is not None:
                 _check_verified(verified, partition, part.records)
             _append(partition, request, part.records, outcome, waiting, validated=validated)
         except KafkaError as error:
-            _refuse_records(services, request, topic, part, outcome, error)
-    reply = _end(services, request, topics, waiting, time)
+            _refuse_records(parts, request, topic, part, outcome, error)
+    reply = _end(parts, request, topics, waiting, time)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 def _refuse_records(
-    services: Services,
+    parts: Parts,
     request: Request,
     topic: str | UUID,
     part: ProducedRecords,
@@ -389,13 +413,13 @@ def _refuse_records(
 ) -> None:
     """Set the outcome of a batch that was not appended because of ``error``."""
     refused = request.connection.rejected_batches
-    outcome.fail(_remember(refused, topic, part, error.code, services.runtime.clock), error.message)
+    outcome.fail(_remember(refused, topic, part, error.code, parts.runtime.clock), error.message)
     if isinstance(error, RecordsRejected):
         outcome.record_errors = [RecordError(index, message) for index, message in error.records]
-    services.replicas.traffic.failed_produces += 1
+    parts.replicas.traffic.failed_produces += 1
 
 
-def _count_for_quotas(services: Services, request: Request, time: LoopTime) -> int:
+def _count_for_quotas(parts: Parts, request: Request, time: LoopTime) -> int:
     """Count the request for its client's quotas, and mute the connection for the time (ms) returned.
 
     As in Kafka, requests with acks=0 are exempt from the quota of time, since they have no response.
@@ -404,7 +428,7 @@ def _count_for_quotas(services: Services, request: Request, time: LoopTime) -> i
     size = request.header.size + sum(
         len(part.records or b"") for topic in request.body.topics for part in topic.partitions
     )
-    throttle_ms = services.client_quotas.on_produce(request.context, request.header.client_id, size, spent_us)
+    throttle_ms = parts.client_quotas.on_produce(request.context, request.header.client_id, size, spent_us)
     if throttle_ms:
         request.connection.mute(throttle_ms)
     return throttle_ms
@@ -418,10 +442,10 @@ def _check_verified(verified: VerifiedPartitions, partition: Partition, records:
         verified.check(partition, header.producer_id, header.producer_epoch)
 
 
-def _find(services: Services, topic: str | UUID, index: int) -> Partition:
+def _find(parts: Parts, topic: str | UUID, index: int) -> Partition:
     if isinstance(topic, str):
-        return services.replicas.partition(topic, index)
-    return services.replicas.partition_by_id(topic, index)
+        return parts.replicas.partition(topic, index)
+    return parts.replicas.partition_by_id(topic, index)
 
 
 def _check_passes_none(
@@ -516,15 +540,15 @@ class _Waiting:
         "_header",
         "_listener",
         "_made",
-        "_services",
+        "_parts",
         "_topics",
         "_waiting",
         "throttle_ms",
     )
 
-    def __init__(self, services: Services, request: Request, topics: Sequence[ProducedTopic]) -> None:
+    def __init__(self, parts: Parts, request: Request, topics: Sequence[ProducedTopic]) -> None:
         """``topics``: with the outcomes; those of later partitions may be added until :meth:`reply`."""
-        self._services = services
+        self._parts = parts
         self._header = request.header
         self._made = request.made if isinstance(request, PartOfRequest) else None
         self._listener = request.context.listener
@@ -571,7 +595,7 @@ class _Waiting:
         for topic in self._topics:
             for outcome in topic.partitions:
                 if outcome.error is not NONE and outcome.error is ErrorCode.not_leader_or_follower:
-                    hints = hints or LeaderHints(self._services, self._listener)
+                    hints = hints or LeaderHints(self._parts.metadata, self._listener)
                     outcome.current_leader = hints.leader(topic.name, outcome.index)
         return () if hints is None else hints.endpoints()
 
@@ -587,17 +611,20 @@ def _close_on_error(topics: Sequence[ProducedTopic]) -> None:
                 )
 
 
-API = ApiSpec(
-    key=ApiKey.PRODUCE,
-    versions=(3, 13),
-    handle=handle,
-    decode=begin_produce_body,
-    handle_long=handle_long,
-    advertised_min=0,
-    pipelined=True,
-    counts_quotas=True,
-    rights=(
-        Right(Operation.WRITE, ResourceType.TOPIC),
-        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.PRODUCE,
+            versions=(3, 13),
+            handle=partial(handle, parts),
+            decode=begin_produce_body,
+            handle_long=partial(handle_long, parts),
+            advertised_min=0,
+            pipelined=True,
+            counts_quotas=True,
+            rights=(
+                Right(Operation.WRITE, ResourceType.TOPIC),
+                Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+            ),
+        ),
+    )

@@ -10,12 +10,15 @@ Without a metadata quorum nothing can be changed: UNSUPPORTED_VERSION, as in Kaf
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of, audit_own_change
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import RETRY_S, WAIT_MS_DEFAULT
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import OutcomeUnknown, StoreUnavailable
@@ -28,6 +31,7 @@ from nilometer.raft.voter_changes import (
     other_cluster,
     read_change_request,
 )
+from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -38,29 +42,37 @@ NO_QUORUM = ChangeResult(
 )
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not access_of(services, request).on_cluster(Operation.ALTER):
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    tasks: Tasks
+    quorum: QuorumStore | None
+    """None: the metadata is in another coordination store."""
+    rights: Rights
+
+
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.rights.access(request).on_cluster(Operation.ALTER):
         return _respond(request, ChangeResult(ErrorCode.cluster_authorization_failed, CLUSTER_DENIED))
-    quorum = services.quorum
+    quorum = parts.quorum
     if quorum is None:
         return _respond(request, NO_QUORUM)
     refused = other_cluster(request.body.cluster_id, quorum.cluster_id)
     if refused is not None:
         return _respond(request, refused)
-    return spawn(services, _change(services, quorum, request))
+    return parts.tasks.spawn(_change(parts, quorum, request))
 
 
-async def _change(services: Services, quorum: QuorumStore, request: Request) -> Reply:
+async def _change(parts: Parts, quorum: QuorumStore, request: Request) -> Reply:
     change = read_change_request(ApiKey(request.api.key), request.body)
-    result = await _decided(services, quorum, change)
+    result = await _decided(parts, quorum, change)
     if result == DONE:
         voter = change.voter if isinstance(change.voter, tuple) else change.voter.key
-        audit_own_change(services, request, voter=str(voter))
+        parts.rights.audit_own_change(request, voter=str(voter))
     return _respond(request, result)
 
 
-async def _decided(services: Services, quorum: QuorumStore, change: VoterChange) -> ChangeResult:
-    clock = services.runtime.clock
+async def _decided(parts: Parts, quorum: QuorumStore, change: VoterChange) -> ChangeResult:
+    clock = parts.runtime.clock
     patience_ms = change.timeout_ms if isinstance(change, AddVoter) else WAIT_MS_DEFAULT
     deadline_ms = clock.monotonic_ms() + patience_ms
     while True:
@@ -85,15 +97,13 @@ def _respond(request: Request, result: ChangeResult) -> Reply:
     return request.respond(error_code=result.error, error_message=result.message)
 
 
-ADD_RAFT_VOTER = ApiSpec(
-    key=ApiKey.ADD_RAFT_VOTER,
-    versions=CHANGE_VERSIONS[ApiKey.ADD_RAFT_VOTER],
-    handle=handle,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
-REMOVE_RAFT_VOTER = ApiSpec(
-    key=ApiKey.REMOVE_RAFT_VOTER,
-    versions=CHANGE_VERSIONS[ApiKey.REMOVE_RAFT_VOTER],
-    handle=handle,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return tuple(
+        ApiSpec(
+            key=key,
+            versions=CHANGE_VERSIONS[key],
+            handle=partial(handle, parts),
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        )
+        for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
+    )

@@ -7,16 +7,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
+import msgspec
 from msgspec import structs
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.cleaning import CleanerReport
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import PartitionState, Topic
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
@@ -31,7 +38,7 @@ from nilometer.replication.shell_interface import (
     WaitingFor,
     WaitingForFlush,
 )
-from nilometer.runtime import Disk
+from nilometer.runtime import Disk, Runtime
 from nilometer.storage.directories.log_manager import DirectoryDescription
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.segment import LogSegment
@@ -40,6 +47,20 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    replicas: ReplicaManager
+    replica_moves: ReplicaMoves
+    compactions: CleanerReport
+    cluster_id: str
+    rights: Rights
+
 
 logger = logging.getLogger("nilometer.broker.api")
 
@@ -54,15 +75,15 @@ TIMES_TIMEOUT_S = 0.5
 NOT_KNOWN = -1
 
 
-async def described_segments(services: Services, key: TopicIdPartition) -> wire.SegmentsState | None:
+async def described_segments(parts: Parts, key: TopicIdPartition) -> wire.SegmentsState | None:
     """Return the segments of this broker's replica; None if its log cannot be used."""
     try:
-        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
+        hosted = parts.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
     except KafkaError:
         return None
     segments = hosted.log.segments
     newest, count = segments.newest(wire.SEGMENTS_MAX), len(segments)
-    times = await _modified_ms(services.runtime.disk, newest)
+    times = await _modified_ms(parts.runtime.disk, newest)
     described = tuple(_segment(segment, time) for segment, time in zip(newest, times, strict=True))
     return wire.SegmentsState(count=count, newest=described)
 
@@ -108,36 +129,36 @@ SEGMENT_REPLICAS_MAX = 10
 """Of how many replicas a response describes the segments."""
 
 
-def handle_describe(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _answer(services, request))
+def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_answer(parts, request))
 
 
-async def _answer(services: Services, request: Request) -> Reply:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+async def _answer(parts: Parts, request: Request) -> Reply:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
     found: list[wire.ReplicaState] = []
     segments_left = SEGMENT_REPLICAS_MAX if request.body.segments else 0
-    for count, (_, index, topic) in enumerate(_asked_for(services, request.body), start=1):
+    for count, (_, index, topic) in enumerate(_asked_for(parts, request.body), start=1):
         key = TopicIdPartition(topic.id, index)
-        state = services.image.partition_by_id(topic.id, index)
-        if state is not None and services.broker_id in state.replicas:
-            found.append(_replica(services, topic, key, state))
-            if segments_left and (segments := await described_segments(services, key)) is not None:
+        state = parts.metadata.image.partition_by_id(topic.id, index)
+        if state is not None and parts.config.node_id in state.replicas:
+            found.append(_replica(parts, topic, key, state))
+            if segments_left and (segments := await described_segments(parts, key)) is not None:
                 found[-1] = structs.replace(found[-1], segments=segments)
                 segments_left -= 1
         if count % SLICE_REPLICAS == 0:
             await asyncio.sleep(0)
-    return request.respond(cluster_id=services.cluster_id, broker=_broker(services), replicas=tuple(found))
+    return request.respond(cluster_id=parts.cluster_id, broker=_broker(parts), replicas=tuple(found))
 
 
-def _asked_for(services: Services, body: wire.DescribeReplicasRequest) -> list[tuple[str, int, Topic]]:
+def _asked_for(parts: Parts, body: wire.DescribeReplicasRequest) -> list[tuple[str, int, Topic]]:
     """Return this broker's replicas that the request selects, as (topic name, partition, topic), in that
     order."""
     topics = None if body.topics is None else frozenset(body.topics)
     partitions = None if body.partitions is None else frozenset(body.partitions)
-    image, asked = services.image, list[tuple[str, int, Topic]]()
-    for key, _ in image.partitions_on(BrokerId(services.broker_id)):
+    image, asked = parts.metadata.image, list[tuple[str, int, Topic]]()
+    for key, _ in image.partitions_on(BrokerId(parts.config.node_id)):
         topic = image.topic_by_id(key.topic_id)
         if topic is None or (topics is not None and topic.name not in topics):
             continue
@@ -146,44 +167,42 @@ def _asked_for(services: Services, body: wire.DescribeReplicasRequest) -> list[t
     return sorted(asked, key=lambda one: one[:2])
 
 
-def _broker(services: Services) -> wire.BrokerState:
-    image = services.image
-    epoch = image.broker_epoch(BrokerId(services.broker_id))
+def _broker(parts: Parts) -> wire.BrokerState:
+    image = parts.metadata.image
+    epoch = image.broker_epoch(BrokerId(parts.config.node_id))
     return wire.BrokerState(
-        broker_id=services.broker_id,
+        broker_id=parts.config.node_id,
         broker_epoch=-1 if epoch is None else epoch,
         controller_id=image.controller_id,
         controller_epoch=image.controller_epoch,
         metadata_number=image.number,
         unclean_elections=image.unclean_elections,
-        stray_folders=services.replicas.stray_folders,
-        longest_turn_us=services.turns.longest.cpu_us,
-        longest_turn=services.turns.longest.work,
+        stray_folders=parts.replicas.stray_folders,
+        longest_turn_us=parts.turns.longest.cpu_us,
+        longest_turn=parts.turns.longest.work,
     )
 
 
-def _replica(
-    services: Services, topic: Topic, key: TopicIdPartition, state: PartitionState
-) -> wire.ReplicaState:
+def _replica(parts: Parts, topic: Topic, key: TopicIdPartition, state: PartitionState) -> wire.ReplicaState:
     try:
-        hosted = services.replicas.partition_by_id(topic.uuid, key.partition)
+        hosted = parts.replicas.partition_by_id(topic.uuid, key.partition)
     except KafkaError:
-        return _offline(services, topic, key, state)
+        return _offline(parts, topic, key, state)
     log, high_watermark = hosted.log, hosted.replica.high_watermark
-    role, leader_epoch, leader = _role(services, hosted)
+    role, leader_epoch, leader = _role(parts, hosted)
     name = log.topic_partition
     return wire.ReplicaState(
         topic=topic.name,
         topic_id=topic.id,
         partition=key.partition,
-        broker_id=services.broker_id,
+        broker_id=parts.config.node_id,
         role=role,
         leader_id=state.leader,
         leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
         partition_epoch=state.partition_epoch,
         replicas=state.replicas,
         isr=state.isr,
-        in_sync=services.broker_id in state.isr,
+        in_sync=parts.config.node_id in state.isr,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         flushed_offset=log.flushed_offset,
@@ -192,39 +211,37 @@ def _replica(
         size_bytes=log.segments.size,
         epoch_chain=log.epochs.entries,
         leader=leader,
-        compaction=_compaction(services, name),
-        problems=services.replicas.failures.failures_of(name),
+        compaction=_compaction(parts, name),
+        problems=parts.replicas.failures.failures_of(name),
     )
 
 
-def _offline(
-    services: Services, topic: Topic, key: TopicIdPartition, state: PartitionState
-) -> wire.ReplicaState:
-    reason = services.replicas.offline.reason(key)
+def _offline(parts: Parts, topic: Topic, key: TopicIdPartition, state: PartitionState) -> wire.ReplicaState:
+    reason = parts.replicas.offline.reason(key)
     return wire.ReplicaState(
         topic=topic.name,
         topic_id=topic.id,
         partition=key.partition,
-        broker_id=services.broker_id,
+        broker_id=parts.config.node_id,
         role=wire.OFFLINE,
         leader_id=state.leader,
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
         replicas=state.replicas,
         isr=state.isr,
-        in_sync=services.broker_id in state.isr,
+        in_sync=parts.config.node_id in state.isr,
         problems=(reason,) if reason else (),
     )
 
 
-def _compaction(services: Services, name: TopicPartition) -> wire.CompactionState | None:
-    found = services.compactions.of(name)
+def _compaction(parts: Parts, name: TopicPartition) -> wire.CompactionState | None:
+    found = parts.compactions.of(name)
     if found is None:
         return None
     since_ms = found.began_ms if found.ended_ms is None else found.ended_ms
     return wire.CompactionState(
         in_progress=found.ended_ms is None,
-        age_ms=services.runtime.clock.monotonic_ms() - since_ms,
+        age_ms=parts.runtime.clock.monotonic_ms() - since_ms,
         progress=found.progress,
         bytes_total=found.bytes_total,
         bytes_written=found.statistics.bytes_written,
@@ -235,17 +252,17 @@ def _compaction(services: Services, name: TopicPartition) -> wire.CompactionStat
     )
 
 
-def _role(services: Services, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:
+def _role(parts: Parts, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:
     role = partition.replica.role
     if isinstance(role, LeaderRole):
-        return wire.LEADER, role.leader_epoch, _leader(services, role)
+        return wire.LEADER, role.leader_epoch, _leader(parts, role)
     if isinstance(role, FollowerRole):
         return wire.FOLLOWER, role.leader_epoch, None
     return wire.NO_ROLE, -1, None
 
 
-def _leader(services: Services, role: LeaderRole) -> wire.LeaderState:
-    now_ms = services.runtime.clock.monotonic_ms()
+def _leader(parts: Parts, role: LeaderRole) -> wire.LeaderState:
+    now_ms = parts.runtime.clock.monotonic_ms()
     return wire.LeaderState(
         epoch_start_offset=role.epoch_start_offset,
         isr=role.isr,
@@ -253,7 +270,7 @@ def _leader(services: Services, role: LeaderRole) -> wire.LeaderState:
         pending_isr=_pending_isr(role.isr_state),
         needed_in_sync=role.needed_in_sync,
         hold=_hold(role.high_watermark_hold(now_ms)),
-        followers=tuple(_follower(services, role, remote, now_ms) for remote in role.remote_replicas),
+        followers=tuple(_follower(parts, role, remote, now_ms) for remote in role.remote_replicas),
     )
 
 
@@ -263,14 +280,12 @@ def _pending_isr(state: IsrState) -> tuple[int, ...] | None:
     return None
 
 
-def _follower(
-    services: Services, role: LeaderRole, remote: RemoteReplica, now_ms: int
-) -> wire.RemoteReplicaState:
+def _follower(parts: Parts, role: LeaderRole, remote: RemoteReplica, now_ms: int) -> wire.RemoteReplicaState:
     if remote.log_end_offset == role.log_end_offset:
         age_ms = 0
     else:
         age_ms = None if remote.last_caught_up_ms == NEVER_MS else max(0, now_ms - remote.last_caught_up_ms)
-    broker = services.image.broker(BrokerId(remote.broker_id))
+    broker = parts.metadata.image.broker(BrokerId(remote.broker_id))
     return wire.RemoteReplicaState(
         broker_id=remote.broker_id,
         broker_epoch=remote.broker_epoch,
@@ -300,44 +315,36 @@ def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
     return wire.HighWatermarkHoldState(reason=_HOLDS[type(hold)], text=str(hold), replicas=replicas)
 
 
-DESCRIBE = ApiSpec(
-    key=wire.DESCRIBE_REPLICAS,
-    versions=(0, 0),
-    handle=handle_describe,
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
-
-
 # DescribeLogDirs: the logs in this broker's log directories, their sizes, and the free space.
 #
 # A replica that moves has two logs: that in use, and its copy in the target directory (``is_future_key``).
 
 
-def handle_describe_log_dirs(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+def handle_describe_log_dirs(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, results=())
-    return spawn(services, _describe_log_dirs(services, request), "DescribeLogDirs")
+    return parts.tasks.spawn(_describe_log_dirs(parts, request), kind="DescribeLogDirs")
 
 
-async def _describe_log_dirs(services: Services, request: Request) -> Reply:
-    work = LongWork(services.turns)
+async def _describe_log_dirs(parts: Parts, request: Request) -> Reply:
+    work = LongWork(parts.turns)
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
     results = [
-        await work.go_through(_directory(services, request, found, wanted))
-        for found in await work.go_through(services.replicas.logs.describe())
+        await work.go_through(_directory(parts, request, found, wanted))
+        for found in await work.go_through(parts.replicas.logs.describe())
     ]
     return request.respond(results=results)
 
 
 def _directory(
-    services: Services, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
+    parts: Parts, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
 ) -> Generator[int, None, Message]:
     topics: dict[str, list[tuple[TopicPartition, int, int | None]]] = {}
     logs = ((name, size, None) for name, size in found.sizes.items())
-    futures = [(move.name, move.size, move.offset_lag) for move in services.replica_moves.into(found.path)]
+    futures = [(move.name, move.size, move.offset_lag) for move in parts.replica_moves.into(found.path)]
     for name, size, lag in chain(logs, futures):
         if wanted is None or name.partition in wanted.get(name.topic, ()):
             topics.setdefault(name.topic, []).append((name, size, lag))
@@ -352,7 +359,7 @@ def _directory(
             "DescribeLogDirsPartition",
             partition_index=name.partition,
             partition_size=size,
-            offset_lag=services.replicas.offset_lag(name) if future_lag is None else future_lag,
+            offset_lag=parts.replicas.offset_lag(name) if future_lag is None else future_lag,
             is_future_key=future_lag is not None,
         )
 
@@ -374,32 +381,24 @@ def _partition_number(one: tuple[TopicPartition, int, int | None]) -> int:
     return one[0].partition
 
 
-DESCRIBE_LOG_DIRS = ApiSpec(
-    key=ApiKey.DESCRIBE_LOG_DIRS,
-    versions=(1, 5),
-    handle=handle_describe_log_dirs,
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
-
-
 # AlterReplicaLogDirs (KIP-113): move replicas of this broker to other log directories, or choose the
 # directory of a partition that has no log here yet. The response is sent when the moves have begun.
 
 
-def handle_alter_log_dirs(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _alter_log_dirs(services, request), "ALTER_REPLICA_LOG_DIRS")
+def handle_alter_log_dirs(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_alter_log_dirs(parts, request), kind="ALTER_REPLICA_LOG_DIRS")
 
 
-async def _alter_log_dirs(services: Services, request: Request) -> Reply:
+async def _alter_log_dirs(parts: Parts, request: Request) -> Reply:
     """The errors are the same as Kafka's. A partition that is named twice is moved to the last directory."""
-    may_alter = access_of(services, request).on_cluster(Operation.ALTER)
+    may_alter = parts.rights.access(request).on_cluster(Operation.ALTER)
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.body.dirs:
         for topic in directory.topics:
             if topic.partitions:  # else the response does not name it
                 paths = wanted.setdefault(topic.name, {})
                 paths.update(dict.fromkeys(topic.partitions, directory.path))
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     results: list[Message] = []
     refusals: list[str] = []
     for topic, paths in wanted.items():
@@ -408,7 +407,7 @@ async def _alter_log_dirs(services: Services, request: Request) -> Reply:
             error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
             try:
                 if may_alter:
-                    services.replica_moves.alter(topic, index, path)
+                    parts.replica_moves.alter(topic, index, path)
             except KafkaError as refused:
                 error = refused.code
                 refusals.append(f"{topic}-{index} to {path}: {refused.message}")
@@ -424,9 +423,24 @@ async def _alter_log_dirs(services: Services, request: Request) -> Reply:
     return request.respond(results=tuple(results))
 
 
-ALTER_REPLICA_LOG_DIRS = ApiSpec(
-    key=ApiKey.ALTER_REPLICA_LOG_DIRS,
-    versions=(1, 2),
-    handle=handle_alter_log_dirs,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=wire.DESCRIBE_REPLICAS,
+            versions=(0, 0),
+            handle=partial(handle_describe, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_LOG_DIRS,
+            versions=(1, 5),
+            handle=partial(handle_describe_log_dirs, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_REPLICA_LOG_DIRS,
+            versions=(1, 2),
+            handle=partial(handle_alter_log_dirs, parts),
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+    )

@@ -19,16 +19,24 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.broker.api.access import access_of
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.connection import Connection
+from nilometer.broker.connection_memory import ResponseMemory
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.sharing.share_partitions import LedSharePartition
-from nilometer.broker.turns import LongWork
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePartitions
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.share.share_groups import MEMBER_ID_MAX
 from nilometer.identifiers import (
@@ -39,6 +47,7 @@ from nilometer.identifiers import (
     topic_id_of,
     uuid_from_text,
 )
+from nilometer.runtime import Runtime
 from nilometer.share.fetched_records import batches_of, fetched
 from nilometer.share.partition_events import AcknowledgementBatch, AcknowledgeType, Acquired, AcquireMode
 from nilometer.share.sessions import (
@@ -47,6 +56,7 @@ from nilometer.share.sessions import (
     PARTITIONS_MAX,
     MemberKey,
     ShareSession,
+    ShareSessions,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -55,6 +65,23 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.messages import milliseconds
 from nilometer.wire.primitives import LeaderIdAndEpoch
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    turns: Turns
+    response_memory: ResponseMemory
+    metadata: MetadataLog
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    share_partitions: SharePartitions
+    share_sessions: ShareSessions
+    replication_quotas: ReplicationQuotas
+    client_quotas: ClientQuotas
+    rights: Rights
+
 
 NO_TOPIC = UUID(int=0)
 PARTITION_BYTES_MAX = 4 << 20
@@ -94,8 +121,8 @@ class _Result(msgspec.Struct):
 class _Asked:
     """What both requests have: the member, its rights, and what it acknowledges."""
 
-    def __init__(self, services: Services, request: Request, work: LongWork) -> None:
-        self.services = services
+    def __init__(self, parts: Parts, request: Request, work: LongWork) -> None:
+        self.parts = parts
         self.request = request
         self.work = work
         body = request.body
@@ -108,12 +135,12 @@ class _Asked:
 
     def check(self) -> None:
         """Raises KafkaError if the member may not do this at all."""
-        if not self.services.groups.serves_share_groups:
+        if not self.parts.groups.serves_share_groups:
             raise KafkaError(ErrorCode.unsupported_version, "share.version is 0")
         group_id, member_id = self.member
         if not group_id or not 0 < len(member_id) <= MEMBER_ID_MAX:
             raise KafkaError(ErrorCode.invalid_request, "a group id and a member id are required")
-        if not access_of(self.services, self.request).allows(Operation.READ, ResourceType.GROUP, group_id):
+        if not self.parts.rights.access(self.request).allows(Operation.READ, ResourceType.GROUP, group_id):
             raise KafkaError(ErrorCode.group_authorization_failed)
 
     def result(self, key: TopicIdPartition) -> _Result:
@@ -146,10 +173,10 @@ class _Asked:
 
     def why_not(self, key: TopicIdPartition) -> ErrorCode:
         """Return why the member may not read the partition's topic; NONE if it may."""
-        topic = self.services.image.topic_by_id(key.topic_id)
+        topic = self.parts.metadata.image.topic_by_id(key.topic_id)
         if topic is None:
             return ErrorCode.unknown_topic_id
-        allowed = access_of(self.services, self.request).allows(
+        allowed = self.parts.rights.access(self.request).allows(
             Operation.READ, ResourceType.TOPIC, topic.name
         )
         return NONE if allowed else ErrorCode.topic_authorization_failed
@@ -177,14 +204,14 @@ class _Asked:
         if not self.renews and any(AcknowledgeType.RENEW in batch.types for batch in batches):
             return ErrorCode.invalid_request
         try:
-            led = self.services.share_partitions.of_acknowledgement(self.member.group_id, key)
+            led = self.parts.share_partitions.of_acknowledgement(self.member.group_id, key)
         except KafkaError as refused:
             return refused.code
         return await led.acknowledge(self.member.member_id, batches, self.work)
 
     async def end_session(self, session: ShareSession) -> None:
-        self.services.share_sessions.end(session)
-        await self.services.share_partitions.release(session, self.work)
+        self.parts.share_sessions.end(session)
+        await self.parts.share_partitions.release(session, self.work)
 
     # --- the response
 
@@ -294,13 +321,13 @@ class _Wait:
 
 
 class _ShareFetch(_Asked):
-    def __init__(self, services: Services, request: Request, work: LongWork) -> None:
-        super().__init__(services, request, work)
+    def __init__(self, parts: Parts, request: Request, work: LongWork) -> None:
+        super().__init__(parts, request, work)
         body = request.body
         self._left: int = max(0, body.max_records)
         self._batch_size: int = max(1, body.batch_size)
         self._mode = AcquireMode.BATCH_OPTIMIZED
-        self._settings = services.share_partitions.settings(self.member.group_id)
+        self._settings = parts.share_partitions.settings(self.member.group_id)
         self._max_wait_ms = milliseconds(body.max_wait)
         self._led: dict[TopicIdPartition, LedSharePartition] = {}
         self._offsets: dict[TopicIdPartition, int] = {}
@@ -308,19 +335,19 @@ class _ShareFetch(_Asked):
         self._asked: list[FetchPartition] = []
         """The same, for the reader."""
         self._has_ended_early = False
-        self._bytes_max = min(body.max_bytes, services.config.fetch_max_bytes)
+        self._bytes_max = min(body.max_bytes, parts.config.fetch_max_bytes)
         if self._has_quota:
-            self._bytes_max = services.client_quotas.fetch_bytes_max(
+            self._bytes_max = parts.client_quotas.fetch_bytes_max(
                 request.context, request.header.client_id, self._bytes_max
             )
         self._bytes_min = min(body.min_bytes, self._bytes_max)
 
     @property
     def _has_quota(self) -> bool:
-        return self.services.client_quotas.limits_clients and not self.request.context.is_broker
+        return self.parts.client_quotas.limits_clients and not self.request.context.is_broker
 
     async def run(self) -> Reply:
-        body, services = self.request.body, self.services
+        body, parts = self.request.body, self.parts
         try:
             self.check()
             mode: int = getattr(body, "share_acquire_mode", AcquireMode.BATCH_OPTIMIZED)
@@ -335,7 +362,7 @@ class _ShareFetch(_Asked):
             added, removed = await self.keys(body.topics), await self.keys(body.forgotten_topics_data)
             if len(added) + len(removed) > NAMED_MAX:
                 self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS)
-            session, replaced = services.share_sessions.begin(
+            session, replaced = parts.share_sessions.begin(
                 self.member, self.epoch, self.request.connection, added, removed
             )
         except KafkaError as refused:
@@ -343,7 +370,7 @@ class _ShareFetch(_Asked):
                 await self._wait(_Wait(), self._max_wait_ms / 1000)  # or its member asks again at once
             return await self.respond(refused)
         await self._leave(session, removed if replaced is None else replaced.partitions)
-        await services.share_partitions.wait_released(self.member)
+        await parts.share_partitions.wait_released(self.member)
         await self.acknowledge()
         if self.epoch == FINAL_EPOCH:
             await self.end_session(session)
@@ -358,14 +385,14 @@ class _ShareFetch(_Asked):
         """Leave the partitions that the session has no more. What the member holds of them stays locked."""
         for key in keys:
             if key not in session.partitions:
-                self.services.share_partitions.leave(self.member, key)
+                self.parts.share_partitions.leave(self.member, key)
             await self.work.step(1)
 
     # --- reading
 
     async def _fetch(self, session: ShareSession) -> None:
         """Acquire records, if need be after a wait."""
-        deadline_ms = self.services.runtime.clock.monotonic_ms() + self._max_wait_ms
+        deadline_ms = self.parts.runtime.clock.monotonic_ms() + self._max_wait_ms
         wait = _Wait()
         try:
             await self._load(session)
@@ -377,12 +404,12 @@ class _ShareFetch(_Asked):
             await self._acquire_until(deadline_ms, wait)
         finally:
             wait.stop()
-            if not self.services.share_sessions.has(self.member):  # it ended with the connection meanwhile
-                self.services.share_partitions.release_all([session])
+            if not self.parts.share_sessions.has(self.member):  # it ended with the connection meanwhile
+                self.parts.share_partitions.release_all([session])
 
     async def _acquire_until(self, deadline_ms: int, wait: _Wait) -> None:
         """Look for records until there are some; after a wait, when others have come or time is over."""
-        clock, connection = self.services.runtime.clock, self.request.connection
+        clock, connection = self.parts.runtime.clock, self.request.connection
         reader = self._reader()
         looks, pause_s = 0, min(len(self._led) * PAUSE_S_OF_A_PARTITION, PAUSE_S_MAX)
         while True:
@@ -398,7 +425,7 @@ class _ShareFetch(_Asked):
             is_final = left_ms <= 0 or self._has_ended_early or self._has_failed
             if reader.has_cold:
                 connection.expect(reader.max_bytes)
-                cold = self.services.runtime.disk.offload(reader.read_cold)
+                cold = self.parts.runtime.disk.offload(reader.read_cold)
                 reader.take_cold(await self.work.wait(cold))
             if (reader.bytes_read >= self._bytes_min or is_final) and await self._acquire(reader):
                 return
@@ -416,7 +443,7 @@ class _ShareFetch(_Asked):
         return any(result.error is not NONE for result in self.results.values())
 
     async def _load(self, session: ShareSession) -> None:
-        partitions = self.services.share_partitions
+        partitions = self.parts.share_partitions
         group_id = self.member.group_id
         keys = list(session.partitions)
         loading: deque[asyncio.Future[KafkaError | None]] = deque()
@@ -445,16 +472,16 @@ class _ShareFetch(_Asked):
             await self.work.step(1)
 
     def _reader(self) -> FetchReader:
-        services = self.services
+        parts = self.parts
         return FetchReader(
-            services.replicas,
+            parts.replicas,
             ReaderIdentity(BrokerId(-1), NO_BROKER_EPOCH, self._settings.read_committed, ""),
             lambda: self._asked,
             max_bytes=self._bytes_max,
             on_found=lambda asked, partition: None,
-            quota=services.replication_quotas.leader,
-            cpu_us=services.turns.cpu_us,
-            memory=services.response_memory,
+            quota=parts.replication_quotas.leader,
+            cpu_us=parts.turns.cpu_us,
+            memory=parts.response_memory,
         )
 
     async def _prepare(self) -> None:
@@ -503,7 +530,7 @@ class _ShareFetch(_Asked):
             max_records=self._left,
             batch_size=self._batch_size,
             mode=self._mode,
-            now_ms=self.services.runtime.clock.monotonic_ms(),
+            now_ms=self.parts.runtime.clock.monotonic_ms(),
         )
         led.carry_out(effects, has_acquired=True)
         if acquired:
@@ -522,7 +549,7 @@ class _ShareFetch(_Asked):
         finally:
             connection.complete_early = None
         if wait.has_many_beside:
-            await self.services.turns.wait_next()
+            await self.parts.turns.wait_next()
 
     def _end_early(self, wait: _Wait) -> None:
         """Another request of this connection waits."""
@@ -532,7 +559,7 @@ class _ShareFetch(_Asked):
     # --- the response
 
     async def respond(self, error: KafkaError | None = None) -> Reply:
-        hints = LeaderHints(self.services, self.request.context.listener)
+        hints = LeaderHints(self.parts.metadata, self.request.context.listener)
         topics = await self.topics("ShareFetchableTopicResponse", hints)
         lock_ms = self._settings.record_lock_duration_ms if error is None else 0
         return self.respond_with(
@@ -552,7 +579,7 @@ class _ShareFetch(_Asked):
         if not size or not self._has_quota:
             return 0
         context, client_id = self.request.context, self.request.header.client_id
-        throttle_ms = self.services.client_quotas.on_share_fetch(context, client_id, size)
+        throttle_ms = self.parts.client_quotas.on_share_fetch(context, client_id, size)
         if throttle_ms:
             self.request.connection.mute(throttle_ms)
         return throttle_ms
@@ -586,13 +613,13 @@ def _id_of(topic: Message) -> TopicId:
 
 class _ShareAcknowledge(_Asked):
     async def run(self) -> Reply:
-        body, services = self.request.body, self.services
+        body, parts = self.request.body, self.parts
         try:
             self.check()
             await self.take_acknowledgements(body.topics)
             if self.epoch == INITIAL_EPOCH:
                 raise KafkaError(ErrorCode.invalid_share_session_epoch, "it begins no session")
-            session = services.share_sessions.of(self.member, self.epoch, self.request.connection)
+            session = parts.share_sessions.of(self.member, self.epoch, self.request.connection)
         except KafkaError as refused:
             return await self.respond(refused)
         await self.acknowledge()
@@ -601,47 +628,60 @@ class _ShareAcknowledge(_Asked):
         return await self.respond()
 
     async def respond(self, error: KafkaError | None = None) -> Reply:
-        hints = LeaderHints(self.services, self.request.context.listener)
+        hints = LeaderHints(self.parts.metadata, self.request.context.listener)
         topics = await self.topics("ShareAcknowledgeTopicResponse", hints)
         fields: dict[str, object] = {}
         if self.request.version >= RENEWALS_SINCE:
-            settings = self.services.share_partitions.settings(self.member.group_id)
+            settings = self.parts.share_partitions.settings(self.member.group_id)
             lock_ms = settings.record_lock_duration_ms if error is None else 0
             fields["acquisition_lock_timeout"] = timedelta(milliseconds=lock_ms)
         return self.respond_with(error, hints, topics, **fields)
 
 
-async def fetch_long(services: Services, request: Request, work: LongWork) -> Reply:
-    return await _ShareFetch(services, request, work).run()
+async def fetch_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+    return await _ShareFetch(parts, request, work).run()
 
 
-async def acknowledge_long(services: Services, request: Request, work: LongWork) -> Reply:
-    return await _ShareAcknowledge(services, request, work).run()
+async def acknowledge_long(parts: Parts, request: Request, work: LongWork) -> Reply:
+    return await _ShareAcknowledge(parts, request, work).run()
 
 
-def handle_fetch(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, fetch_long(services, request, LongWork(services.turns)), "ShareFetch")
+def handle_fetch(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(fetch_long(parts, request, LongWork(parts.turns)), kind="ShareFetch")
 
 
-def handle_acknowledge(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, acknowledge_long(services, request, LongWork(services.turns)), "ShareAcknowledge")
+def handle_acknowledge(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(acknowledge_long(parts, request, LongWork(parts.turns)), kind="ShareAcknowledge")
 
 
 _RIGHTS = (Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC))
 
-FETCH = ApiSpec(
-    key=ApiKey.SHARE_FETCH,
-    versions=(1, 2),
-    handle=handle_fetch,
-    handle_long=fetch_long,
-    elements_max=ELEMENTS_MAX,
-    rights=_RIGHTS,
-)
-ACKNOWLEDGE = ApiSpec(
-    key=ApiKey.SHARE_ACKNOWLEDGE,
-    versions=(1, 2),
-    handle=handle_acknowledge,
-    handle_long=acknowledge_long,
-    elements_max=ELEMENTS_MAX,
-    rights=_RIGHTS,
-)
+
+def end_sessions(sessions: ShareSessions, partitions: SharePartitions, connection: Connection) -> None:
+    """End the share sessions of a connection that has closed, and release what their members hold."""
+    ended = sessions.of_connection(connection)
+    for session in ended:
+        sessions.end(session)
+    if ended:
+        partitions.release_all(ended)
+
+
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.SHARE_FETCH,
+            versions=(1, 2),
+            handle=partial(handle_fetch, parts),
+            handle_long=partial(fetch_long, parts),
+            elements_max=ELEMENTS_MAX,
+            rights=_RIGHTS,
+        ),
+        ApiSpec(
+            key=ApiKey.SHARE_ACKNOWLEDGE,
+            versions=(1, 2),
+            handle=partial(handle_acknowledge, parts),
+            handle_long=partial(acknowledge_long, parts),
+            elements_max=ELEMENTS_MAX,
+            rights=_RIGHTS,
+        ),
+    )

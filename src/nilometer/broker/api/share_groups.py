@@ -11,12 +11,14 @@ from functools import partial
 import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     DescribedShareGroup,
@@ -27,6 +29,7 @@ from nilometer.groups.requests import (
     ShareGroupHeartbeatReply,
 )
 from nilometer.groups.requests import Reply as GroupReply
+from nilometer.runtime import Runtime
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -34,15 +37,25 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    share_partitions: SharePartitions
+    rights: Rights
+    group_requests: GroupRequests
+
+
 # ShareGroupHeartbeat: with it a member joins, stays in and leaves a share group.
 
 
-def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not services.groups.serves_share_groups:
+def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.groups.serves_share_groups:
         return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
         return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
@@ -53,8 +66,7 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
         client_id=client_id(request),
         client_host=client_host(request),
     )
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
@@ -74,46 +86,34 @@ def _topics(request: Request, topics: Sequence[msgspec.Struct]) -> Sequence[Mess
     return LazySequence(lambda each: request.make("TopicPartitions", **asdict(each)), topics)
 
 
-HEARTBEAT = ApiSpec(
-    key=ApiKey.SHARE_GROUP_HEARTBEAT,
-    versions=(1, 1),
-    handle=handle_heartbeat,
-    rights=(
-        Right(Operation.READ, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
-
-
 # ShareGroupDescribe: epochs, members and assignments of share groups.
 
 
-def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     groups = request.body.group_ids
-    if not services.groups.serves_share_groups:
+    if not parts.groups.serves_share_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
-        return _respond_describe(services, request, [ShareGroupDescribeReply(refused)])
-    return ask_groups(
-        services,
+        return _respond_describe(parts, request, [ShareGroupDescribeReply(refused)])
+    return parts.group_requests.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, ShareGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(services, request, replies),
+        lambda replies: _respond_describe(parts, request, replies),
     )
 
 
-def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, ShareGroupDescribeReply) for group in reply.groups
     ]
-    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)
 
 
-def _visible(services: Services, request: Request, group: DescribedShareGroup) -> DescribedShareGroup:
+def _visible(parts: Parts, request: Request, group: DescribedShareGroup) -> DescribedShareGroup:
     """Return ``group``, or an error if a member has a topic that the client may not describe."""
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if access.is_full:
         return group
     names = {topic.topic_name for member in group.members for topic in member.assignment}
@@ -123,10 +123,10 @@ def _visible(services: Services, request: Request, group: DescribedShareGroup) -
     return DescribedShareGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
 
 
-def _group(services: Services, request: Request, group: DescribedShareGroup) -> Message:
+def _group(parts: Parts, request: Request, group: DescribedShareGroup) -> Message:
     operations = OPERATIONS_NOT_ASKED
     if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
-        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
         **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
@@ -137,18 +137,6 @@ def _group(services: Services, request: Request, group: DescribedShareGroup) -> 
 def _member(request: Request, member: DescribedShareGroupMember) -> Message:
     assignment = request.make("Assignment", topic_partitions=_topics(request, member.assignment))
     return request.make("Member", **(asdict(member) | {"assignment": assignment}))
-
-
-DESCRIBE = ApiSpec(
-    key=ApiKey.SHARE_GROUP_DESCRIBE,
-    versions=(1, 1),
-    handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
 
 
 # DescribeSharePartitions (Nilometer's own): which records of the partitions led here each member has.
@@ -162,11 +150,11 @@ LOCKS_MAX = 100
 """Members with locks of one partition."""
 
 
-def handle_describe_partitions(services: Services, request: Request) -> Reply:
+def handle_describe_partitions(parts: Parts, request: Request) -> Reply:
     body: wire.DescribeSharePartitionsRequest = request.body
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     error = NONE
-    if not services.groups.serves_share_groups:
+    if not parts.groups.serves_share_groups:
         error = ErrorCode.unsupported_version
     elif not access.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
         error = ErrorCode.group_authorization_failed
@@ -182,7 +170,7 @@ def handle_describe_partitions(services: Services, request: Request) -> Reply:
             elif not allowed:
                 one = _failed(of_topic.topic, index, ErrorCode.topic_authorization_failed)
             else:
-                one = _described(services, body.group_id, of_topic.topic, index, ranges_left)
+                one = _described(parts, body.group_id, of_topic.topic, index, ranges_left)
             ranges_left -= len(one.ranges)
             described.append(one)
     return request.respond(partitions=tuple(described))
@@ -193,20 +181,20 @@ def _failed(topic: str, index: int, error: ErrorCode) -> wire.SharePartitionStat
 
 
 def _described(
-    services: Services, group_id: str, topic: str, index: int, ranges_max: int
+    parts: Parts, group_id: str, topic: str, index: int, ranges_max: int
 ) -> wire.SharePartitionState:
     try:
-        partition = services.replicas.partition(topic, index)
+        partition = parts.replicas.partition(topic, index)
         partition.leader  # noqa: B018 - raises if it is led elsewhere
     except KafkaError as error:
         return _failed(topic, index, error.code)
-    led = services.share_partitions.loaded(group_id, partition.key)
+    led = parts.share_partitions.loaded(group_id, partition.key)
     core = None if led is None else led.core
     if led is None or core is None or led.partition is not partition:
         return wire.SharePartitionState(topic=topic, partition=index)
     led.end_locks()
     limit = min(ranges_max, RANGES_PER_PARTITION_MAX)
-    view, now_ms = core.view(limit, LOCKS_MAX), services.runtime.clock.monotonic_ms()
+    view, now_ms = core.view(limit, LOCKS_MAX), parts.runtime.clock.monotonic_ms()
     return wire.SharePartitionState(
         topic=topic,
         partition=index,
@@ -236,12 +224,36 @@ def _described(
     )
 
 
-DESCRIBE_PARTITIONS = ApiSpec(
-    key=wire.DESCRIBE_SHARE_PARTITIONS,
-    versions=(0, 0),
-    handle=handle_describe_partitions,
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.SHARE_GROUP_HEARTBEAT,
+            versions=(1, 1),
+            handle=partial(handle_heartbeat, parts),
+            rights=(
+                Right(Operation.READ, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.SHARE_GROUP_DESCRIBE,
+            versions=(1, 1),
+            handle=partial(handle_describe, parts),
+            divisions=(
+                Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),
+            ),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=wire.DESCRIBE_SHARE_PARTITIONS,
+            versions=(0, 0),
+            handle=partial(handle_describe_partitions, parts),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+    )

@@ -10,11 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
-from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+import msgspec
+
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.sharing.end_offsets import EndOffsets
+from nilometer.broker.sharing.persister import SharePersister
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import Topic
 from nilometer.groups.requests import (
@@ -34,53 +40,64 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    groups: GroupCoordinator
+    persister: SharePersister
+    end_offsets: EndOffsets
+    rights: Rights
+
+
 UNKNOWN_LAG = -1
 LAG_SINCE = 1
 ASKED_AT_ONCE = 100
 """So many share partitions are asked for together."""
 
 
-async def _ask(services: Services, request: ShareGroupOffsetsRequest) -> ShareGroupOffsetsReply:
-    reply = await services.groups.answer(request.group_id, request)
+async def _ask(parts: Parts, request: ShareGroupOffsetsRequest) -> ShareGroupOffsetsReply:
+    reply = await parts.groups.answer(request.group_id, request)
     assert isinstance(reply, ShareGroupOffsetsReply)
     return reply
 
 
-def _why_not(services: Services, request: Request, operation: Operation, group_id: str) -> ErrorCode:
+def _why_not(parts: Parts, request: Request, operation: Operation, group_id: str) -> ErrorCode:
     """Return why the client may not do this to the group; NONE if it may."""
-    if not services.groups.serves_share_groups:
+    if not parts.groups.serves_share_groups:
         return ErrorCode.unsupported_version
     if not group_id:
         return ErrorCode.invalid_group_id
-    allowed = access_of(services, request).allows(operation, ResourceType.GROUP, group_id)
+    allowed = parts.rights.access(request).allows(operation, ResourceType.GROUP, group_id)
     return NONE if allowed else ErrorCode.group_authorization_failed
 
 
-def _may_use(services: Services, request: Request, operation: Operation, topic: str) -> bool:
-    return access_of(services, request).allows(operation, ResourceType.TOPIC, topic)
+def _may_use(parts: Parts, request: Request, operation: Operation, topic: str) -> bool:
+    return parts.rights.access(request).allows(operation, ResourceType.TOPIC, topic)
 
 
 # ── DescribeShareGroupOffsets ───────────────────────────────────────────────────────────────────
-def handle_describe(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _describe(services, request), "DescribeShareGroupOffsets")
+def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_describe(parts, request), kind="DescribeShareGroupOffsets")
 
 
-async def _describe(services: Services, request: Request) -> Reply:
-    groups = [await _describe_group(services, request, group) for group in request.body.groups]
+async def _describe(parts: Parts, request: Request) -> Reply:
+    groups = [await _describe_group(parts, request, group) for group in request.body.groups]
     return request.respond(groups=tuple(groups))
 
 
-async def _describe_group(services: Services, request: Request, asked: Message) -> Message:
-    error, message = _why_not(services, request, Operation.DESCRIBE, asked.group_id), None
+async def _describe_group(parts: Parts, request: Request, asked: Message) -> Message:
+    error, message = _why_not(parts, request, Operation.DESCRIBE, asked.group_id), None
     topics: tuple[Message, ...] = ()
     if error is NONE:
-        reply = await _ask(services, ShareGroupPartitions(asked.group_id))
+        reply = await _ask(parts, ShareGroupPartitions(asked.group_id))
         error, message = reply.error_code, reply.error_message
         if error is ErrorCode.group_id_not_found:
             error, message = NONE, None  # as Kafka: a group without a state
         if error is NONE:
-            wanted = _wanted(services, asked, reply.initialized)
-            topics = await _describe_topics(services, request, asked.group_id, wanted, reply.initialized)
+            wanted = _wanted(parts, asked, reply.initialized)
+            topics = await _describe_topics(parts, request, asked.group_id, wanted, reply.initialized)
     return request.make(
         "DescribeShareGroupOffsetsResponseGroup",
         group_id=asked.group_id,
@@ -91,21 +108,21 @@ async def _describe_group(services: Services, request: Request, asked: Message) 
 
 
 def _wanted(
-    services: Services, asked: Message, initialized: Mapping[UUID, frozenset[int]]
+    parts: Parts, asked: Message, initialized: Mapping[UUID, frozenset[int]]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the topics' names and partitions that are described: those named, or all that have a state."""
     if asked.topics is not None:
         return [(topic.topic_name, topic.partitions) for topic in asked.topics]
     found: list[tuple[str, tuple[int, ...]]] = []
     for topic_id, partitions in initialized.items():
-        topic = services.image.topic_by_uuid(topic_id)
+        topic = parts.metadata.image.topic_by_uuid(topic_id)
         if topic is not None:
             found.append((topic.name, tuple(sorted(partitions))))
     return sorted(found)
 
 
 async def _describe_topics(
-    services: Services,
+    parts: Parts,
     request: Request,
     group_id: str,
     wanted: Iterable[tuple[str, Sequence[int]]],
@@ -113,30 +130,30 @@ async def _describe_topics(
 ) -> tuple[Message, ...]:
     described: list[Message] = []
     for name, partitions in wanted:
-        topic = services.image.topic(name)
-        if not _may_use(services, request, Operation.DESCRIBE, name):
+        topic = parts.metadata.image.topic(name)
+        if not _may_use(parts, request, Operation.DESCRIBE, name):
             if topic is not None and not partitions:
                 continue
             denied = ErrorCode.topic_authorization_failed
-            parts: Sequence[Message] = LazySequence(partial(_failed_with, request, denied), partitions)
+            found: Sequence[Message] = LazySequence(partial(_failed_with, request, denied), partitions)
         elif topic is None:
-            parts = LazySequence(partial(_without_state, request), partitions)
+            found = LazySequence(partial(_without_state, request), partitions)
         else:
             known = initialized.get(uuid_from_text(topic.id), frozenset())
-            parts = await _describe_partitions(services, request, group_id, topic, partitions, known)
+            found = await _describe_partitions(parts, request, group_id, topic, partitions, known)
         described.append(
             request.make(
                 "DescribeShareGroupOffsetsResponseTopic",
                 topic_name=name,
                 topic_id=None if topic is None else uuid_from_text(topic.id),
-                partitions=parts,
+                partitions=found,
             )
         )
     return tuple(described)
 
 
 async def _describe_partitions(
-    services: Services,
+    parts: Parts,
     request: Request,
     group_id: str,
     topic: Topic,
@@ -151,12 +168,12 @@ async def _describe_partitions(
             SharePartitionKey(group_id, topic.id, index)
             for index in with_state[first : first + ASKED_AT_ONCE]
         ]
-        asked = (services.persister.ask(ReadSummary(key, 0)) for key in keys)
+        asked = (parts.persister.ask(ReadSummary(key, 0)) for key in keys)
         for reply in await asyncio.gather(*asked):
             replies[reply.key.partition] = reply
     ends: Mapping[TopicPartition, int] = {}
     if request.version >= LAG_SINCE:
-        ends = await services.end_offsets.of(TopicPartition(topic.name, index) for index in with_state)
+        ends = await parts.end_offsets.of(TopicPartition(topic.name, index) for index in with_state)
     return LazySequence(partial(_state_of, request, topic.name, replies, ends), partitions)
 
 
@@ -212,20 +229,20 @@ def _failed_with(request: Request, error: ErrorCode, index: int) -> Message:
 
 
 # ── AlterShareGroupOffsets ──────────────────────────────────────────────────────────────────────
-def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _alter(services, request), "AlterShareGroupOffsets")
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_alter(parts, request), kind="AlterShareGroupOffsets")
 
 
-async def _alter(services: Services, request: Request) -> Reply:
+async def _alter(parts: Parts, request: Request) -> Reply:
     body = request.body
-    error, message = _why_not(services, request, Operation.READ, body.group_id), None
+    error, message = _why_not(parts, request, Operation.READ, body.group_id), None
     errors: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[UUID, dict[int, int]] = {}
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     if error is NONE:
         for topic in body.topics:
-            found = services.image.topic(topic.topic_name)
-            readable = _may_use(services, request, Operation.READ, topic.topic_name)
+            found = parts.metadata.image.topic(topic.topic_name)
+            readable = _may_use(parts, request, Operation.READ, topic.topic_name)
             for part in topic.partitions:
                 place = (topic.topic_name, part.partition_index)
                 if not readable:
@@ -237,30 +254,30 @@ async def _alter(services: Services, request: Request) -> Reply:
                     of_topic[part.partition_index] = part.start_offset
                 await work.step(1)
         if offsets:
-            reply = await _ask(services, AlterShareGroupOffsets(body.group_id, offsets))
+            reply = await _ask(parts, AlterShareGroupOffsets(body.group_id, offsets))
             error, message = reply.error_code, reply.error_message
-            errors |= _by_place(services, reply)
+            errors |= _by_place(parts, reply)
             if error is NONE:
-                audit_own_change(services, request, group_id=body.group_id)
+                parts.rights.audit_own_change(request, group_id=body.group_id)
     topics = ()
     if error is NONE:
-        topics = tuple(_altered(services, request, topic, errors) for topic in body.topics)
+        topics = tuple(_altered(parts, request, topic, errors) for topic in body.topics)
     return request.respond(error_code=error, error_message=message, responses=topics)
 
 
-def _by_place(services: Services, reply: ShareGroupOffsetsReply) -> dict[tuple[str, int], ErrorCode]:
+def _by_place(parts: Parts, reply: ShareGroupOffsetsReply) -> dict[tuple[str, int], ErrorCode]:
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic_id, of_topic in reply.errors.items():
-        topic = services.image.topic_by_uuid(topic_id)
+        topic = parts.metadata.image.topic_by_uuid(topic_id)
         for index, error in of_topic.items():
             errors["" if topic is None else topic.name, index] = error
     return errors
 
 
 def _altered(
-    services: Services, request: Request, topic: Message, errors: Mapping[tuple[str, int], ErrorCode]
+    parts: Parts, request: Request, topic: Message, errors: Mapping[tuple[str, int], ErrorCode]
 ) -> Message:
-    found = services.image.topic(topic.topic_name)
+    found = parts.metadata.image.topic(topic.topic_name)
     return request.make(
         "AlterShareGroupOffsetsResponseTopic",
         topic_name=topic.topic_name,
@@ -281,26 +298,26 @@ def _altered_one(
 
 
 # ── DeleteShareGroupOffsets ─────────────────────────────────────────────────────────────────────
-def handle_delete(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _delete(services, request), "DeleteShareGroupOffsets")
+def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_delete(parts, request), kind="DeleteShareGroupOffsets")
 
 
-async def _delete(services: Services, request: Request) -> Reply:
+async def _delete(parts: Parts, request: Request) -> Reply:
     body = request.body
-    error, message = _why_not(services, request, Operation.DELETE, body.group_id), None
+    error, message = _why_not(parts, request, Operation.DELETE, body.group_id), None
     errors: dict[str, ErrorCode] = {}
     found_ids: dict[str, UUID] = {}
     if error is NONE:
         ids: dict[UUID, str] = {}
         for topic in body.topics:
-            found = services.image.topic(topic.topic_name)
-            if not _may_use(services, request, Operation.READ, topic.topic_name):
+            found = parts.metadata.image.topic(topic.topic_name)
+            if not _may_use(parts, request, Operation.READ, topic.topic_name):
                 errors[topic.topic_name] = ErrorCode.topic_authorization_failed
             elif found is None:
                 errors[topic.topic_name] = ErrorCode.unknown_topic_or_partition
             else:
                 ids[uuid_from_text(found.id)] = topic.topic_name
-        reply = await _ask(services, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
+        reply = await _ask(parts, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
         error, message = reply.error_code, reply.error_message
         for topic_id, name in ids.items():
             if topic_id in reply.initialized:
@@ -311,7 +328,7 @@ async def _delete(services: Services, request: Request) -> Reply:
             for failed in of_topic.values():
                 errors[ids[topic_id]] = failed
         if error is NONE:
-            audit_own_change(services, request, group_id=body.group_id)
+            parts.rights.audit_own_change(request, group_id=body.group_id)
     topics = ()
     if error is NONE:
         topics = tuple(_deleted(request, topic.topic_name, found_ids, errors) for topic in body.topics)
@@ -330,22 +347,28 @@ def _deleted(
     )
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-    versions=(0, 1),
-    handle=handle_describe,
-    rights=(Right(Operation.DESCRIBE, ResourceType.GROUP), Right(Operation.DESCRIBE, ResourceType.TOPIC)),
-    divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
-)
-ALTER = ApiSpec(
-    key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-    versions=(0, 0),
-    handle=handle_alter,
-    rights=(Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
-)
-DELETE = ApiSpec(
-    key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-    versions=(0, 0),
-    handle=handle_delete,
-    rights=(Right(Operation.DELETE, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            versions=(0, 1),
+            handle=partial(handle_describe, parts),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+            divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            versions=(0, 0),
+            handle=partial(handle_alter, parts),
+            rights=(Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
+        ),
+        ApiSpec(
+            key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+            versions=(0, 0),
+            handle=partial(handle_delete, parts),
+            rights=(Right(Operation.DELETE, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
+        ),
+    )

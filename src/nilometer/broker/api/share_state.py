@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.spec import ApiSpec, Handler, Request, Right
-from nilometer.broker.coordinators.share import coordinator_key
+from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.identifiers import topic_id_of
 from nilometer.share.delivery_state import (
@@ -43,6 +44,12 @@ from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    share_state: ShareCoordinator
+    rights: Rights
+
 
 COMPLETE_COUNT_SINCE = 1
 NO_TOPIC_ID = UUID(int=0)
@@ -73,8 +80,8 @@ class _Kind(NamedTuple):
     """Returns what a result has besides partition and error."""
 
 
-def _handler(kind: _Kind) -> Handler:
-    def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def _handler(kind: _Kind, parts: Parts) -> Handler:
+    def handle(request: Request) -> Reply | asyncio.Future[Reply]:
         body = request.body
         asked = [
             (
@@ -84,7 +91,7 @@ def _handler(kind: _Kind) -> Handler:
             for topic in body.topics
             for part in topic.partitions
         ]
-        if not access_of(services, request).on_cluster(Operation.CLUSTER_ACTION):
+        if not parts.rights.access(request).on_cluster(Operation.CLUSTER_ACTION):
             denied = ErrorCode.cluster_authorization_failed
             return _respond(request, kind, [StateReply(key, denied) for key, _ in asked])
         if not body.group_id or not all(topic.partitions for topic in body.topics):
@@ -103,7 +110,7 @@ def _handler(kind: _Kind) -> Handler:
                 ],
             )
 
-        return services.share_state.ask(valid, respond) if valid else respond(())
+        return parts.share_state.ask(valid, respond) if valid else respond(())
 
     return handle
 
@@ -141,11 +148,11 @@ def _nothing(_request: Request, _state: SharePartitionState) -> Mapping[str, obj
     return {}
 
 
-def _api(key: ApiKey, versions: tuple[int, int], kind: _Kind) -> ApiSpec:
+def _api(parts: Parts, key: ApiKey, versions: tuple[int, int], kind: _Kind) -> ApiSpec:
     return ApiSpec(
         key=key,
         versions=versions,
-        handle=_handler(kind),
+        handle=_handler(kind, parts),
         divisions=(Division(("topics", "partitions"), ("results", "partitions")),),
         elements_max=ELEMENTS_MAX,
         rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
@@ -163,10 +170,6 @@ keeps."""
 def _initialize(key: SharePartitionKey, part: Message) -> StateRequest:
     return InitializeState(key, part.state_epoch, part.start_offset)
 
-
-INITIALIZE = _api(
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE, (0, 0), _Kind("InitializeStateResult", _initialize, _nothing)
-)
 
 # ReadShareGroupState: a partition's new leader reads the state, and fences the leaders before it.
 
@@ -193,8 +196,6 @@ def _batch(request: Request, batch: StateBatch) -> Message:
     )
 
 
-READ = _api(ApiKey.READ_SHARE_GROUP_STATE, (0, 0), _Kind("ReadStateResult", _read, _read_fields))
-
 # WriteShareGroupState: a partition's leader writes what has changed.
 
 
@@ -213,16 +214,12 @@ def _write(key: SharePartitionKey, part: Message) -> StateRequest | None:
     return WriteState(key, part.state_epoch, part.leader_epoch, part.start_offset, count, batches)
 
 
-WRITE = _api(ApiKey.WRITE_SHARE_GROUP_STATE, (0, 1), _Kind("WriteStateResult", _write, _nothing))
-
 # DeleteShareGroupState: the group is deleted, or has dropped the topic.
 
 
 def _delete(key: SharePartitionKey, _part: Message) -> StateRequest:
     return DeleteState(key)
 
-
-DELETE = _api(ApiKey.DELETE_SHARE_GROUP_STATE, (0, 0), _Kind("DeleteStateResult", _delete, _nothing))
 
 # ReadShareGroupStateSummary: the start offset and the epochs, for the descriptions of a group's offsets.
 
@@ -242,6 +239,21 @@ def _summary_fields(request: Request, state: SharePartitionState) -> Mapping[str
     return fields
 
 
-SUMMARY = _api(
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, (0, 1), _Kind("ReadStateSummaryResult", _summary, _summary_fields)
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        _api(
+            parts,
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+            (0, 0),
+            _Kind("InitializeStateResult", _initialize, _nothing),
+        ),
+        _api(parts, ApiKey.READ_SHARE_GROUP_STATE, (0, 0), _Kind("ReadStateResult", _read, _read_fields)),
+        _api(parts, ApiKey.WRITE_SHARE_GROUP_STATE, (0, 1), _Kind("WriteStateResult", _write, _nothing)),
+        _api(parts, ApiKey.DELETE_SHARE_GROUP_STATE, (0, 0), _Kind("DeleteStateResult", _delete, _nothing)),
+        _api(
+            parts,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+            (0, 1),
+            _Kind("ReadStateSummaryResult", _summary, _summary_fields),
+        ),
+    )

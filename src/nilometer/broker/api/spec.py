@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,9 +16,6 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
 from nilometer.wire.api_keys import AnyApiKey
 from nilometer.wire.large_requests import Division
-
-if TYPE_CHECKING:
-    from nilometer.broker.services import Services
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -82,8 +79,8 @@ def of_message(kind: type[S], message: messages.Message, /, **others: Any) -> S:
     return kind(**{name: getattr(message, name) for name in names}, **others)
 
 
-Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
-LongHandler = Callable[["Services", Request, LongWork], Coroutine[Any, Any, Reply]]
+Handler = Callable[[Request], Reply | asyncio.Future[Reply]]
+LongHandler = Callable[[Request, LongWork], Coroutine[Any, Any, Reply]]
 
 
 class Right(NamedTuple):
@@ -142,11 +139,13 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.versions[0] <= version <= self.versions[1]
 
 
-def spawn(
-    services: Services, work: Coroutine[Any, Any, Reply], kind: str | None = None
-) -> asyncio.Future[Reply]:
-    """Run ``work`` as a task, for a response that has to wait for the controller or the disk.
+def ranges(specs: Iterable[ApiSpec], *, for_brokers: bool) -> Mapping[int, tuple[int, int]]:
+    """Return, by API key in its order, the lowest and highest version that is advertised.
 
-    ``kind``: the API under which its turns are measured.
+    ``for_brokers``: to brokers of this cluster, with the APIs between brokers; else to all other clients.
     """
-    return services.tasks.spawn(work) if kind is None else services.tasks.spawn(work, kind=kind)
+    return {
+        int(spec.key): spec.advertised
+        for spec in sorted(specs, key=lambda spec: spec.key)
+        if not spec.hidden and (for_brokers or not spec.between_brokers)
+    }

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.group_access import GroupRequests, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.controller_link import RequestingClient
+from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.coordinators.streams_topics import StreamsTopics
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS, why_invalid_name
 from nilometer.groups.requests import (
@@ -49,6 +51,15 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    groups: GroupCoordinator
+    streams_topics: StreamsTopics
+    client_quotas: ClientQuotas
+    rights: Rights
+    group_requests: GroupRequests
+
+
 FIRST_WITH_MISSING_TAGS = FIRST_WITH_RECOVERY_LAG = 1
 SHOWN_ERRORS_MAX = 3
 NOT_REQUESTED, NOT_STORED = 0, 1
@@ -59,8 +70,8 @@ NOT_REQUESTED, NOT_STORED = 0, 1
 # Versions: 1 has the status MISSING_CLIENT_TAGS, and the acceptable recovery lag.
 
 
-def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if not services.groups.serves_streams_groups:
+def handle_heartbeat(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not parts.groups.serves_streams_groups:
         return _respond_heartbeat(request, StreamsGroupHeartbeatReply(ErrorCode.unsupported_version))
     body = request.body
     asked = of_message(
@@ -80,16 +91,15 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
         knows_missing_tags=request.version >= FIRST_WITH_MISSING_TAGS,
     )
     if asked.topology is not None:
-        refused = _why_refused(services, request, asked.group_id, asked.topology)
+        refused = _why_refused(parts, request, asked.group_id, asked.topology)
         if refused is not None:
             return _respond_heartbeat(request, refused)
-    return ask_group(
-        services,
+    return parts.group_requests.ask_group(
         request,
         Operation.READ,
         asked,
         StreamsGroupHeartbeatReply,
-        partial(_respond_after_creating, services, request),
+        partial(_respond_after_creating, parts, request),
     )
 
 
@@ -99,10 +109,10 @@ def _read(kind: Any, message: Any) -> Any:
 
 
 def _why_refused(
-    services: Services, request: Request, group_id: str, topology: Topology
+    parts: Parts, request: Request, group_id: str, topology: Topology
 ) -> StreamsGroupHeartbeatReply | None:
     """Return an error if a topology has topics that it may not have, or that its client may not describe."""
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if not (access.is_full or access.allows(Operation.READ, ResourceType.GROUP, group_id)):
         return None  # the group itself is denied
     names = dict.fromkeys(topology.names())
@@ -123,14 +133,14 @@ def _shown(names: Sequence[str]) -> str:
     return ",".join(names[:SHOWN_ERRORS_MAX]) + (",…" if len(names) > SHOWN_ERRORS_MAX else "")
 
 
-def _respond_after_creating(services: Services, request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
+def _respond_after_creating(parts: Parts, request: Request, reply: StreamsGroupHeartbeatReply) -> Reply:
     """Have missing internal topics created, with the client's rights, and respond without waiting for it: the
     next heartbeat finds them, or is told why they are not there."""
     missing = reply.missing_topics
     if not missing:
         return _respond_heartbeat(request, reply)
     names = [topic.name for topic in missing]
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     may_create = set(names)
     if not access.on_cluster(Operation.CREATE, report=False):
         may_create = access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
@@ -139,8 +149,8 @@ def _respond_after_creating(services: Services, request: Request, reply: Streams
         reply = _with_detail(reply, f"; Unauthorized to CREATE on topics {listed(denied)}.")
     else:
         client_id, context = request.header.client_id, request.context
-        quota = services.client_quotas.mutations(context, client_id, strict=True)
-        failed = services.streams_topics.create(missing, RequestingClient(client_id, context, quota))
+        quota = parts.client_quotas.mutations(context, client_id, strict=True)
+        failed = parts.streams_topics.create(missing, RequestingClient(client_id, context, quota))
         if failed:
             shown = [f"{name} ({why})" for name, why in failed[:SHOWN_ERRORS_MAX]]
             more = f" and {len(failed) - len(shown)} more" if len(failed) > len(shown) else ""
@@ -196,48 +206,34 @@ def _topic_partitions(request: Request, found: Mapping[str, tuple[int, ...]]) ->
     return tuple(request.make("TopicPartition", topic=name, partitions=found[name]) for name in sorted(found))
 
 
-HEARTBEAT = ApiSpec(
-    key=ApiKey.STREAMS_GROUP_HEARTBEAT,
-    versions=(0, 1),
-    handle=handle_heartbeat,
-    rights=(
-        Right(Operation.READ, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-        Right(Operation.CREATE, ResourceType.TOPIC),
-        Right(Operation.CREATE, ResourceType.CLUSTER),
-    ),
-)
-
-
 # StreamsGroupDescribe: epochs, topology, members and assignments of streams groups.
 
 
-def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     groups = request.body.group_ids
-    if not services.groups.serves_streams_groups:
+    if not parts.groups.serves_streams_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedStreamsGroup(group, unsupported) for group in groups)
-        return _respond_describe(services, request, [StreamsGroupDescribeReply(refused)])
-    return ask_groups(
-        services,
+        return _respond_describe(parts, request, [StreamsGroupDescribeReply(refused)])
+    return parts.group_requests.ask_groups(
         request,
         Operation.DESCRIBE,
         [(group, StreamsGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond_describe(services, request, replies),
+        lambda replies: _respond_describe(parts, request, replies),
     )
 
 
-def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond_describe(parts: Parts, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, StreamsGroupDescribeReply) for group in reply.groups
     ]
-    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
     return request.respond(groups=groups)
 
 
-def _visible(services: Services, request: Request, group: DescribedStreamsGroup) -> DescribedStreamsGroup:
+def _visible(parts: Parts, request: Request, group: DescribedStreamsGroup) -> DescribedStreamsGroup:
     """Return ``group``, or an error if it uses a topic that the client may not describe."""
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if access.is_full or group.topology is None:
         return group
     names = set(group.topology.names())
@@ -247,11 +243,11 @@ def _visible(services: Services, request: Request, group: DescribedStreamsGroup)
     return DescribedStreamsGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
 
 
-def _group(services: Services, request: Request, group: DescribedStreamsGroup) -> Message:
+def _group(parts: Parts, request: Request, group: DescribedStreamsGroup) -> Message:
     is_found = group.error_code is ErrorCode.none
     operations = OPERATIONS_NOT_ASKED
     if request.body.include_authorized_operations and is_found:
-        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
     asks = request.field("include_topology_description", False)
     fields = asdict(group)
     del fields["configured"]
@@ -333,26 +329,14 @@ def _assignment(request: Request, assignment: msgspec.Struct) -> Message:
     return request.make("Assignment", **{role: _tasks(request, tasks[role]) for role in tasks})
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.STREAMS_GROUP_DESCRIBE,
-    versions=(0, 1),
-    handle=handle_describe,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.GROUP),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
-
-
 # StreamsGroupTopologyDescriptionUpdate (KIP-1331): a member describes its topology, for a plugin of Kafka.
 
 
-def handle_description(services: Services, request: Request) -> Reply:
+def handle_description(parts: Parts, request: Request) -> Reply:
     body = request.body
-    if not services.groups.serves_streams_groups:
+    if not parts.groups.serves_streams_groups:
         return request.respond(error_code=ErrorCode.unsupported_version)
-    if not access_of(services, request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
+    if not parts.rights.access(request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return request.respond(error_code=ErrorCode.group_authorization_failed)
     return request.respond(
         error_code=ErrorCode.unsupported_version,
@@ -360,9 +344,35 @@ def handle_description(services: Services, request: Request) -> Reply:
     )
 
 
-DESCRIPTION = ApiSpec(
-    key=ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-    versions=(0, 0),
-    handle=handle_description,
-    rights=(Right(Operation.READ, ResourceType.GROUP),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.STREAMS_GROUP_HEARTBEAT,
+            versions=(0, 1),
+            handle=partial(handle_heartbeat, parts),
+            rights=(
+                Right(Operation.READ, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+                Right(Operation.CREATE, ResourceType.TOPIC),
+                Right(Operation.CREATE, ResourceType.CLUSTER),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.STREAMS_GROUP_DESCRIBE,
+            versions=(0, 1),
+            handle=partial(handle_describe, parts),
+            divisions=(
+                Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE, elements_max=1),
+            ),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.GROUP),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+            versions=(0, 0),
+            handle=partial(handle_description, parts),
+            rights=(Right(Operation.READ, ResourceType.GROUP),),
+        ),
+    )

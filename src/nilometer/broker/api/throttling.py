@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.quotas import ClientQuotas
+from nilometer.runtime import Clock
 from nilometer.wire.throttle_time import throttle_ms_of, with_throttle_ms
 
 
 def count_request(
-    services: Services, request: Request, reply: Reply | asyncio.Future[Reply], spent_us: int
+    quotas: ClientQuotas, request: Request, reply: Reply | asyncio.Future[Reply], spent_us: int
 ) -> Reply | asyncio.Future[Reply]:
     """Count ``spent_us`` of the event loop for a request; return its reply, with the time to wait."""
-    throttle_ms = services.client_quotas.on_request(request.context, request.header.client_id, spent_us)
+    throttle_ms = quotas.on_request(request.context, request.header.client_id, spent_us)
     if throttle_ms == 0:
         return reply
     request.connection.mute(throttle_ms)
@@ -28,15 +29,14 @@ def count_request(
     return _when_done(request, reply, throttle_ms)
 
 
-def count_refused(services: Services, request: Request) -> int:
+def count_refused(quotas: ClientQuotas, clock: Clock, request: Request) -> int:
     """Count the time of a Produce or Fetch request that was refused as a whole, if there are quotas.
 
     Returns the time (ms) for which the client has to wait, and its connection is not read.
     """
-    quotas = services.client_quotas
     if not quotas.limits_clients or request.context.is_broker:
         return 0
-    spent_us = services.runtime.clock.monotonic_us() - request.began_us
+    spent_us = clock.monotonic_us() - request.began_us
     throttle_ms = quotas.on_request(request.context, request.header.client_id, spent_us)
     if throttle_ms:
         request.connection.mute(throttle_ms)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nilometer.broker.services import Services
-from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
 from nilometer.groups import settings
@@ -43,37 +43,39 @@ class EffectiveConfig(msgspec.Struct, frozen=True):
 
 
 def topic_config(
-    services: Services, name: str, own: Mapping[str, str] | None = None
+    image: ClusterImage, config: BrokerConfig, name: str, own: Mapping[str, str] | None = None
 ) -> list[EffectiveConfig]:
     """Return every setting of a topic.
 
     ``own``: the topic's own settings, if the image does not have the topic yet.
     """
-    given = services.image.config(ConfigResourceType.TOPIC, name) if own is None else own
-    return [_topic_entry(services, key, given) for key in TOPIC_CONFIG.keys.values()]
+    given = image.config(ConfigResourceType.TOPIC, name) if own is None else own
+    return [_topic_entry(image, config, key, given) for key in TOPIC_CONFIG.keys.values()]
 
 
-def broker_config(services: Services, broker_name: str) -> list[EffectiveConfig]:
+def broker_config(image: ClusterImage, config: BrokerConfig, broker_name: str) -> list[EffectiveConfig]:
     """Return every setting of this broker, or (empty name) the dynamic settings for all brokers."""
     if not broker_name:
-        given = services.image.config(ConfigResourceType.BROKER, "")
+        given = image.config(ConfigResourceType.BROKER, "")
         return [
             EffectiveConfig(key, given[name], ConfigSource.DYNAMIC_DEFAULT_BROKER, ())
             for name, key in BROKER_CONFIG_DEFINITION.keys.items()
             if name in given
         ]
-    return [_effective(key, _broker_values(services, key)) for key in BROKER_CONFIG_DEFINITION.keys.values()]
+    return [
+        _effective(key, _broker_values(image, config, key)) for key in BROKER_CONFIG_DEFINITION.keys.values()
+    ]
 
 
-def group_config(services: Services, group_id: str) -> list[EffectiveConfig]:
+def group_config(image: ClusterImage, config: BrokerConfig, group_id: str) -> list[EffectiveConfig]:
     """Return every setting of a group; one that is not its own is the broker's, with the prefix `group.`, or
     the default if brokers have none."""
-    given = services.image.config(ConfigResourceType.GROUP, group_id)
+    given = image.config(ConfigResourceType.GROUP, group_id)
     entries: list[EffectiveConfig] = []
-    for key in settings.definition_of(services.config.groups).keys.values():
+    for key in settings.definition_of(config.groups).keys.values():
         of_brokers = BROKER_CONFIG_DEFINITION.keys.get(f"group.{key.name}")
         if of_brokers is not None:
-            values = _broker_values(services, of_brokers)
+            values = _broker_values(image, config, of_brokers)
         else:
             assert key.default is not None, key.name
             values = [Synonym(key.name, key.format(key.default), ConfigSource.DEFAULT)]
@@ -83,29 +85,35 @@ def group_config(services: Services, group_id: str) -> list[EffectiveConfig]:
     return entries
 
 
-def _topic_entry(services: Services, key: ConfigKey, given: Mapping[str, str]) -> EffectiveConfig:
+def _topic_entry(
+    image: ClusterImage, config: BrokerConfig, key: ConfigKey, given: Mapping[str, str]
+) -> EffectiveConfig:
     values: list[Synonym] = []
     if key.name in given:
         values.append(Synonym(key.name, given[key.name], ConfigSource.DYNAMIC_TOPIC))
     if key.synonym is not None:
-        values.extend(_broker_values(services, BROKER_CONFIG_DEFINITION.keys[key.synonym], topic_key=key))
+        values.extend(
+            _broker_values(image, config, BROKER_CONFIG_DEFINITION.keys[key.synonym], topic_key=key)
+        )
     return _effective(key, values)
 
 
-def _broker_values(services: Services, key: ConfigKey, topic_key: ConfigKey | None = None) -> list[Synonym]:
-    image, values = services.image, list[Synonym]()
+def _broker_values(
+    image: ClusterImage, config: BrokerConfig, key: ConfigKey, topic_key: ConfigKey | None = None
+) -> list[Synonym]:
+    values = list[Synonym]()
     is_cluster_wide = key.name in CLUSTER_WIDE_KEYS
-    own = () if is_cluster_wide else ((str(services.broker_id), ConfigSource.DYNAMIC_BROKER),)
+    own = () if is_cluster_wide else ((str(config.node_id), ConfigSource.DYNAMIC_BROKER),)
     for resource, source in (*own, ("", ConfigSource.DYNAMIC_DEFAULT_BROKER)):
         text = image.config(ConfigResourceType.BROKER, resource).get(key.name)
         if text is not None:
             values.append(Synonym(key.name, text, source))
-    static = services.config.texts.get(key.name)
+    static = config.texts.get(key.name)
     if is_cluster_wide:  # all brokers use the value of the controller's file, which the image has
         static, topic_key = image.config(ConfigResourceType.CLUSTER, "").get(key.name), None
     if static is not None:
         values.append(Synonym(key.name, static, ConfigSource.STATIC_BROKER))
-    elif topic_key is not None and (value := services.static_topic_defaults.get(topic_key.name)) is not None:
+    elif topic_key is not None and (value := config.topic_defaults().get(topic_key.name)) is not None:
         values.append(Synonym(key.name, topic_key.format(value), ConfigSource.STATIC_BROKER))
     if key.default is not None:
         values.append(Synonym(key.name, key.format(key.default), ConfigSource.DEFAULT))

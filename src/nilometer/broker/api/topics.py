@@ -12,21 +12,23 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.broker.api.access import TOPIC_DENIED, access_of
-from nilometer.broker.api.controller_requests import mutation_quota, on_controller
+from nilometer.broker.api.access import TOPIC_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import EffectiveConfig, topic_config
 from nilometer.broker.authorization.authorizer import Access
-from nilometer.broker.control.controller_link import RequestingClient
+from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
 from nilometer.broker.control.internal_topics import new_internal_topic
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.controller.topics import (
     CreatedTopic,
     MorePartitions,
     NewTopic,
+    TopicDefaults,
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
@@ -35,6 +37,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import topic_id_of, uuid_from_text
+from nilometer.runtime import Entropy, Runtime
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -42,23 +45,32 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    config: BrokerConfig
+    runtime: Runtime
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
+
 # CreateTopics. Versions: 5 returns the new topic's configuration and counts; 7 its id.
 
 
-def handle_create(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_create(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     topics = [_new_topic_create(topic) for topic in request.body.topics]
     validate_only = request.field("validate_only", False)
-    quota = mutation_quota(services, request, strict_from=6)
+    quota = parts.controller_requests.mutation_quota(request, strict_from=6)
 
     def decide(image: ClusterImage) -> Steps[tuple[CreatedTopic, ...]]:
-        creatable = _creatable(services, request, topics)
+        creatable = _creatable(parts, request, topics)
         decision = yield from decide_create_topics.steps(
             image,
             [topic for topic in topics if topic.name in creatable],
             config_definition=TOPIC_CONFIG,
-            chance=services.runtime.entropy,
-            defaults=services.topic_defaults,
-            inherited_of=services.config.topic_defaults,
+            chance=parts.runtime.entropy,
+            defaults=_defaults(parts.config),
+            inherited_of=parts.config.topic_defaults,
             validate_only=validate_only,
             take_quota=quota.take,
         )
@@ -68,11 +80,13 @@ def handle_create(services: Services, request: Request) -> asyncio.Future[Reply]
         )
         return Decision(decision.units, (*decision.reply, *refused))
 
-    return on_controller(services, request, decide, _respond_create, _refuse_create, quota=quota)
+    return parts.controller_requests.decide(
+        request, decide, partial(_respond_create, parts), _refuse_create, quota=quota
+    )
 
 
-def _creatable(services: Services, request: Request, topics: Sequence[NewTopic]) -> set[str]:
-    access, names = access_of(services, request), [topic.name for topic in topics]
+def _creatable(parts: Parts, request: Request, topics: Sequence[NewTopic]) -> set[str]:
+    access, names = parts.rights.access(request), [topic.name for topic in topics]
     if access.on_cluster(Operation.CREATE, report=False):
         return set(names)
     return access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
@@ -88,13 +102,13 @@ def _new_topic_create(topic: Message) -> NewTopic:
     )
 
 
-def _respond_create(services: Services, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
+def _respond_create(parts: Parts, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
     by_name = {topic.name: topic for topic in created}  # a topic named twice is rejected, with one result
-    results = LazySequence(partial(_result, services, request), list(by_name.values()))
+    results = LazySequence(partial(_result, parts, request), list(by_name.values()))
     return request.respond(topics=results)
 
 
-def _refuse_create(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_create(request: Request, error: ErrorCode, message: str) -> Reply:
     results = tuple(
         request.make(
             "CreatableTopicResult", name=topic.name, error_code=error, error_message=message, configs=()
@@ -104,13 +118,14 @@ def _refuse_create(services: Services, request: Request, error: ErrorCode, messa
     return request.respond(topics=results)
 
 
-def _result(services: Services, request: Request, topic: CreatedTopic) -> Message:
+def _result(parts: Parts, request: Request, topic: CreatedTopic) -> Message:
     configs: tuple[Message, ...] = ()
-    if topic.outcome.ok and not _may_describe_configs(services, request, topic.name):
+    if topic.outcome.ok and not _may_describe_configs(parts, request, topic.name):
         return _result_without_configs(request, topic)
     if topic.outcome.ok and request.version >= 5:
         configs = tuple(
-            _config(request, entry) for entry in topic_config(services, topic.name, topic.configs)
+            _config(request, entry)
+            for entry in topic_config(parts.metadata.image, parts.config, topic.name, topic.configs)
         )
     return request.make(
         "CreatableTopicResult",
@@ -124,9 +139,9 @@ def _result(services: Services, request: Request, topic: CreatedTopic) -> Messag
     )
 
 
-def _may_describe_configs(services: Services, request: Request, name: str) -> bool:
+def _may_describe_configs(parts: Parts, request: Request, name: str) -> bool:
     kind = ResourceType.TOPIC
-    return access_of(services, request).allows(Operation.DESCRIBE_CONFIGS, kind, name, report=False)
+    return parts.rights.access(request).allows(Operation.DESCRIBE_CONFIGS, kind, name, report=False)
 
 
 def _result_without_configs(request: Request, topic: CreatedTopic) -> Message:
@@ -153,26 +168,12 @@ def _config(request: Request, entry: EffectiveConfig) -> Message:
     )
 
 
-CREATE = ApiSpec(
-    key=ApiKey.CREATE_TOPICS,
-    versions=(2, 7),
-    handle=handle_create,
-    forwardable=True,
-    divisions=(Division(("topics",), ("topics",), repeated=Repeated.TOGETHER, key=("name",)),),
-    rights=(
-        Right(Operation.CREATE, ResourceType.CLUSTER),
-        Right(Operation.CREATE, ResourceType.TOPIC),
-        Right(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
-    ),
-)
-
-
 # CreatePartitions: add partitions to topics; their number never falls.
 
 Outcomes = tuple[tuple[str, Outcome], ...]
 
 
-def handle_create_partitions(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_create_partitions(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     wanted = [
         MorePartitions(
             name=topic.name,
@@ -184,16 +185,16 @@ def handle_create_partitions(services: Services, request: Request) -> asyncio.Fu
         for topic in request.body.topics
     ]
 
-    quota = mutation_quota(services, request, strict_from=3)
+    quota = parts.controller_requests.mutation_quota(request, strict_from=3)
 
     def decide(image: ClusterImage) -> Steps[Outcomes]:
-        access, names = access_of(services, request), [topic.name for topic in wanted]
+        access, names = parts.rights.access(request), [topic.name for topic in wanted]
         alterable = access.allowed(Operation.ALTER, ResourceType.TOPIC, names)
         allowed = [topic for topic in wanted if topic.name in alterable]
         decision = yield from decide_create_partitions.steps(
             image,
             allowed,
-            chance=services.runtime.entropy,
+            chance=parts.runtime.entropy,
             validate_only=request.body.validate_only,
             take_quota=quota.take,
         )
@@ -201,12 +202,12 @@ def handle_create_partitions(services: Services, request: Request) -> asyncio.Fu
         refused = ((name, denied) for name in names if name not in alterable)
         return Decision(decision.units, (*decision.reply, *refused))
 
-    return on_controller(
-        services, request, decide, _respond_create_partitions, _refuse_create_partitions, quota=quota
+    return parts.controller_requests.decide(
+        request, decide, _respond_create_partitions, _refuse_create_partitions, quota=quota
     )
 
 
-def _respond_create_partitions(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+def _respond_create_partitions(request: Request, outcomes: Outcomes) -> Reply:
     results = tuple(
         request.make(
             "CreatePartitionsTopicResult", name=name, error_code=outcome.error, error_message=outcome.message
@@ -216,21 +217,9 @@ def _respond_create_partitions(services: Services, request: Request, outcomes: O
     return request.respond(results=results)
 
 
-def _refuse_create_partitions(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_create_partitions(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
-    return _respond_create_partitions(
-        services, request, tuple((topic.name, outcome) for topic in request.body.topics)
-    )
-
-
-CREATE_PARTITIONS = ApiSpec(
-    key=ApiKey.CREATE_PARTITIONS,
-    versions=(0, 3),
-    handle=handle_create_partitions,
-    forwardable=True,
-    divisions=(Division(("topics",), ("results",), repeated=Repeated.TOGETHER, key=("name",)),),
-    rights=(Right(Operation.ALTER, ResourceType.TOPIC),),
-)
+    return _respond_create_partitions(request, tuple((topic.name, outcome) for topic in request.body.topics))
 
 
 # DeleteTopics, by name or (version 6) by id. The log folders are renamed at once, and removed after
@@ -248,15 +237,15 @@ class _Result(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-def handle_delete(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_delete(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     asked = _asked(request)
-    quota = mutation_quota(services, request, strict_from=5)
+    quota = parts.controller_requests.mutation_quota(request, strict_from=5)
 
     def decide(image: ClusterImage) -> Decision[tuple[_Result, ...]]:
-        if not services.config.boolean("delete.topic.enable"):
+        if not parts.config.boolean("delete.topic.enable"):
             disabled = Outcome(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
             return Decision((), tuple(_Result(topic.name, topic.topic_id, disabled) for topic in asked))
-        times, access = Counter(asked), access_of(services, request)
+        times, access = Counter(asked), parts.rights.access(request)
         found = ((topic, _resolve(image, topic, times[topic])) for topic in times)
         results = {index: _authorized(access, *one) for index, one in enumerate(found)}
         known = {
@@ -269,7 +258,7 @@ def handle_delete(services: Services, request: Request) -> asyncio.Future[Reply]
             results[index] = _Result(results[index].name, results[index].topic_id, outcome)
         return Decision(decision.units, tuple(results.values()))
 
-    return on_controller(services, request, decide, _respond_delete, _refuse_delete, quota=quota)
+    return parts.controller_requests.decide(request, decide, _respond_delete, _refuse_delete, quota=quota)
 
 
 def _asked(request: Request) -> list[_Asked]:
@@ -322,14 +311,14 @@ def _why_invalid(asked: _Asked, times: int) -> str | None:
     return None
 
 
-def _respond_delete(services: Services, request: Request, results: tuple[_Result, ...]) -> Reply:
+def _respond_delete(request: Request, results: tuple[_Result, ...]) -> Reply:
     return request.respond(responses=tuple(_response(request, result) for result in results))
 
 
-def _refuse_delete(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse_delete(request: Request, error: ErrorCode, message: str) -> Reply:
     outcome = Outcome(error, message)
     return _respond_delete(
-        services, request, tuple(_Result(topic.name, topic.topic_id, outcome) for topic in _asked(request))
+        request, tuple(_Result(topic.name, topic.topic_id, outcome) for topic in _asked(request))
     )
 
 
@@ -343,23 +332,6 @@ def _response(request: Request, result: _Result) -> Message:
     )
 
 
-DELETE = ApiSpec(
-    key=ApiKey.DELETE_TOPICS,
-    versions=(1, 6),
-    handle=handle_delete,
-    forwardable=True,
-    divisions=(
-        Division(("topics",), ("responses",), repeated=Repeated.TOGETHER),
-        Division(("topic_names",), ("responses",), repeated=Repeated.TOGETHER),
-    ),
-    rights=(
-        Right(Operation.DELETE, ResourceType.CLUSTER),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-        Right(Operation.DELETE, ResourceType.TOPIC),
-    ),
-)
-
-
 # Creates topics that a client requested and that do not exist (``auto.create.topics.enable``).
 #
 # An internal topic is created with its own settings. One that brokers do not need is not created: as an
@@ -368,39 +340,97 @@ DELETE = ApiSpec(
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
-async def create_missing_topics(
-    services: Services, names: Sequence[str], client: RequestingClient
-) -> dict[str, ErrorCode]:
-    """Create topics with the broker's defaults for ``client``; return the errors of those that could not be
-    created.
-
-    If there are too few brokers for a topic's replicas, or the client's quota is used up, its clients get a
-    retriable error and try again.
-    """
-    unique = list(dict.fromkeys(names))
-    topics = [_new_topic(services, name) for name in unique]
-    wanted = [topic for topic in topics if topic is not None]
-    if not wanted:
-        return {}
-    try:
-        errors = await services.controller_link.create_topics(wanted, services.runtime.entropy, client)
-    except KafkaError as error:
-        return dict.fromkeys(unique, error.code)
-    except CoordinationError:
-        return dict.fromkeys(unique, ErrorCode.unknown_topic_or_partition)
-    return {
-        name: ErrorCode.unknown_topic_or_partition if error is ErrorCode.throttling_quota_exceeded else error
-        for name, error in errors.items()
-        if error not in _CREATED_OR_EXISTS
-    }
+def _defaults(config: BrokerConfig) -> TopicDefaults:
+    """Return the partition count and replication factor for topics created without them."""
+    return TopicDefaults(
+        num_partitions=config.integer("num.partitions"),
+        replication_factor=config.integer("default.replication.factor"),
+    )
 
 
-def _new_topic(services: Services, name: str) -> NewTopic | None:
-    if name in INTERNAL_TOPICS:
-        return new_internal_topic(services.config, services.image, name)
-    defaults = services.topic_defaults
-    return NewTopic(
-        name=name,
-        num_partitions=defaults.num_partitions,
-        replication_factor=defaults.replication_factor,
+class MissingTopics:
+    """Creates topics that clients ask for in Metadata requests."""
+
+    def __init__(
+        self, config: BrokerConfig, chance: Entropy, metadata: MetadataLog, link: ControllerLink
+    ) -> None:
+        self._config = config
+        self._chance = chance
+        self._metadata = metadata
+        self._link = link
+
+    async def create(self, names: Sequence[str], client: RequestingClient) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults for ``client``; return the errors of those that could not
+        be created.
+
+        If there are too few brokers for a topic's replicas, or the client's quota is used up, its clients get
+        a retriable error and try again.
+        """
+        unique = list(dict.fromkeys(names))
+        topics = [self._new_topic(name) for name in unique]
+        wanted = [topic for topic in topics if topic is not None]
+        if not wanted:
+            return {}
+        try:
+            errors = await self._link.create_topics(wanted, self._chance, client)
+        except KafkaError as error:
+            return dict.fromkeys(unique, error.code)
+        except CoordinationError:
+            return dict.fromkeys(unique, ErrorCode.unknown_topic_or_partition)
+        return {
+            name: ErrorCode.unknown_topic_or_partition
+            if error is ErrorCode.throttling_quota_exceeded
+            else error
+            for name, error in errors.items()
+            if error not in _CREATED_OR_EXISTS
+        }
+
+    def _new_topic(self, name: str) -> NewTopic | None:
+        if name in INTERNAL_TOPICS:
+            return new_internal_topic(self._config, self._metadata.image, name)
+        defaults = _defaults(self._config)
+        return NewTopic(
+            name=name,
+            num_partitions=defaults.num_partitions,
+            replication_factor=defaults.replication_factor,
+        )
+
+
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.CREATE_TOPICS,
+            versions=(2, 7),
+            handle=partial(handle_create, parts),
+            forwardable=True,
+            divisions=(Division(("topics",), ("topics",), repeated=Repeated.TOGETHER, key=("name",)),),
+            rights=(
+                Right(Operation.CREATE, ResourceType.CLUSTER),
+                Right(Operation.CREATE, ResourceType.TOPIC),
+                Right(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.CREATE_PARTITIONS,
+            versions=(0, 3),
+            handle=partial(handle_create_partitions, parts),
+            forwardable=True,
+            divisions=(Division(("topics",), ("results",), repeated=Repeated.TOGETHER, key=("name",)),),
+            rights=(Right(Operation.ALTER, ResourceType.TOPIC),),
+        ),
+        ApiSpec(
+            key=ApiKey.DELETE_TOPICS,
+            versions=(1, 6),
+            handle=partial(handle_delete, parts),
+            forwardable=True,
+            divisions=(
+                Division(("topics",), ("responses",), repeated=Repeated.TOGETHER),
+                Division(("topic_names",), ("responses",), repeated=Repeated.TOGETHER),
+            ),
+            rights=(
+                Right(Operation.DELETE, ResourceType.CLUSTER),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+                Right(Operation.DELETE, ResourceType.TOPIC),
+            ),
+        ),
     )

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import msgspec
 from msgspec.structs import asdict, replace
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
 from nilometer.storage.producers import ProducerStateEntry
@@ -34,16 +37,25 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    replicas: ReplicaManager
+    transactions: TransactionCoordinator
+    rights: Rights
+
+
 # ListTransactions: the transactional ids that this broker coordinates.
 #
 # Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern of the id (KIP-1152).
 
 
-def handle_list(services: Services, request: Request) -> asyncio.Future[Reply]:
-    return spawn(services, _list(services, request), "ListTransactions")
+def handle_list(parts: Parts, request: Request) -> asyncio.Future[Reply]:
+    return parts.tasks.spawn(_list(parts, request), kind="ListTransactions")
 
 
-async def _list(services: Services, request: Request) -> Reply:
+async def _list(parts: Parts, request: Request) -> Reply:
     """Make one response from the replies of all coordinator partitions led here.
 
     The error of one of them is the error of the whole response: clients would take a partial list for the
@@ -61,10 +73,10 @@ async def _list(services: Services, request: Request) -> Reply:
         return _refuse(request, ErrorCode.invalid_regular_expression)
     # What is wrong with the request is said also where no coordinator partition is led.
     replies = [list_transactions((), asked, wall_ms=0)]
-    access = access_of(services, request)
-    work = LongWork(services.turns)
+    access = parts.rights.access(request)
+    work = LongWork(parts.turns)
     shown: list[ListedTransaction] = []
-    for answer in services.transactions.answer_all(asked):
+    for answer in parts.transactions.answer_all(asked):
         reply = await answer
         assert isinstance(reply, ListTransactionsReply)
         replies.append(reply)
@@ -81,7 +93,7 @@ async def _list(services: Services, request: Request) -> Reply:
         ids = [each.transactional_id for each in shown]
         if weight(pattern, ids) > HEAVIEST:
             return _refuse(request, ErrorCode.invalid_regular_expression)
-        matched = set(await services.transactions.matching(pattern, ids))
+        matched = set(await parts.transactions.matching(pattern, ids))
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         unknown_state_filters=tuple(
@@ -99,14 +111,6 @@ def _transaction(request: Request, listed: ListedTransaction) -> Message:
     return request.make("TransactionState", **asdict(listed))
 
 
-LIST = ApiSpec(
-    key=ApiKey.LIST_TRANSACTIONS,
-    versions=(0, 2),
-    handle=handle_list,
-    rights=(Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
-)
-
-
 # DescribeTransactions: the state, producer and partitions of transactional ids that this broker
 # coordinates.
 
@@ -115,28 +119,26 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 be null."""
 
 
-def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_describe(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     ids: Sequence[str] = request.body.transactional_ids
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     allowed = access.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
     denied = ErrorCode.transactional_id_authorization_failed
     refused = [DescribeTransactionReply(denied, each) for each in ids if each not in allowed]
     asked = [(each, DescribeTransaction(each)) for each in ids if each in allowed]
-    return services.transactions.ask(asked, lambda replies: _respond(services, request, [*refused, *replies]))
+    return parts.transactions.ask(asked, lambda replies: _respond(parts, request, [*refused, *replies]))
 
 
-def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:
+def _respond(parts: Parts, request: Request, replies: Sequence[TransactionReply]) -> Reply:
     described = [
-        _visible(services, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
+        _visible(parts, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
     ]
     return request.respond(transaction_states=tuple(_state(request, each) for each in described))
 
 
-def _visible(
-    services: Services, request: Request, described: DescribeTransactionReply
-) -> DescribeTransactionReply:
+def _visible(parts: Parts, request: Request, described: DescribeTransactionReply) -> DescribeTransactionReply:
     """Return the transaction with those of its partitions that the client may describe."""
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if access.is_full:
         return described
     topics = [each.topic for each in described.partitions]
@@ -165,36 +167,17 @@ def _state(request: Request, described: DescribeTransactionReply) -> Message:
     )
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_TRANSACTIONS,
-    versions=(0, 0),
-    handle=handle_describe,
-    divisions=(
-        Division(
-            ("transactional_ids",),
-            ("transaction_states",),
-            repeated=Repeated.AT_MOST_TWICE,
-            elements_max=1,  # a transaction may have thousands of partitions
-        ),
-    ),
-    rights=(
-        Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.DESCRIBE, ResourceType.TOPIC),
-    ),
-)
-
-
 # DescribeProducers: the producers in the state of a partition's leader, and the first offsets of their open
 # transactions.
 
 
-def handle_describe_producers(services: Services, request: Request) -> Reply:
+def handle_describe_producers(parts: Parts, request: Request) -> Reply:
     topics = tuple(
         request.make(
             "TopicResponse",
             name=topic.name,
             partitions=tuple(
-                _describe(services, request, topic.name, index) for index in topic.partition_indexes
+                _describe(parts, request, topic.name, index) for index in topic.partition_indexes
             ),
         )
         for topic in request.body.topics
@@ -202,11 +185,11 @@ def handle_describe_producers(services: Services, request: Request) -> Reply:
     return request.respond(topics=topics)
 
 
-def _describe(services: Services, request: Request, topic: str, index: int) -> Message:
+def _describe(parts: Parts, request: Request, topic: str, index: int) -> Message:
     try:
-        if not access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic):
+        if not parts.rights.access(request).allows(Operation.READ, ResourceType.TOPIC, topic):
             raise KafkaError(ErrorCode.topic_authorization_failed)
-        partition = services.replicas.partition(topic, index)
+        partition = parts.replicas.partition(topic, index)
         _ = partition.leader  # raises where another broker leads
         known = partition.log.producers.producers
     except KafkaError as refused:
@@ -236,12 +219,40 @@ def _producer(request: Request, known: tuple[int, ProducerStateEntry]) -> Messag
     )
 
 
-DESCRIBE_PRODUCERS = ApiSpec(
-    key=ApiKey.DESCRIBE_PRODUCERS,
-    versions=(0, 0),
-    handle=handle_describe_producers,
-    divisions=(
-        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
-    ),
-    rights=(Right(Operation.READ, ResourceType.TOPIC),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.LIST_TRANSACTIONS,
+            versions=(0, 2),
+            handle=partial(handle_list, parts),
+            rights=(Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_TRANSACTIONS,
+            versions=(0, 0),
+            handle=partial(handle_describe, parts),
+            divisions=(
+                Division(
+                    ("transactional_ids",),
+                    ("transaction_states",),
+                    repeated=Repeated.AT_MOST_TWICE,
+                    elements_max=1,  # a transaction may have thousands of partitions
+                ),
+            ),
+            rights=(
+                Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.DESCRIBE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.DESCRIBE_PRODUCERS,
+            versions=(0, 0),
+            handle=partial(handle_describe_producers, parts),
+            divisions=(
+                Division(
+                    ("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE
+                ),
+            ),
+            rights=(Right(Operation.READ, ResourceType.TOPIC),),
+        ),
+    )

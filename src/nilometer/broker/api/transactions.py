@@ -8,14 +8,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
+from nilometer.broker.api.access import Rights
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.control.controller_link import ProducerIds
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
@@ -39,6 +43,18 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: Tasks
+    turns: Turns
+    metadata: MetadataLog
+    producer_ids: ProducerIds
+    partition_of_group: Callable[[str], int]
+    """Returns the partition of the topic of groups that keeps a group, by its id."""
+    transactions: TransactionCoordinator
+    rights: Rights
+
+
 # Errors of transactions, as older versions of their APIs know them.
 
 
@@ -59,31 +75,31 @@ def error_for(error: ErrorCode, version: int, first_with_producer_fenced: int) -
 INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED = 4
 
 
-def handle_init_producer_id(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return spawn(services, _answer_init_producer_id(services, request))
+def handle_init_producer_id(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.tasks.spawn(_answer_init_producer_id(parts, request))
 
 
-async def _answer_init_producer_id(services: Services, request: Request) -> Reply:
+async def _answer_init_producer_id(parts: Parts, request: Request) -> Reply:
     transactional_id: str | None = request.body.transactional_id
     timeout_ms = milliseconds(request.body.transaction_timeout)
-    if (denied := _denial(services, request)) is not ErrorCode.none:
+    if (denied := _denial(parts, request)) is not ErrorCode.none:
         return _respond_init_producer_id(request, InitProducerIdReply(denied))
     asked = of_message(InitProducerId, request.body, transaction_timeout_ms=timeout_ms)
     if transactional_id == "" or (asked.producer_id < 0) != (asked.producer_epoch < 0):
         return _respond_init_producer_id(request, InitProducerIdReply(ErrorCode.invalid_request))
     if transactional_id is None:
-        return _respond_init_producer_id(request, await _new_identity(services))
-    reply = await services.transactions.answer_for_id(asked)
+        return _respond_init_producer_id(request, await _new_identity(parts))
+    reply = await parts.transactions.answer_for_id(asked)
     assert isinstance(reply, InitProducerIdReply)
     return _respond_init_producer_id(request, reply)
 
 
-def _denial(services: Services, request: Request) -> ErrorCode:
+def _denial(parts: Parts, request: Request) -> ErrorCode:
     """Return the error if the client may not get a producer id; ``none`` if it may.
 
     Idempotent producers need IDEMPOTENT_WRITE on the cluster, or WRITE on some topic (KIP-679).
     """
-    access, transactional_id = access_of(services, request), request.body.transactional_id
+    access, transactional_id = parts.rights.access(request), request.body.transactional_id
     if transactional_id is not None:
         if access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             return ErrorCode.none
@@ -95,9 +111,9 @@ def _denial(services: Services, request: Request) -> ErrorCode:
     return ErrorCode.cluster_authorization_failed
 
 
-async def _new_identity(services: Services) -> InitProducerIdReply:
+async def _new_identity(parts: Parts) -> InitProducerIdReply:
     try:
-        return InitProducerIdReply(ErrorCode.none, await services.producer_ids.next(), 0)
+        return InitProducerIdReply(ErrorCode.none, await parts.producer_ids.next(), 0)
     except (KafkaError, CoordinationError):
         return InitProducerIdReply(ErrorCode.coordinator_load_in_progress)
 
@@ -105,18 +121,6 @@ async def _new_identity(services: Services) -> InitProducerIdReply:
 def _respond_init_producer_id(request: Request, reply: InitProducerIdReply) -> Reply:
     error = error_for(reply.error_code, request.version, INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED)
     return request.respond(**(asdict(reply) | {"error_code": error}))
-
-
-INIT_PRODUCER_ID = ApiSpec(
-    key=ApiKey.INIT_PRODUCER_ID,
-    versions=(0, 5),
-    handle=handle_init_producer_id,
-    rights=(
-        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER),
-        Right(Operation.WRITE, ResourceType.TOPIC),
-    ),
-)
 
 
 # AddPartitionsToTxn: add partitions to a transaction before it writes to them, or verify that it has them.
@@ -151,8 +155,8 @@ class _Checked(NamedTuple):
     asked: AddPartitions | VerifyPartitions
 
 
-def handle_add_partitions(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    access, denied = access_of(services, request), ErrorCode.none
+def handle_add_partitions(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    access, denied = parts.rights.access(request), ErrorCode.none
     if request.version < FIRST_OF_BROKERS:
         named = [_named_by_client(request.body)]
         if not access.allows(_WRITE, ResourceType.TRANSACTIONAL_ID, named[0].transactional_id):
@@ -161,26 +165,26 @@ def handle_add_partitions(services: Services, request: Request) -> Reply | async
         return request.respond(error_code=ErrorCode.cluster_authorization_failed, results_by_transaction=())
     else:
         named = [_named_by_broker(each) for each in request.body.transactions]
-    checks = [_check(services, request, each, access, denied) for each in named]
+    checks = [_check(parts, request, each, access, denied) for each in named]
     if sum(len(topic.partitions) for each in named for topic in each.topics) > FEW_PARTITIONS:
-        return spawn(services, _add_many(services, request, checks), "AddPartitionsToTxn")
+        return parts.tasks.spawn(_add_many(parts, request, checks), kind="AddPartitionsToTxn")
     checked = [run_at_once(each) for each in checks]
-    return services.transactions.ask(
+    return parts.transactions.ask(
         [(each.transactional_id, each.asked) for each in checked if each.refused is None],
         lambda replies: _respond_added(request, checked, replies),
     )
 
 
 async def _add_many(
-    services: Services, request: Request, checks: Sequence[Generator[int, None, _Checked]]
+    parts: Parts, request: Request, checks: Sequence[Generator[int, None, _Checked]]
 ) -> Reply:
-    work = LongWork(services.turns)
+    work = LongWork(parts.turns)
     checked = [await work.go_through(each) for each in checks]
     replies: list[TransactionReply] = []
     for each in checked:
         if each.refused is None:
-            replies.append(await services.transactions.answer(each.transactional_id, each.asked))
-            await services.turns.wait_next()  # the coordinator has walked over the whole transaction
+            replies.append(await parts.transactions.answer(each.transactional_id, each.asked))
+            await parts.turns.wait_next()  # the coordinator has walked over the whole transaction
     return _respond_added(request, checked, replies)
 
 
@@ -207,7 +211,7 @@ def _named_by_broker(transaction: Message) -> _Named:
 
 
 def _check(
-    services: Services, request: Request, named: _Named, access: Access, denied: ErrorCode
+    parts: Parts, request: Request, named: _Named, access: Access, denied: ErrorCode
 ) -> Generator[int, None, _Checked]:
     """Check the partitions of one transaction; each step yields how many. ``denied``: the error of all.
 
@@ -227,7 +231,7 @@ def _check(
             if not may_write:
                 wrong.update(dict.fromkeys(found, ErrorCode.topic_authorization_failed))
             else:
-                known = services.image.topic(topic.name)
+                known = parts.metadata.image.topic(topic.name)
                 missing = [each for each in found if known is None or known.partition(each.partition) is None]
                 wrong.update(dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition))
             yield len(found)
@@ -298,19 +302,6 @@ def _partition(request: Request, added: tuple[int, ErrorCode]) -> Message:
     )
 
 
-ADD_PARTITIONS = ApiSpec(
-    key=ApiKey.ADD_PARTITIONS_TO_TXN,
-    versions=(0, 5),
-    handle=handle_add_partitions,
-    divisions=(Division(("transactions",), ("results_by_transaction",)),),
-    rights=(
-        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.WRITE, ResourceType.TOPIC),
-        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
-)
-
-
 # AddOffsetsToTxn: a transaction is about to commit offsets of a group.
 #
 # It adds the group's partition of ``__consumer_offsets`` to the transaction, so that the transaction's marker
@@ -320,14 +311,14 @@ ADD_PARTITIONS = ApiSpec(
 ADD_OFFSETS_FIRST_WITH_PRODUCER_FENCED = 2
 
 
-def handle_add_offsets(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle_add_offsets(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
-    access = access_of(services, request)
+    access = parts.rights.access(request)
     if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
         return _respond_add_offsets(request, ErrorCode.transactional_id_authorization_failed)
     if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_add_offsets(request, ErrorCode.group_authorization_failed)
-    kept_in = TopicPartition(GROUP_METADATA_TOPIC, services.groups.partition_for(body.group_id))
+    kept_in = TopicPartition(GROUP_METADATA_TOPIC, parts.partition_of_group(body.group_id))
     asked = of_message(AddPartitions, body, partitions=frozenset({kept_in}))
 
     def respond(reply: AddPartitionsReply) -> Reply:
@@ -335,22 +326,11 @@ def handle_add_offsets(services: Services, request: Request) -> Reply | asyncio.
             request, error_for(reply.error_code, request.version, ADD_OFFSETS_FIRST_WITH_PRODUCER_FENCED)
         )
 
-    return services.transactions.ask_one(asked.transactional_id, asked, AddPartitionsReply, respond)
+    return parts.transactions.ask_one(asked.transactional_id, asked, AddPartitionsReply, respond)
 
 
 def _respond_add_offsets(request: Request, error: ErrorCode) -> Reply:
     return request.respond(error_code=error)
-
-
-ADD_OFFSETS = ApiSpec(
-    key=ApiKey.ADD_OFFSETS_TO_TXN,
-    versions=(0, 4),
-    handle=handle_add_offsets,
-    rights=(
-        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-        Right(Operation.READ, ResourceType.GROUP),
-    ),
-)
 
 
 # EndTxn: commit or abort the open transaction of a producer.
@@ -362,17 +342,17 @@ FIRST_WITH_EPOCH_BUMP = 5
 END_TXN_FIRST_WITH_PRODUCER_FENCED = 2
 
 
-def handle_end_txn(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return spawn(services, _answer_end_txn(services, request))
+def handle_end_txn(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    return parts.tasks.spawn(_answer_end_txn(parts, request))
 
 
-async def _answer_end_txn(services: Services, request: Request) -> Reply:
+async def _answer_end_txn(parts: Parts, request: Request) -> Reply:
     body = request.body
     write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
-    if not access_of(services, request).allows(write, kind, body.transactional_id):
+    if not parts.rights.access(request).allows(write, kind, body.transactional_id):
         return _respond_end_txn(request, EndTransactionReply(ErrorCode.transactional_id_authorization_failed))
     version = EPOCH_BUMP_VERSION if request.version >= FIRST_WITH_EPOCH_BUMP else 0
-    reply = await services.transactions.answer_for_id(of_message(EndTransaction, body, version=version))
+    reply = await parts.transactions.answer_for_id(of_message(EndTransaction, body, version=version))
     assert isinstance(reply, EndTransactionReply)
     return _respond_end_txn(request, reply)
 
@@ -382,9 +362,42 @@ def _respond_end_txn(request: Request, reply: EndTransactionReply) -> Reply:
     return request.respond(**(asdict(reply) | {"error_code": error}))
 
 
-END_TXN = ApiSpec(
-    key=ApiKey.END_TXN,
-    versions=(0, 5),
-    handle=handle_end_txn,
-    rights=(Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.INIT_PRODUCER_ID,
+            versions=(0, 5),
+            handle=partial(handle_init_producer_id, parts),
+            rights=(
+                Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER),
+                Right(Operation.WRITE, ResourceType.TOPIC),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.ADD_PARTITIONS_TO_TXN,
+            versions=(0, 5),
+            handle=partial(handle_add_partitions, parts),
+            divisions=(Division(("transactions",), ("results_by_transaction",)),),
+            rights=(
+                Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.WRITE, ResourceType.TOPIC),
+                Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.ADD_OFFSETS_TO_TXN,
+            versions=(0, 4),
+            handle=partial(handle_add_offsets, parts),
+            rights=(
+                Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+                Right(Operation.READ, ResourceType.GROUP),
+            ),
+        ),
+        ApiSpec(
+            key=ApiKey.END_TXN,
+            versions=(0, 5),
+            handle=partial(handle_end_txn, parts),
+            rights=(Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),),
+        ),
+    )

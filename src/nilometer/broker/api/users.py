@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 
-from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
+import msgspec
+
+from nilometer.broker.api.access import CLUSTER_DENIED, Rights
+from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replies import Reply
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.credentials import (
     ScramAlteration,
@@ -27,11 +30,18 @@ from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: MetadataLog
+    rights: Rights
+    controller_requests: ControllerRequests
+
+
 # DescribeUserScramCredentials: mechanisms and iterations of credentials, without the keys (KIP-554).
 
 
-def handle_describe(services: Services, request: Request) -> Reply:
-    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+def handle_describe(parts: Parts, request: Request) -> Reply:
+    if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         refused = request.make(
             "DescribeUserScramCredentialsResult",
@@ -41,7 +51,7 @@ def handle_describe(services: Services, request: Request) -> Reply:
             credential_infos=(),
         )
         return request.respond(error_code=denied, error_message=CLUSTER_DENIED, results=(refused,))
-    image = services.image
+    image = parts.metadata.image
     asked = Counter(user.name for user in request.body.users or ()) or Counter(image.scram_users.names())
     return request.respond(
         error_message=None,
@@ -71,15 +81,6 @@ def _result(image: ClusterImage, request: Request, name: str, times: int) -> Mes
     )
 
 
-DESCRIBE = ApiSpec(
-    key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    versions=(0, 0),
-    handle=handle_describe,
-    divisions=(Division(("users",), ("results",), repeated=Repeated.TOGETHER),),
-    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
-)
-
-
 # AlterUserScramCredentials: set and delete the credentials of users (KIP-554).
 #
 # The client computes the salted password; only the keys derived from it are kept.
@@ -87,13 +88,13 @@ DESCRIBE = ApiSpec(
 Outcomes = dict[str, Outcome]
 
 
-def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Reply]:
     alterations = _alterations(request)
 
     def decide(image: ClusterImage) -> Steps[Outcomes]:
         return decide_alter_scram_credentials(image, alterations)
 
-    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
+    return parts.controller_requests.decide(request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
 def _alterations(request: Request) -> list[ScramAlteration]:
@@ -105,7 +106,7 @@ def _alterations(request: Request) -> list[ScramAlteration]:
     return [*deletions, *upsertions]
 
 
-def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+def _respond(request: Request, outcomes: Outcomes) -> Reply:
     results = tuple(
         request.make(
             "AlterUserScramCredentialsResult",
@@ -118,15 +119,25 @@ def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(results=results)
 
 
-def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:
     users = dict.fromkeys(each.user for each in _alterations(request))
-    return _respond(services, request, {user: Outcome(error, message) for user in users})
+    return _respond(request, {user: Outcome(error, message) for user in users})
 
 
-ALTER = ApiSpec(
-    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-    versions=(0, 0),
-    handle=handle_alter,
-    forwardable=True,
-    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
-)
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            versions=(0, 0),
+            handle=partial(handle_describe, parts),
+            divisions=(Division(("users",), ("results",), repeated=Repeated.TOGETHER),),
+            rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+        ),
+        ApiSpec(
+            key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            versions=(0, 0),
+            handle=partial(handle_alter, parts),
+            forwardable=True,
+            rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+        ),
+    )

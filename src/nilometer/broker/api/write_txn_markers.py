@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
-from nilometer.broker.api.access import access_of, audit_own_change
+import msgspec
+
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
-from nilometer.broker.coordinators.markers import Marker
+from nilometer.broker.coordinators.markers import Marker, MarkerWriter
 from nilometer.broker.replicas.delayed_requests import DelayedReply, ProduceOutcome
-from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    runtime: Runtime
+    marker_writer: MarkerWriter
+    rights: Rights
+
 
 TIMEOUT_MS = 30_000
 """How long markers may wait for the high watermark: Kafka's ``request.timeout.ms``."""
@@ -38,14 +48,14 @@ class _MarkerOutcomes(NamedTuple):
     topics: Sequence[_TopicOutcomes]
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    access, markers = access_of(services, request), list[_MarkerOutcomes]()
+def handle(parts: Parts, request: Request) -> Reply | asyncio.Future[Reply]:
+    access, markers = parts.rights.access(request), list[_MarkerOutcomes]()
     denied = not (
         access.on_cluster(Operation.ALTER, report=False) or access.on_cluster(Operation.CLUSTER_ACTION)
     )
     waiting = DelayedReply(lambda: _respond(request, markers))
     for asked in request.body.markers:
-        marker = _marker(services, asked)
+        marker = _marker(parts, asked)
         topics = [
             _TopicOutcomes(topic.name, [ProduceOutcome(index) for index in topic.partition_indexes])
             for topic in asked.topics
@@ -53,24 +63,24 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         markers.append(_MarkerOutcomes(asked.producer_id, topics))
         if not denied:
             ended = {topic.name: list(topic.partition_indexes) for topic in asked.topics}
-            audit_own_change(services, request, producer_id=asked.producer_id, partitions=ended)
+            parts.rights.audit_own_change(request, producer_id=asked.producer_id, partitions=ended)
         for topic in topics:
             for outcome in topic.partitions:
                 if denied:
                     outcome.fail(ErrorCode.cluster_authorization_failed)
                     continue
-                services.marker_writer.begin(topic.name, marker, outcome, waiting.delayed)
+                parts.marker_writer.begin(topic.name, marker, outcome, waiting.delayed)
     return waiting.reply(TIMEOUT_MS)
 
 
-def _marker(services: Services, asked: Message) -> Marker:
+def _marker(parts: Parts, asked: Message) -> Marker:
     return Marker(
         producer_id=asked.producer_id,
         producer_epoch=asked.producer_epoch,
         committed=asked.transaction_result,
         coordinator_epoch=asked.coordinator_epoch,
         version=getattr(asked, "transaction_version", 0),
-        timestamp_ms=services.runtime.clock.wall_ms(),
+        timestamp_ms=parts.runtime.clock.wall_ms(),
     )
 
 
@@ -100,20 +110,23 @@ def _topic(request: Request, topic: _TopicOutcomes) -> Message:
     )
 
 
-API = ApiSpec(
-    key=ApiKey.WRITE_TXN_MARKERS,
-    versions=(1, 2),
-    handle=handle,
-    exempt_from_quotas=True,
-    divisions=(
-        Division(
-            ("markers", "topics", "partition_indexes"),
-            ("markers", "topics", "partitions"),
-            elements_max=16,  # the first append to a partition opens its files
+def apis(parts: Parts) -> tuple[ApiSpec, ...]:
+    return (
+        ApiSpec(
+            key=ApiKey.WRITE_TXN_MARKERS,
+            versions=(1, 2),
+            handle=partial(handle, parts),
+            exempt_from_quotas=True,
+            divisions=(
+                Division(
+                    ("markers", "topics", "partition_indexes"),
+                    ("markers", "topics", "partitions"),
+                    elements_max=16,  # the first append to a partition opens its files
+                ),
+            ),
+            rights=(
+                Right(Operation.ALTER, ResourceType.CLUSTER),
+                Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+            ),
         ),
-    ),
-    rights=(
-        Right(Operation.ALTER, ResourceType.CLUSTER),
-        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
-)
+    )

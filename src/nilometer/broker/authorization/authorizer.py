@@ -7,6 +7,7 @@ between brokers: a user of ``super.users``, or one that proved the cluster's sec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from nilometer.broker.authorization.audit_log import AuditLog
 from nilometer.broker.connection import Connection
@@ -25,9 +26,7 @@ class Access:
 
     __slots__ = ()
 
-    @property
-    def is_full(self) -> bool:
-        return True
+    is_full: ClassVar[bool] = True
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
         """Return whether the principal may perform ``operation`` on the resource.
@@ -72,6 +71,8 @@ class AclAccess(Access):
 
     __slots__ = ("_acls", "_api", "_audit", "_context", "_host", "_if_no_acl", "_principal")
 
+    is_full: ClassVar[bool] = False
+
     def __init__(
         self, acls: AclIndex, context: RequestContext, api: str, audit: AuditLog, *, if_no_acl: bool
     ) -> None:
@@ -83,10 +84,6 @@ class AclAccess(Access):
         self._api = api
         self._audit = audit
         self._if_no_acl = if_no_acl
-
-    @property
-    def is_full(self) -> bool:
-        return False
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
         verdict = self._acls.verdict(self._principal, self._host, operation, kind, name)

@@ -185,7 +185,6 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     ) -> None:
         self._config = config
         self._share_states = share_states
-        self._topics = topics
         protocols = config.strings("group.coordinator.rebalance.protocols")
         self._may_serve_consumer_groups = "consumer" in protocols
         self._may_serve_streams_groups = "streams" in protocols
@@ -204,7 +203,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
             refuse_for_log=refuse_for_log,
             carry_out=self._carry_out,
         )
-        super().__init__(kind, runtime, tasks, metadata, replicas)
+        super().__init__(kind, runtime, tasks, metadata, replicas, topics)
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
         self._next_count_us = 0
@@ -232,9 +231,6 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         return share_group_config(
             self._config.groups, texts, may_have_dead_letters=level >= DEAD_LETTERS_SHARE_VERSION
         )
-
-    async def ensure_topic(self) -> bool:
-        return await self._topics.ensure(GROUP_METADATA_TOPIC)
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:

@@ -60,7 +60,6 @@ class ShareCoordinator(CoordinatorShells[StateRequest, StateReply, ShareRecord, 
         replicas: ReplicaManager,
         topics: InternalTopics,
     ) -> None:
-        self._topics = topics
         kind: CoordinatorKind[StateRequest, StateReply, ShareRecord, Prune] = CoordinatorKind(
             name="share",
             subject="share partitions",
@@ -76,15 +75,12 @@ class ShareCoordinator(CoordinatorShells[StateRequest, StateReply, ShareRecord, 
             refuse_for_log=lambda request, error: StateReply(request.key, coordinator_error(error)),
             carry_out=_prune,
         )
-        super().__init__(kind, runtime, tasks, metadata, replicas)
+        super().__init__(kind, runtime, tasks, metadata, replicas, topics)
 
     def partition_for_text(self, text: str) -> int:
         """Return the partition of the topic that keeps the share partition named ``text``. Raises
         ValueError."""
         return self.partition_for(coordinator_key(parse_coordinator_key(text)))
-
-    async def ensure_topic(self) -> bool:
-        return await self._topics.ensure(SHARE_GROUP_STATE_TOPIC)
 
 
 def _prune(shell: Shell, action: Prune) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.shell import (
     ActionT,
@@ -138,11 +139,13 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         tasks: Tasks,
         metadata: MetadataLog,
         replicas: ReplicaManager,
+        topics: InternalTopics,
     ) -> None:
         self._kind = kind
         self._runtime = runtime
         self._tasks = tasks
         self._replicas = replicas
+        self._topics = topics
         self._metadata = metadata
         self._shells: dict[int, CoordinatorShell[RequestT, ReplyT, RecordT, ActionT]] = {}
         replicas.add_hosting_listener(self._on_hosted)
@@ -153,6 +156,10 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         topic = self._metadata.image.topic(self._kind.topic)
         count = self._kind.num_partitions if topic is None else len(topic.partitions)
         return partition_for_key(key, count)
+
+    async def ensure_topic(self) -> bool:
+        """Have the topic created, if it is not there; return whether it is."""
+        return await self._topics.ensure(self._kind.topic)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def _check(self, key: str, request: RequestT) -> ErrorCode:

@@ -67,7 +67,6 @@ class TransactionCoordinator(
         producer_ids: ProducerIds,
         markers: MarkerSender,
     ) -> None:
-        self._topics = topics
         self._matching = asyncio.Lock()
         """Held while ids are matched: other threads are left for the disks."""
         self._producer_ids = producer_ids
@@ -88,10 +87,7 @@ class TransactionCoordinator(
             refuse_for_log=lambda request, error: refusal(request, coordinator_error(error)),
             carry_out=self._carry_out,
         )
-        super().__init__(kind, runtime, tasks, metadata, replicas)
-
-    async def ensure_topic(self) -> bool:
-        return await self._topics.ensure(TRANSACTION_STATE_TOPIC)
+        super().__init__(kind, runtime, tasks, metadata, replicas, topics)
 
     async def matching(self, pattern: Pattern, ids: Sequence[str]) -> list[str]:
         """Return the transactional ids that ``pattern`` matches as a whole, computed on another thread."""

@@ -69,11 +69,11 @@ def broker_registry(
     replicas = ReplicaMetrics(parts.replication, parts.control.changes, parts.dispatcher.statistics)
     requests = RequestMetrics(
         parts.dispatcher,
-        parts.services.client_quotas,
+        parts.serving.client_quotas,
         [each.name for each in config.listeners],
         runtime.clock,
     )
-    own = RuntimeMetrics(runtime, probe, tasks, parts.services.turns, parts.directories)
+    own = RuntimeMetrics(runtime, probe, tasks, parts.given.turns, parts.given.directories)
     storage = StorageMetrics(parts.replication.commit, parts.cleaner.report, runtime.clock)
     coordinators = CoordinatorMetrics(parts.coordinators)
     registry.add(controller_metrics.FAMILIES, cluster.collect)
@@ -81,8 +81,8 @@ def broker_registry(
     registry.add(request_metrics.FAMILIES, requests.collect)
     registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
-    registry.add(share_metrics.FAMILIES, ShareMetrics(parts.services.share_partitions).collect)
-    quorum = QuorumMetrics(parts.services.quorum, runtime.clock)
+    registry.add(share_metrics.FAMILIES, ShareMetrics(parts.serving.share_partitions).collect)
+    quorum = QuorumMetrics(parts.given.store, runtime.clock)
     registry.add(quorum_metrics.FAMILIES, quorum.collect)
     registry.add(runtime_metrics.FAMILIES, own.collect)
     if config.boolean("metrics.per.partition.enable"):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nilometer.coordination.quorum.measures import state_of
 from nilometer.coordination.quorum.node import QuorumNode
 from nilometer.coordination.quorum.store import QuorumStore
+from nilometer.coordination.store import CoordinationStore
 from nilometer.metrics import Family, Kind, Measured
 from nilometer.raft.leading import Leading
 from nilometer.runtime import Clock
@@ -89,8 +90,8 @@ FAMILIES = (
 
 
 class QuorumMetrics:
-    def __init__(self, store: QuorumStore | None, clock: Clock) -> None:
-        self._node: QuorumNode | None = None if store is None else store.node
+    def __init__(self, store: CoordinationStore, clock: Clock) -> None:
+        self._node: QuorumNode | None = store.node if isinstance(store, QuorumStore) else None
         self._clock = clock
 
     def collect(self) -> Iterator[Measured]:

@@ -10,6 +10,7 @@ directory id then, and observes until it is made a voter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 
@@ -22,7 +23,7 @@ from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.node import QuorumNode
 from nilometer.coordination.quorum.peers import PeerUnavailable
 from nilometer.coordination.quorum.store import QuorumStore
-from nilometer.coordination.store import StoreDamaged, StoreRefused
+from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavailable
 from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica
@@ -37,6 +38,8 @@ from nilometer.wire.own_apis import QuorumStanding
 logger = logging.getLogger("nilometer.broker.quorum")
 
 ASK_EVERY_S = 0.5
+CATCH_UP_S = 5.0
+"""So long a leader is waited for before its node is asked who is reached."""
 SAY_EVERY_S = 10.0
 LOCK = ".quorum-lock"
 
@@ -69,7 +72,7 @@ class QuorumMember:
         self._own = await self._runtime.disk.offload(self._identify)
 
     async def open(self, cluster_id: str | None, *, has_logs: bool) -> QuorumStore:
-        """Return the store, once the quorum has a leader. Waits for it as long as it takes.
+        """Return the store, once a leader of the quorum has answered. Waits for it as long as it takes.
 
         ``cluster_id``: of this broker's logs, if it is known. ``has_logs``: then no new quorum is formed,
         which would not know them. Raises StoreRefused, StoreDamaged, CannotListen, CorruptCheckpoint,
@@ -121,7 +124,7 @@ class QuorumMember:
         service.node = node
         try:
             await node.start()
-            while node.leader() is None and node.failure is None:
+            while node.failure is None and not await self._has_caught_up(node):
                 await self._say_what_is_awaited(node)
                 await node.wait_change(int(ASK_EVERY_S * 1000))
         except BaseException:
@@ -130,6 +133,14 @@ class QuorumMember:
         if node.failure is not None:
             raise StoreDamaged(str(node.failure))
         return store
+
+    async def _has_caught_up(self, node: QuorumNode) -> bool:
+        """Whether a leader has answered: the one that was written down before a restart may be down."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await node.catch_up()
+            return True
+        return False
 
     def note_cluster_id(self, cluster_id: str) -> None:
         """The store has told which cluster it is: requests for another one are refused from now on."""

@@ -110,15 +110,15 @@ class Bounds:
             self.violations.append(f"bounds: {_describe(who, kind, found, limit)}")
 
     def _always(self, node: BrokerNode, broker: Broker, producers: int) -> Iterator[tuple[str, int, int]]:
-        services, connections = broker.services, _connections(broker)
-        partitions = list(services.replicas)
-        sessions, slots = len(services.fetch_sessions), services.fetch_sessions._slots
+        parts, connections = broker.parts, _connections(broker)
+        partitions, fetch_sessions = list(parts.replication.replicas), parts.serving.fetch_sessions
+        sessions, slots = len(fetch_sessions), fetch_sessions._slots
         yield "fetch sessions", sessions, slots
         yield "connections", len(connections), self._open_connections(node) + CLOSING
         tasks_max = _tasks_max(len(connections), len(partitions)) + _files(node, DELETED)
         yield "unfinished tasks", self._tasks(node), tasks_max
         yield "open files", self._open_files(node), _files(node) + FILES_BESIDE_THOSE_ON_DISK
-        yield "elements walked in one turn", services.turns.elements_longest, ELEMENTS_OF_A_TURN
+        yield "elements walked in one turn", parts.given.turns.elements_longest, ELEMENTS_OF_A_TURN
         yield from _of_connections(connections)
         waits = sum(len(partition._produce_waits) + len(partition._flush_waits) for partition in partitions)
         yield "produce requests that wait", waits, WAITS_OF_A_CONNECTION * max(len(connections), 1)
@@ -159,7 +159,7 @@ def _of_connections(connections: list[Connection]) -> Iterator[tuple[str, int, i
 
 def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
     """Yield (kind, number, bound) at rest: 0 except for responses owed."""
-    partitions = list(broker.services.replicas)
+    partitions = list(broker.parts.replication.replicas)
     yield "produce requests that wait", sum(len(each._produce_waits) for each in partitions), 0
     yield "writes that wait for a flush", sum(len(each._flush_waits) for each in partitions), 0
     yield "tickets that wait for a high watermark", sum(_tickets(each) for each in partitions), 0
@@ -227,8 +227,8 @@ class Services:
 
     def _running(self) -> Iterator[tuple[str, Mapping[str, Service]]]:
         for node in self._cluster.nodes.values():
-            if node.is_serving and node.broker is not None and not node.broker.services.tasks.is_stopping:
-                yield node.name, node.broker.services.tasks.services
+            if node.is_serving and node.broker is not None and not node.broker.parts.given.tasks.is_stopping:
+                yield node.name, node.broker.parts.given.tasks.services
 
     def _note(self, found: Iterator[str]) -> None:
         for violation in found:

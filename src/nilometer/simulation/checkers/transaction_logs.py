@@ -493,7 +493,7 @@ class CoordinatorStates:
         for node in self._cluster.nodes.values():
             if node.broker is None or not node.is_running:
                 continue
-            for index, shell in node.broker.services.transactions._shells.items():
+            for index, shell in node.broker.parts.coordinators.transactions._shells.items():
                 if shell.state is ShellState.ACTIVE and shell.partition.is_led_here:
                     yield node, index, shell
 

@@ -18,7 +18,6 @@ from typing import cast
 
 import msgspec
 
-from nilometer.broker.api.registry import ranges
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.client.network.connection import Connection
 from nilometer.client.producer.producer import Producer
@@ -495,7 +494,7 @@ class RandomAdministrator(Program):
         )
         try:
             for _ in range(chance.randint(1, REQUESTS_OF_A_CONNECTION)):
-                request = random_admin_request(chance, self._subjects(), ranges(for_brokers=False))
+                request = random_admin_request(chance, self._subjects(), connection.versions)
                 self._note(request, node.name, await connection.send(request.message))
         finally:
             connection.close()

@@ -260,7 +260,7 @@ class RogueClient(Program):
 
     def _hello(self, identity: ClaimedIdentity, nonce: bytes) -> Message:
         node = self._cluster.nodes[identity.asked]
-        cluster_id = "" if node.broker is None else node.broker.services.cluster_id
+        cluster_id = "" if node.broker is None else node.broker.parts.given.store.cluster_id
         return own_apis.ProveBrokerRequest(
             cluster_id=cluster_id,
             broker_id=identity.claimed,

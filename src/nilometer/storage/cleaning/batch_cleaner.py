@@ -25,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
+from nilometer.compiled.widths import BytesView, Int64
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, TOMBSTONE, OffsetMap, RecordMarks
 from nilometer.storage.cleaning.record_layout import (
     RecordSpan,
@@ -94,6 +95,8 @@ class TransactionTracker:
 
 # Copying the records of a batch that are kept, unchanged, into the bytes of a new batch.
 
+NO_DELTA = -(1 << 63)
+"""Below all timestamp deltas."""
 _KEPT = re.compile(rb"[^\x01]+", re.DOTALL)
 """Marks of neighbours that are kept: none of them is DROP."""
 _IS_KEPT = bytes(mark != DROP for mark in range(256))
@@ -105,18 +108,19 @@ def kept_records(data: bytes, marks: bytes) -> tuple[bytes, int]:
     ``marks``: a mark for each record in ``data``, at least one of which is kept. Raises CorruptBatch.
     """
     pieces: list[bytes] = []
-    timestamps: set[int] = set()
+    newest = NO_DELTA
     index = start = 0
     try:
         while (run := find_run(data, start, len(marks) - index)) is not None:
             part = marks[index : index + run.records]
             _copy_run(data, run, part, pieces)
-            timestamps |= run.timestamp_deltas(data, part.translate(_IS_KEPT))
+            deltas = run.timestamp_deltas(data, part.translate(_IS_KEPT))
+            newest = max(newest, max(deltas, default=NO_DELTA))
             index, start = index + run.records, run.end
-        _copy_singly(data, start, marks[index:], pieces, timestamps)
+        newest = max(newest, _copy_singly(data, start, marks[index:], pieces))
     except IndexError as error:
         raise CorruptBatch(f"record cannot be read: {error}") from error
-    return b"".join(pieces), max(timestamps)
+    return b"".join(pieces), newest
 
 
 def _copy_run(data: bytes, run: UniformRun, marks: bytes, pieces: list[bytes]) -> None:
@@ -126,29 +130,50 @@ def _copy_run(data: bytes, run: UniformRun, marks: bytes, pieces: list[bytes]) -
         pieces.append(data[start + first * stride : start + last * stride])
 
 
-def _copy_singly(data: bytes, start: int, marks: bytes, pieces: list[bytes], timestamps: set[int]) -> None:
-    """Copy records one by one, neighbours together. Raises CorruptBatch, IndexError."""
-    kept_from = start
+def _copy_singly(data: bytes, start_at: int, marks: bytes, pieces: list[bytes]) -> int:
+    """Copy records one by one, neighbours together; return the largest timestamp delta of those copied.
+
+    Raises CorruptBatch, IndexError.
+    """
+    view: BytesView = data
+    drop: Int64 = DROP
+    start: Int64 = start_at
+    kept_from: Int64 = start_at
+    newest: Int64 = NO_DELTA
+    mark: Int64
+    low: Int64
+    high: Int64
+    length: Int64
+    position: Int64
+    end: Int64
+    delta: Int64
     for mark in marks:
-        if (low := data[start]) < 0x80:
+        low = view[start]
+        if low < 0x80:
             length, position = (low >> 1) ^ -(low & 1), start + 1
-        elif (high := data[start + 1]) < 0x80:
-            length = low & 0x7F | high << 7
-            length, position = (length >> 1) ^ -(length & 1), start + 2
         else:
-            length, position = decode_zigzag(data, start)
+            high = view[start + 1]
+            if high < 0x80:
+                length = low & 0x7F | high << 7
+                length, position = (length >> 1) ^ -(length & 1), start + 2
+            else:
+                length, position = decode_zigzag(data, start)
         end = position + length
-        if mark == DROP:
+        if mark == drop:
             if kept_from < start:
                 pieces.append(data[kept_from:start])
             kept_from = end
         else:
-            if (low := data[position + 1]) < 0x80:
-                timestamps.add((low >> 1) ^ -(low & 1))
+            low = view[position + 1]
+            if low < 0x80:
+                delta = (low >> 1) ^ -(low & 1)
             else:
-                timestamps.add(decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)[0])
+                delta, _ = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
+            if delta > newest:
+                newest = delta
         start = end
     pieces.append(data[kept_from:start])
+    return newest
 
 
 _DROP, _TOMBSTONE = bytes((DROP,)), bytes((TOMBSTONE,))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Sequence
 
+from nilometer.compiled.widths import Int64, Int64View, WritableView
 from nilometer.wire.record_batch import BatchHeader
 
 # A mark for each record that the first pass of a round has read: whether the second pass keeps it.
@@ -165,54 +166,80 @@ class OffsetMap:
         record without a key is marked, too. Returns the offset of the first record for which there was no
         room, and with which it ended; None if all were put.
         """
-        table, slots = self._table, self._slots
-        size = slots * SLOT_INTEGERS
-        free = room = self.capacity - self._count
-        dropped, marked = marks.marks, len(marks.marks)
-        end_of_base = base_offset + 1
-        mark_of_end = -1 - marks.first_offset
+        table: Int64View = self._table
+        width: Int64 = SLOT_INTEGERS
+        slots: Int64 = self._slots
+        size: Int64 = slots * width
+        free: Int64 = self.capacity - self._count
+        room: Int64 = free
+        dropped: WritableView = marks.marks
+        marked: Int64 = len(dropped)
+        drop: Int64 = DROP
+        end_of_base: Int64 = base_offset + 1
+        mark_of_end: Int64 = -1 - marks.first_offset
+        prefix = _SECOND
+        delta: Int64
+        first: Int64
+        second: Int64
+        at: Int64
+        end: Int64
         for key, delta in records:
             if key is None:
-                if 0 <= (at := end_of_base + delta + mark_of_end) < marked:
-                    dropped[at] = DROP
+                at = end_of_base + delta + mark_of_end
+                if 0 <= at < marked:
+                    dropped[at] = drop
                 continue
-            first, second = hash(key), hash(_SECOND + key)
-            at = first % slots * SLOT_INTEGERS
-            while end := table[at]:
+            first = hash(key)
+            second = hash(prefix + key)
+            at = first % slots * width
+            while True:
+                end = table[at]
+                if end == 0:
+                    if room == 0:
+                        self._count += free
+                        return base_offset + delta
+                    room -= 1
+                    table[at] = end_of_base + delta
+                    table[at + 1] = first
+                    table[at + 2] = second
+                    break
                 if table[at + 1] == first and table[at + 2] == second:
-                    if (replaced := end + mark_of_end) < marked:
-                        dropped[replaced] = DROP
+                    if end + mark_of_end < marked:
+                        dropped[end + mark_of_end] = drop
                     table[at] = end_of_base + delta
                     break
-                at += SLOT_INTEGERS
+                at += width
                 if at == size:
                     at = 0
-            else:
-                if room == 0:
-                    self._count += free
-                    return base_offset + delta
-                room -= 1
-                table[at], table[at + 1], table[at + 2] = end_of_base + delta, first, second
         self._count += free - room
         return None
 
     def newest(self, keys: Iterable[bytes | None]) -> list[int]:
         """Return the newest offset of each key; :data:`NO_OFFSET` for one that was not put, and
         :data:`ALWAYS_NEWER` for None."""
-        table, size, slots = self._table, self._slots * SLOT_INTEGERS, self._slots
+        table: Int64View = self._table
+        width: Int64 = SLOT_INTEGERS
+        slots: Int64 = self._slots
+        size: Int64 = slots * width
+        prefix = _SECOND
+        first: Int64
+        at: Int64
+        end: Int64
         found: list[int] = []
         for key in keys:
             if key is None:
                 found.append(ALWAYS_NEWER)
                 continue
             first = hash(key)
-            at = first % slots * SLOT_INTEGERS
-            while end := table[at]:
-                if table[at + 1] == first and table[at + 2] == hash(_SECOND + key):
+            at = first % slots * width
+            end = table[at]
+            while end:
+                if table[at + 1] == first and table[at + 2] == hash(prefix + key):
                     break
-                at += SLOT_INTEGERS
+                at += width
                 if at == size:
                     at = 0
+                end = table[at]
             found.append(end - 1)
         return found
 

@@ -4,11 +4,12 @@ which follow each other with the same layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from struct import iter_unpack
 from typing import NamedTuple, TypeAlias
 
+from nilometer.compiled.widths import BytesView, Int64
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.primitives import VARLONG_BYTES_MAX, decode_zigzag, encode_zigzag
 from nilometer.wire.record_batch import BatchHeader
@@ -24,44 +25,64 @@ position after it, the offset delta, the key, and whether it has a value. Positi
 bytes of the batch's records."""
 
 
-def record_spans(data: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
-    """Yield the span of every record in ``data``, in order. Raises CorruptBatch."""
+def record_spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
+    """Return the span of every record in ``data``, in order. Raises CorruptBatch."""
     try:
-        yield from _spans(data, 0, header.records_count)
+        return _spans(data, 0, header.records_count)
     except IndexError as error:
         raise CorruptBatch(f"record cannot be read: {error}") from error
 
 
-def _spans(data: bytes, start: int, count: int) -> Iterator[RecordSpan]:
-    """Yield the spans of the last ``count`` records of ``data``, from ``start`` on.
+def _spans(data: bytes, start_at: int, count: int) -> list[RecordSpan]:
+    """Return the spans of the last ``count`` records of ``data``, from ``start_at`` on.
 
     Integers of one and two bytes, which nearly all are, are decoded inline, since a call for each would take
     a third of the time.
     """
-    data_end = len(data)
+    view: BytesView = data
+    data_end: Int64 = len(data)
+    start: Int64 = start_at
+    low: Int64
+    high: Int64
+    length: Int64
+    position: Int64
+    end: Int64
+    timestamp_delta: Int64
+    behind: Int64
+    offset_delta: Int64
+    size: Int64
+    spans: list[RecordSpan] = []
     for _ in range(count):
-        if (low := data[start]) < 0x80:
+        low = view[start]
+        if low < 0x80:
             length, position = (low >> 1) ^ -(low & 1), start + 1
-        elif (high := data[start + 1]) < 0x80:
-            length = low & 0x7F | high << 7
-            length, position = (length >> 1) ^ -(length & 1), start + 2
         else:
-            length, position = decode_zigzag(data, start)
+            high = view[start + 1]
+            if high < 0x80:
+                length = low & 0x7F | high << 7
+                length, position = (length >> 1) ^ -(length & 1), start + 2
+            else:
+                length, position = decode_zigzag(data, start)
         end = position + length
         if length < 0 or end > data_end:
             raise CorruptBatch(f"record of {length} bytes in {data_end - position} remaining")
-        if (low := data[position + 1]) < 0x80:
+        low = view[position + 1]
+        if low < 0x80:
             timestamp_delta, behind = (low >> 1) ^ -(low & 1), position + 2
         else:
             timestamp_delta, behind = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
-        if (low := data[behind]) < 0x80:
+        low = view[behind]
+        if low < 0x80:
             offset_delta, position = (low >> 1) ^ -(low & 1), behind + 1
-        elif (high := data[behind + 1]) < 0x80:
-            offset_delta = low & 0x7F | high << 7
-            offset_delta, position = (offset_delta >> 1) ^ -(offset_delta & 1), behind + 2
         else:
-            offset_delta, position = decode_zigzag(data, behind)
-        if (low := data[position]) < 0x80:
+            high = view[behind + 1]
+            if high < 0x80:
+                offset_delta = low & 0x7F | high << 7
+                offset_delta, position = (offset_delta >> 1) ^ -(offset_delta & 1), behind + 2
+            else:
+                offset_delta, position = decode_zigzag(data, behind)
+        low = view[position]
+        if low < 0x80:
             size, position = (low >> 1) ^ -(low & 1), position + 1
         else:
             size, position = decode_zigzag(data, position)
@@ -71,19 +92,23 @@ def _spans(data: bytes, start: int, count: int) -> Iterator[RecordSpan]:
             position += size
         if position >= end:
             raise CorruptBatch(f"a key of {size} bytes exceeds its record")
-        if (low := data[position]) < 0x80:
+        low = view[position]
+        if low < 0x80:
             size, position = (low >> 1) ^ -(low & 1), position + 1
-        elif (high := data[position + 1]) < 0x80:
-            size = low & 0x7F | high << 7
-            size, position = (size >> 1) ^ -(size & 1), position + 2
         else:
-            size, position = decode_zigzag(data, position)
+            high = view[position + 1]
+            if high < 0x80:
+                size = low & 0x7F | high << 7
+                size, position = (size >> 1) ^ -(size & 1), position + 2
+            else:
+                size, position = decode_zigzag(data, position)
         if position + size > end:
             raise CorruptBatch(f"a value of {size} bytes exceeds its record")
-        yield start, end, timestamp_delta, behind, offset_delta, key, size >= 0
+        spans.append((start, end, timestamp_delta, behind, offset_delta, key, size >= 0))
         start = end
     if start != data_end:
         raise CorruptBatch(f"{data_end - start} bytes after the last record")
+    return spans
 
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
@@ -269,7 +294,7 @@ def read_keys(data: bytes, header: BatchHeader) -> RecordKeys:
             found.deltas.extend(run.offset_deltas(data))
             start = run.end
             left -= run.records
-        spans, first = list(_spans(data, start, left)), len(found.keys)
+        spans, first = _spans(data, start, left), len(found.keys)
         found.deltas.extend([span[4] for span in spans])
         found.keys.extend([span[5] for span in spans])
         found.tombstones.extend([first + index for index, span in enumerate(spans) if not span[6]])
