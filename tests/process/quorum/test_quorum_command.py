@@ -44,6 +44,9 @@ def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.C
         assert all(one["directory_id"] for one in document["voters"])
         assert document["leader"] in cluster.controllers
         leader = document["leader"]
+        health = status(cluster, capsys)
+        assert health.code == 0, health.out
+        assert f"Metadata quorum: node {leader} leads in epoch {document['epoch']}; voters 1" in health.out
         page = metrics_of(cluster, leader)
         assert page['current_state{current_state="leader"}'] == 1
         assert (page["current_leader"], page["current_epoch"]) == (leader, document["epoch"])
@@ -62,6 +65,10 @@ def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.C
         reason = without.document["reason"]
         assert "a majority is 3 of its 4 voters" in reason
         assert all(str(one) in reason.partition("reach")[2] for one in (others[0], joiner))
+        problems = status(cluster, capsys, "--json").document["problems"]
+        assert any(one.startswith("The metadata quorum has no leader in epoch ") for one in problems), (
+            problems
+        )
         cluster.start(others[0])
         eventually(lambda: has_voters(cluster, others[1], {1, 2, 3, joiner}), "a leader", TIMEOUT_S)
         asked = quorum("remove", str(joiner))
@@ -83,3 +90,9 @@ def metrics_of(cluster: QuorumBrokers, broker_id: int) -> dict[str, float]:
     prefix = "kafka_server_raftmetrics_"
     found = (line.removeprefix(prefix).rpartition(" ") for line in lines if line.startswith(prefix))
     return {name: float(value) for name, _, value in found}
+
+
+def status(cluster: QuorumBrokers, capsys: pytest.CaptureFixture[str], *words: str) -> Outcome:
+    code = run(["status", *words, "--bootstrap-server", cluster.bootstrap])
+    printed = capsys.readouterr()
+    return Outcome(code, printed.out, printed.err)
