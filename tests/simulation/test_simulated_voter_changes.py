@@ -8,7 +8,9 @@ import pytest
 
 from nilometer.coordination.quorum.node import QuorumNode
 from nilometer.coordination.store import CoordinationError, StoreUnavailable
+from nilometer.identifiers import LeaderEpoch
 from nilometer.raft.control_records import Endpoint, VoterEntry
+from nilometer.raft.exchange import BeginEpochRequest
 from nilometer.raft.voter_changes import (
     DONE,
     PENDING,
@@ -159,5 +161,23 @@ def test_a_leader_removes_itself_observes_and_is_no_longer_counted() -> None:
         assert not successor[1].leads, "it has no majority of two"
         other.resume()
         await led(cluster)
+
+    cluster.run(scenario)
+
+
+def test_where_a_leader_says_it_listens_counts_more_than_the_log_in_its_epoch() -> None:
+    cluster = QuorumCluster(5)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        leader = await led(cluster)
+        await asyncio.sleep(1)
+        key, epoch = leader[1].replica.core.key, leader[1].epoch
+        (other, *_) = [node for _, node in cluster.wire.nodes.values() if node is not leader[1]]
+        moved = (Endpoint("CONTROLLER", "elsewhere", 9094),)
+        other.on_announced(BeginEpochRequest(LeaderEpoch(epoch - 1), key.node_id), moved)
+        other.on_announced(BeginEpochRequest(epoch, key.node_id), ())
+        assert other.leader() == entry(key)
+        other.on_announced(BeginEpochRequest(epoch, key.node_id), moved)
+        assert other.leader() == VoterEntry(key, moved)
 
     cluster.run(scenario)

@@ -107,11 +107,11 @@ def test_a_voter_that_moved_tells_the_leader_where_it_listens(tmp_path: Path) ->
         cluster.start(3)
 
         def is_known() -> bool:
-            found = described(cluster, 1)
+            found = described(cluster, 2)
             return found is not None and found.ports[3] == moved
 
         eventually(is_known, "the log has the address", TIMEOUT_S)
-        found = described(cluster, 1)
+        found = described(cluster, 2)
         assert found is not None
         cluster.kill(1 if found.leader == 1 else 2)
         eventually(lambda: cluster.controller() in cluster.running, "a majority with voter 3", TIMEOUT_S)

@@ -52,9 +52,9 @@ from nilometer.coordination.store import (
     StoreDamaged,
     StoreUnavailable,
 )
-from nilometer.identifiers import NO_LEADER, LeaderEpoch, Offset
+from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken
-from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
     BeginEpochRequest,
@@ -67,7 +67,7 @@ from nilometer.raft.exchange import (
     VoteRequest,
 )
 from nilometer.raft.leading import Leading
-from nilometer.raft.replica import Electing, Following, RaftReplica, Unattached
+from nilometer.raft.replica import Electing, Following, RaftReplica, Role, Unattached
 from nilometer.raft.snapshot_files import snapshot_values
 from nilometer.raft.voter_changes import (
     DONE,
@@ -167,6 +167,8 @@ class QuorumNode:
         self._snapshot_bytes = SNAPSHOT_BYTES if snapshot_bytes is None else snapshot_bytes
         self._told_leader: VoterEntry | None = None
         """The leader that another node has named."""
+        self._announced: tuple[LeaderEpoch, BrokerId, tuple[Endpoint, ...]] | None = None
+        """Where the leader of an epoch listens: :meth:`on_announced`."""
         self._silent_leader: VoterEntry | None = None
         """The leader whose last fetch failed."""
         self._disk = runtime.disk
@@ -198,7 +200,8 @@ class QuorumNode:
         self._refused: ChangeResult | None = None
         """What the last change came to that this node has asked for itself."""
         self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
-        self._said: str | None = None
+        self._said: dict[type[Role], str] = {}
+        """What was logged last of each role."""
         self.measures = QuorumMeasures(replica.core, runtime.clock.monotonic_ms())
         self.state = AppliedState()
         self.applied: Offset = 0
@@ -232,10 +235,19 @@ class QuorumNode:
         if core.leader == NO_LEADER or (core.leader == core.key.node_id and not self.leads):
             return None
         key = core.voters.latest.key_of(core.leader)
+        announced = self._announced
+        if announced is not None and announced[:2] == (core.epoch, core.leader):
+            return VoterEntry(key or VoterKey(core.leader, ""), announced[2])
         if key is None:  # the log does not name it yet
             told = () if self._told_leader is None else (self._told_leader,)
             return next((one for one in (*told, *self._servers) if one.key.node_id == core.leader), None)
         return self._replica.entry_of(key)
+
+    def on_announced(self, request: BeginEpochRequest, endpoints: tuple[Endpoint, ...]) -> None:
+        """The leader of an epoch has said where it listens: that counts more than the log, which may not have
+        its new address yet."""
+        if endpoints:
+            self._announced = request.epoch, request.leader, endpoints
 
     # ── from start to end ────────────────────────────────────────────────────────────────────────────────
     async def start(self) -> None:
@@ -348,8 +360,8 @@ class QuorumNode:
         """Log elections, and their causes: those of a quorum without a majority once."""
         core = self._replica.core
         said = who_leads(core)
-        if said is not None and said != self._said:
-            self._said = said
+        if said is not None and said != self._said.get(type(core.role)):
+            self._said[type(core.role)] = said
             logger.info("%s", said)
 
     def _tell(self) -> None:
