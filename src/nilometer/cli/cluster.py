@@ -170,7 +170,7 @@ def add(
 
 
 def _directory_of(found: QuorumView, node_id: int) -> str:
-    observer = next((one for one in found.observers if one.node_id == node_id), None)
+    observer = found.observer(node_id)
     if observer is not None:
         return observer.directory_id
     voter = found.voter(node_id)

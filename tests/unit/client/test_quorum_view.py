@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from nilometer.client.admin.quorum_admin import METADATA_TOPIC, QuorumView, quorum_member, read_view
 from nilometer.client.health.cluster_health import Findings, cluster_health, problems, quorum_problems
@@ -92,3 +93,12 @@ def test_a_node_is_named_with_its_lag() -> None:
         "2 (lags by 1)",
         "3 (has not fetched)",
     ]
+
+
+def test_of_two_folders_of_one_observer_the_one_that_fetched_last_counts() -> None:
+    former, newest, silent = (
+        structs.replace(one, node_id=4, is_leader=False) for one in view(8_000, 100, None, leader_id=2).voters
+    )
+    found = structs.replace(view(0, 100, 100), observers=(former, newest, silent))
+    assert found.observer(4) == newest
+    assert found.observer(5) is None

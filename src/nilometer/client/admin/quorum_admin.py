@@ -65,6 +65,12 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     def voter(self, node_id: int) -> QuorumReplica | None:
         return next((one for one in self.voters if one.node_id == node_id), None)
 
+    def observer(self, node_id: int) -> QuorumReplica | None:
+        """Return the observer with this id; of several, as after a folder was lost, the one that fetched
+        last."""
+        found = [one for one in self.observers if one.node_id == node_id and one.fetched_ago_ms is not None]
+        return min(found, key=lambda one: one.fetched_ago_ms or 0, default=None)
+
     def without(self, node_id: int) -> tuple[int, int, list[int]]:
         """Return what would be left without a voter: how many voters, how many of them are a majority, and
         which of them the leader does not reach."""

@@ -100,6 +100,8 @@ MEMBERSHIP_RETRY_MS = 1_000
 """The wait after this node has asked for a change of its own place among the voters."""
 SNAPSHOT_BYTES = 16 << 20
 """A snapshot is made after so many bytes of the log."""
+OBSERVER_MS = 300_000
+"""An observer that has not fetched for longer is described no more, as in Kafka."""
 OUTCOMES_MAX = 10_000
 TOLD_MAX = 1_000
 VALUE_BYTES = 1 << 20
@@ -759,7 +761,11 @@ class QuorumNode:
         if self.failure is not None or not isinstance(role, Leading):
             return None
         voters, now_ms = core.voters.latest, self._runtime.clock.monotonic_ms()
-        observers = sorted(key for key in role.positions if key not in voters and key != core.key)
+        observers = sorted(
+            key
+            for key, known in role.positions.items()
+            if key not in voters and key != core.key and now_ms - known.fetched_ms <= OBSERVER_MS
+        )
 
         def describe(key: VoterKey) -> QuorumReplica:
             known = role.positions.get(key)
