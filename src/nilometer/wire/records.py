@@ -199,6 +199,20 @@ def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header,
     return tuple(headers), position
 
 
+class NumberedHeaders(NamedTuple):
+    """The headers of records that follow each other: one of them has a number, which rises by one."""
+
+    before: Sequence[Header]
+    name: str
+    first: int
+    """The number of the first record; the header has its decimal digits."""
+    after: Sequence[Header]
+
+    def of(self, index: int) -> tuple[Header, ...]:
+        """Return the headers of a record, counted from 0."""
+        return (*self.before, (self.name, b"%d" % (self.first + index)), *self.after)
+
+
 class BatchBuilder:
     """Builds a batch from records.
 
@@ -243,6 +257,42 @@ class BatchBuilder:
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
     ) -> bool:
         """Add a record; return False, with nothing added, if the batch would exceed ``size_max``."""
+        return self._add(
+            timestamp,
+            _NULL if key is None else encode_zigzag(len(key)) + key,
+            value,
+            _encode_headers(headers) if headers else b"\x00",
+            self._room,
+        )
+
+    def append_numbered(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        values: Sequence[bytes],
+        start: int,
+        headers: NumberedHeaders,
+        bytes_max: int,
+    ) -> int:
+        """Add the records of ``values`` from index ``start`` on, as far as the batch has room, and at most
+        ``bytes_max``; the first record of a batch is added in any case. Return the index of the first value
+        that was not added."""
+        encoded_key = _NULL if key is None else encode_zigzag(len(key)) + key
+        name = headers.name.encode()
+        count = encode_zigzag(len(headers.before) + 1 + len(headers.after))
+        before = count + _encode_each(headers.before) + encode_zigzag(len(name)) + name
+        after = _encode_each(headers.after)
+        room = min(self._room, len(self._buffer) + bytes_max)
+        first = headers.first
+        for at in range(start, len(values)):
+            number = b"%d" % (first + at)
+            encoded = before + encode_zigzag(len(number)) + number + after
+            if not self._add(timestamp, encoded_key, values[at], encoded, room):
+                return at
+        return len(values)
+
+    def _add(self, timestamp: int, key: bytes, value: bytes | None, headers: bytes, room: int) -> bool:
+        """Add a record, unless the batch would exceed ``room``. ``key`` and ``headers`` are encoded."""
         count = self._records_count
         if count == 0:
             self._base_timestamp = self._max_timestamp = timestamp
@@ -252,16 +302,16 @@ class BatchBuilder:
                 b"\x00",
                 ZIGZAG_TABLE[delta] if 0 <= delta < ZIGZAG_TABLE_SIZE else encode_zigzag(delta),
                 ZIGZAG_TABLE[count] if count < ZIGZAG_TABLE_SIZE else encode_zigzag(count),
-                _NULL if key is None else encode_zigzag(len(key)) + key,
+                key,
                 _NULL if value is None else encode_zigzag(len(value)),
                 value or b"",
-                _encode_headers(headers) if headers else b"\x00",
+                headers,
             )
         )
         length = len(body)
         prefix = ZIGZAG_TABLE[length] if length < ZIGZAG_TABLE_SIZE else encode_zigzag(length)
         buffer = self._buffer
-        if count and len(buffer) + len(prefix) + length > self._room:
+        if count and len(buffer) + len(prefix) + length > room:
             return False
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
@@ -309,7 +359,11 @@ _NULL = encode_zigzag(-1)
 
 
 def _encode_headers(headers: Sequence[Header]) -> bytes:
-    parts = [encode_zigzag(len(headers))]
+    return encode_zigzag(len(headers)) + _encode_each(headers)
+
+
+def _encode_each(headers: Sequence[Header]) -> bytes:
+    parts: list[bytes] = []
     for name, value in headers:
         encoded = name.encode()
         parts += (encode_zigzag(len(encoded)), encoded)

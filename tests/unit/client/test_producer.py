@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.producer.batch import Delivery, ProducerBatch, RecordMetadata
+from nilometer.client.producer.batch import Deliveries, Delivery, ProducerBatch, RecordMetadata
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX, IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
@@ -20,7 +20,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import check_batch, read_header
-from nilometer.wire.records import BatchBuilder, decode_records
+from nilometer.wire.records import BatchBuilder, NumberedHeaders, decode_records
 from support.scripted.log_cluster import LOSE_ANSWER, LogCluster
 from support.scripted.scripted_broker import HANG_UP, SILENCE
 
@@ -454,3 +454,88 @@ def test_a_batch_that_is_encoded_already_gets_another_sequence(transactional: bo
     assert header.is_transactional == transactional
     records = [decode_records(data, 0, read_header(data)) for data in (first, batch.encoded())]
     assert [(one.key, one.value, one.timestamp) for [one] in records] == [(b"k", b"v", 7)] * 2
+
+
+LINES = [b"line %d" % number + b"." * (number % 90) for number in range(500)]
+NUMBERED = NumberedHeaders((("path", b"/a"),), "line", 1, ())
+
+
+async def send_all(producer: Producer, key: bytes | None = None) -> list[tuple[Deliveries, int]]:
+    """Send LINES; return the deliveries of each call, and the index of the first of them."""
+    found: list[tuple[Deliveries, int]] = []
+    start = 0
+    while start < len(LINES):
+        sent = await producer.send_numbered("t", LINES, start, key=key, headers=NUMBERED)
+        found.append((sent, start))
+        start += len(sent)
+    return found
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"buffer_memory": 3_000}, {"partitioner_class": "round_robin"}, {"batch_size": 100}]
+)
+async def test_numbered_records_are_sent_once_each_with_their_headers(
+    key: bytes | None, settings: dict[str, Any]
+) -> None:
+    settings = {"batch_size": 1_000, "max_block_ms": 30_000, **settings}
+    async with LogCluster(topics={"t": 3}) as cluster, producer_of(cluster, **settings) as producer:
+        sent = await send_all(producer, key)
+        await producer.flush()
+        records = {
+            (partition, record.offset): record
+            for partition in range(3)
+            for record in cluster.logs["t", partition].records()
+        }
+        assert len(records) == len(LINES)
+        for deliveries, start in sent:
+            for index in range(len(deliveries)):
+                place = deliveries[index].result()
+                record = records[place.partition, place.offset]
+                assert (record.key, record.value) == (key, LINES[start + index])
+                assert record.headers == NUMBERED.of(start + index)
+            with pytest.raises(IndexError):
+                deliveries[len(deliveries)]
+        if "partitioner_class" not in settings:
+            full = settings.get("buffer_memory") is None and settings["batch_size"] == 1_000
+            assert len(sent) < len(LINES) / 5 or not full
+
+
+async def test_of_numbered_records_in_a_batch_that_was_halved_each_has_its_result() -> None:
+    async with LogCluster(topics={"t": 1}) as cluster, producer_of(cluster, batch_size=4_000) as producer:
+        append = cluster.brokers[0].handlers[ApiKey.PRODUCE]
+
+        def picky(request: Any, codec: Any) -> Any:
+            data = request.topic_data[0].partition_data[0].records
+            if read_header(data).records_count > 7:
+                cluster.fault = lambda _key, _number: ErrorCode.message_too_large
+            answer = append(request, codec)
+            cluster.fault = lambda _key, _number: None
+            return answer
+
+        cluster.brokers[0].handlers[ApiKey.PRODUCE] = picky
+        sent = await send_all(producer)
+        await producer.flush()
+        assert values(cluster) == LINES
+        for deliveries, start in sent:
+            assert list(deliveries.that_differ()) == list(range(len(deliveries)))
+            offsets = [deliveries[index].result().offset for index in deliveries.that_differ()]
+            assert offsets == list(range(start, start + len(deliveries)))
+
+
+async def test_the_last_of_a_batch_that_was_written_whole_tells_the_results_of_all() -> None:
+    async with LogCluster(topics={"t": 1}) as cluster, producer_of(cluster) as producer:
+        sent = await send_all(producer)
+        await producer.flush()
+        for deliveries, start in sent:
+            assert list(deliveries.that_differ()) == [len(deliveries) - 1]
+            assert deliveries[len(deliveries) - 1].result().offset == start + len(deliveries) - 1
+
+
+async def test_a_numbered_record_that_is_too_large_is_refused_and_nothing_is_added() -> None:
+    async with LogCluster(topics={"t": 1}) as cluster, producer_of(cluster, max_request_size=200) as producer:
+        await producer.partitions_for("t")
+        with pytest.raises(KafkaError, match=r"max\.request\.size is 200"):
+            await producer.send_numbered("t", [b"a", b"x" * 200], 0, headers=NUMBERED)
+        await producer.flush()
+        assert values(cluster) == []

@@ -22,6 +22,7 @@ from nilometer.wire.record_batch import (
 from nilometer.wire.records import (
     SCANNED_RECORDS,
     BatchBuilder,
+    NumberedHeaders,
     Record,
     decode_records,
     records_between,
@@ -310,3 +311,26 @@ def test_some_records_of_a_batch_are_decoded_and_the_others_passed_over(codec: C
     broken = structs.replace(header, records_count=header.records_count + 1)
     with pytest.raises(CorruptBatch):
         list(records_between(batch, 0, broken, 0, 5_000, 1 << 20))
+
+
+@given(
+    values=st.lists(st.binary(max_size=60), min_size=1, max_size=30),
+    key=st.one_of(st.none(), st.binary(max_size=5)),
+    first=st.sampled_from([0, 9, 4_095, 10**12]),
+    room=st.integers(0, 900),
+    bytes_max=st.integers(0, 900),
+)
+def test_numbered_records_are_those_added_one_by_one(
+    values: list[bytes], key: bytes | None, first: int, room: int, bytes_max: int
+) -> None:
+    headers = NumberedHeaders((("path", b"/a"), ("none", None)), "line", first, (("source", b"x"),))
+    together = BatchBuilder(size_max=HEADER_BYTES + room)
+    together.append(7, None, b"before")
+    limit = min(HEADER_BYTES + room, together.estimated_size + bytes_max)
+    alone = BatchBuilder(size_max=limit)
+    alone.append(7, None, b"before")
+    reached = together.append_numbered(9, key, values, 1, headers, bytes_max)
+    for index in range(1, reached):
+        assert alone.append(9, key, values[index], headers.of(index))
+    assert reached == len(values) or not alone.append(9, key, values[reached], headers.of(reached))
+    assert together.build() == alone.build()

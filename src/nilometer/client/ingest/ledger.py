@@ -1,27 +1,93 @@
-"""Tracks the sent lines until they are acknowledged, and saves the acknowledged positions in the state file.
-
-Invariants:
-
-- the state's line count of a source never includes a line that is not acknowledged;
-- the state's offset of a partition never passes the record of a line that no source's count includes.
+"""What is counted of an ingest: its options and totals, and the sent lines until they are acknowledged and
+saved in the state file.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from nilometer.client.ingest.options import IngestOptions, line_refused
-from nilometer.client.ingest.read_back import read_back
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
-from nilometer.client.producer.batch import Delivery
+from nilometer.client.ingest.state_file import IngestState, encode_state, load_state, read_back
+from nilometer.client.producer.batch import Deliveries
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The options of an ingest, and its totals.
+
+
+class Oversized(enum.Enum):
+    """The handling of a line that does not fit into a record of the topic."""
+
+    FAIL = "fail"
+    """Its file is not read any further; other files are."""
+    SKIP = "skip"
+    TRUNCATE = "truncate"
+    """Its beginning is sent."""
+    SPLIT = "split"
+    """It is sent in pieces, one record each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    paths: Sequence[str]
+    topic: str
+    state_path: str
+    follow: bool = False
+    key_by_path: bool = False
+    """Give all lines of a file the same key, and so the same partition and their order."""
+    oversized: Oversized = Oversized.FAIL
+    join_traces: bool = False
+    """Send the lines of a trace with the line before them, in one record."""
+
+
+@dataclass(slots=True)
+class IngestTotals:
+    lines: int = 0
+    lines_there: int = 0
+    """The number of lines that were in the topic already and were not sent."""
+    bytes_read: int = 0
+    bytes_total: int = 0
+    """The sizes of the files being read, before decompression."""
+    files: dict[str, int] = field(default_factory=dict[str, int])
+    """File to the number of its lines sent."""
+    oversized: dict[str, int] = field(default_factory=dict[str, int])
+    """File to the number of its lines that fit into no record and were skipped, truncated or split."""
+    holes: dict[str, int] = field(default_factory=dict[str, int])
+    """File to the number of NULs before lines, which are no part of them."""
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    """File that is not read to the reason."""
+    looks: int = 0
+    """How often the folders were listed."""
+    errors: list[str] = field(default_factory=list[str])
+
+
+class LineRefused(Exception):
+    """The topic rejected a line; the message names file, line and reason."""
+
+
+def line_refused(path: str, line: int, error: KafkaError) -> LineRefused:
+    hint = ""
+    if error.code == ErrorCode.message_too_large:
+        hint = (
+            "; the topic's max.message.bytes was lowered, or this client may not read it: "
+            "start again, or set max.request.size to it"
+        )
+    return LineRefused(f"{path}, line {line}: {error}{hint}")
+
+
+# Tracks the sent lines until they are acknowledged, and saves the acknowledged positions in the state file.
+#
+# Invariants:
+#
+# - the state's line count of a source never includes a line that is not acknowledged;
+# - the state's offset of a partition never passes the record of a line that no source's count includes.
 
 CHECKPOINT_LINES = 50_000
 CHECKPOINT_MS = 1_000
@@ -36,7 +102,8 @@ class Ledger:
         self._options = options
         self._producer = producer
         self._ends: dict[int, int] = {}
-        self._sent: list[tuple[Delivery, SourceRun, int]] = []
+        self._sent: list[tuple[Deliveries, SourceRun, int]] = []
+        self._sent_lines = 0
         self._checkpoint_ms = 0
 
     @classmethod
@@ -71,9 +138,10 @@ class Ledger:
         await ledger.save()
         return ledger
 
-    def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
-        """Note that the record of ``line`` of ``run`` was sent. The next checkpoint awaits ``delivery``."""
-        self._sent.append((delivery, run, line))
+    def on_sent(self, deliveries: Deliveries, run: SourceRun, line: int) -> None:
+        """Note that records of ``run`` were sent, that of ``line`` first. The next checkpoint awaits them."""
+        self._sent.append((deliveries, run, line))
+        self._sent_lines += len(deliveries)
 
     def is_there(self, run: SourceRun, line: int, check: int) -> bool:
         """Whether a record of line number ``line`` with this checksum is in the topic already."""
@@ -99,7 +167,7 @@ class Ledger:
 
     def is_checkpoint_due(self) -> bool:
         waited_ms = self._runtime.clock.monotonic_ms() - self._checkpoint_ms
-        return len(self._sent) >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
+        return self._sent_lines >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
 
     async def close(self) -> None:
         """Mark the state as closed after the last checkpoint: the next run need not expect late appends."""
@@ -114,14 +182,15 @@ class Ledger:
         Raises LineRefused if a line was rejected, OSError.
         """
         await self._producer.flush()
-        sent, self._sent = self._sent, []
-        for delivery, run, line in sent:
-            try:
-                place = delivery.result()
-            except KafkaError as error:
-                raise line_refused(run.path, line, error) from error
-            if place.offset >= 0:
-                self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
+        sent, self._sent, self._sent_lines = self._sent, [], 0
+        for deliveries, run, line in sent:
+            for index in deliveries.that_differ():
+                try:
+                    place = deliveries[index].result()
+                except KafkaError as error:
+                    raise line_refused(run.path, line + index, error) from error
+                if place.offset >= 0:
+                    self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
         counted = dict(positions())
         if (counted, self._ends) != (self.state.sources, self.state.partitions):
             self.state.sources, self.state.partitions = counted, dict(self._ends)

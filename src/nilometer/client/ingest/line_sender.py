@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from nilometer.client.admin.admin import Admin, ResourceType
-from nilometer.client.ingest.ledger import Ledger
+from nilometer.client.ingest.ledger import IngestOptions, IngestTotals, Ledger, Oversized, line_refused
 from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LinePart, LineTooLong
-from nilometer.client.ingest.options import IngestOptions, IngestTotals, Oversized, line_refused
-from nilometer.client.ingest.read_back import LINE_HEADER, PIECE_HEADER, checksum
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.producer.accumulator import size_bound
+from nilometer.client.ingest.state_file import LINE_HEADER, PIECE_HEADER, checksum
+from nilometer.client.producer.batch import Deliveries, size_bound
 from nilometer.client.producer.producer import Headers, Producer
 from nilometer.client.producer.producer_settings import ProducerConfig
 from nilometer.client.settings.client_settings import GivenConfig
@@ -21,7 +20,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, NumberedHeaders
 
 # The maximum size of a record, from ``max.request.size`` and the topic's ``max.message.bytes``.
 #
@@ -224,8 +223,11 @@ class LineSender:
             self._totals.holes[run.path] = known + run.splitter.hole_bytes - holes
         whole, run.held = run.held + data, b""
         try:
-            for line in lines:
-                await self._take_line(run, line, allowance)
+            if self._are_usual(run, lines, allowance):
+                await self._send_together(run, cast(list[bytes], lines))
+            else:
+                for line in lines:
+                    await self._take_line(run, line, allowance)
         except LineTooLong:
             run.mark.feed(whole[: _end_of_line(whole, run.lines - begun)])
             raise
@@ -250,6 +252,31 @@ class LineSender:
         await self.flush(run)
         if line is not None:
             run.mark.finish()
+
+    # --- many lines
+
+    def _are_usual(self, run: SourceRun, lines: list[bytes | LinePart], allowance: Allowance) -> bool:
+        """Whether each of ``lines`` is a record of its own that surely fits, and none is in the topic."""
+        if self._options.join_traces or self._ledger.has_lines_of(run) or run in self._long:
+            return False
+        return all(isinstance(line, bytes) and len(line) <= allowance.surely for line in lines)
+
+    async def _send_together(self, run: SourceRun, lines: list[bytes]) -> None:
+        """Send lines, a batch's worth at a time. Raises LineRefused."""
+        path, source = run.headers
+        headers = NumberedHeaders((path,), LINE_HEADER, run.lines + 1, (source,))
+        start = 0
+        while start < len(lines):
+            try:
+                sent = await self._producer.send_numbered(
+                    self._options.topic, lines, start, key=self._key(run), headers=headers
+                )
+            except KafkaError as error:
+                raise line_refused(run.path, run.lines + 1, error) from error
+            self._ledger.on_sent(sent, run, run.lines + 1)
+            self._count(run, len(sent))
+            run.lines += len(sent)
+            start += len(sent)
 
     # --- one line
 
@@ -335,7 +362,7 @@ class LineSender:
             )
         except KafkaError as error:
             raise line_refused(run.path, number, error) from error
-        self._ledger.on_sent(delivery, run, number)
+        self._ledger.on_sent(Deliveries.of(delivery), run, number)
         return True
 
     def _is_there(self, run: SourceRun, number: int, value: bytes, extra: Headers) -> bool:

@@ -15,11 +15,18 @@ from collections.abc import Callable, Sequence
 
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
-from nilometer.client.producer.batch import Delivery, ProducerBatch, RecordMetadata
+from nilometer.client.producer.batch import (
+    Deliveries,
+    Delivery,
+    ProducerBatch,
+    RecordAccumulator,
+    RecordMetadata,
+    size_bound,
+)
 from nilometer.client.producer.partitioner import (
     Partitioner,
     PartitionFunction,
+    StickyPartitioner,
     UserPartitioner,
     make_partitioner,
 )
@@ -30,6 +37,7 @@ from nilometer.client.transactions.transaction_manager import TransactionManager
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.records import NumberedHeaders
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -110,9 +118,7 @@ class Producer:
 
         Raises KafkaError if the topic or buffer memory is not available within ``max.block.ms``.
         """
-        sender = self._sender
-        if sender is None or self._closed:
-            raise KafkaError(ErrorCode.network_exception, "the producer is not open: use it in `async with`")
+        sender = self._open_sender()
         metadata = self.client.metadata
         if topic not in metadata.topics:
             await self.client.topic(topic, self.config.max_block_ms)
@@ -124,11 +130,7 @@ class Producer:
         if timestamp is None:
             timestamp = self._clock.wall_ms()
         size = size_bound(key, value, headers)
-        if size > self.config.max_request_size:
-            raise KafkaError(
-                ErrorCode.message_too_large,
-                f"the record takes {size} bytes; max.request.size is {self.config.max_request_size}",
-            )
+        self._check_size(size)
         now_ms = self._clock.monotonic_ms()
         batch = None
         if not self._room:
@@ -144,6 +146,57 @@ class Producer:
             sender.wake()
             await asyncio.sleep(0)
         return delivery
+
+    async def send_numbered(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        start: int,
+        *,
+        key: bytes | None = None,
+        headers: NumberedHeaders,
+    ) -> Deliveries:
+        """Add records of ``values``, from index ``start`` on, as many as one batch has room for; return their
+        deliveries.
+
+        It is :meth:`send` of each, with the headers ``headers.of(index)``, at a small part of the cost.
+        Records in a transaction, and those whose partitions are chosen one by one, are added alone. Raises
+        KafkaError as :meth:`send` does; nothing was added then.
+        """
+        partitioner = self._partitioner
+        if (
+            self._transactions is not None
+            or not isinstance(partitioner, StickyPartitioner)
+            or self._room
+            or topic not in self.client.metadata.topics
+        ):
+            sent = await self.send(topic, values[start], key=key, headers=headers.of(start))
+            return Deliveries.of(sent)
+        sender = self._open_sender()
+        metadata = self.client.metadata
+        longest, last = max(values, key=len), headers.of(len(values) - 1)
+        self._check_size(size_bound(key, longest, last))
+        chosen = partitioner.partition(topic, key, None, metadata)
+        target = self._target(topic, chosen, metadata)
+        timestamp, held = self._clock.wall_ms(), self._accumulator.held_bytes
+        now_ms = self._clock.monotonic_ms()
+        added = self._accumulator.append_numbered(target, timestamp, key, values, start, headers, now_ms)
+        if added is None:
+            sent = await self.send(topic, values[start], key=key, headers=headers.of(start))
+            return Deliveries.of(sent)
+        batch, first = added
+        deliveries = Deliveries(batch, first, batch.records_count - first, timestamp)
+        grown, size = self._accumulator.held_bytes - held, size_bound(key, values[-1], last)
+        if start + len(deliveries) < len(values):  # the batch is full
+            partitioner.on_appended(topic, chosen, grown, 0, metadata)
+        else:
+            room = self.config.batch_size - batch.size
+            partitioner.on_appended(topic, chosen, max(grown - size, 0), self.config.batch_size, metadata)
+            partitioner.on_appended(topic, chosen, size, room, metadata)
+        if not first:
+            sender.wake()
+            await asyncio.sleep(0)
+        return deliveries
 
     async def send_and_wait(
         self,
@@ -195,6 +248,18 @@ class Producer:
             if self._sender is not None:
                 await self._sender.close()
             await self.client.close()
+
+    def _open_sender(self) -> Sender:
+        if self._sender is None or self._closed:
+            raise KafkaError(ErrorCode.network_exception, "the producer is not open: use it in `async with`")
+        return self._sender
+
+    def _check_size(self, size: int) -> None:
+        if size > self.config.max_request_size:
+            raise KafkaError(
+                ErrorCode.message_too_large,
+                f"the record takes {size} bytes; max.request.size is {self.config.max_request_size}",
+            )
 
     def _make_partitioner(self, runtime: Runtime, choose: PartitionFunction | None) -> Partitioner:
         if choose is not None:
