@@ -79,8 +79,8 @@ FOUND_LOGS = (
     Mutant(
         "strays-unmentioned",
         "the status shows no stray logs",
-        "*_compactions(found), *_strays(found), *_turns(found)]",
-        "*_compactions(found), *_turns(found)]",
+        "own = (_quorum, _moves, _compactions, _strays, _turns)",
+        "own = (_quorum, _moves, _compactions, _turns)",
         (FOUND,),
     ),
 )

@@ -49,11 +49,11 @@ def describe(as_json: bool, bootstrap: str) -> None:
     found = run_admin(bootstrap, QuorumAdmin, _view_or_reason)
     if isinstance(found, str):
         if as_json:
-            print_json({"leader": None, "reason": found})
+            print_json(quorum_document(found))
             raise click.exceptions.Exit(1)
         raise click.ClickException(found)
     if as_json:
-        print_json(document(found))
+        print_json(quorum_document(found))
         return
     click.echo(
         f"Leader: {found.leader_id}, in epoch {found.epoch}. Committed: all below offset "
@@ -77,8 +77,12 @@ async def _view_or_reason(admin: QuorumAdmin) -> QuorumView | str:
         return error.message
 
 
-def document(found: QuorumView) -> dict[str, Any]:
-    """Return the view as a JSON document: fields may be added, none changes."""
+def quorum_document(found: QuorumView | str | None) -> dict[str, Any] | None:
+    """Return the view, or why there is no leader, as a JSON document: fields may be added, none changes."""
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return {"leader": None, "reason": found}
     return {
         "leader": found.leader_id,
         "epoch": found.epoch,
@@ -166,7 +170,7 @@ def add(
 
 
 def _directory_of(found: QuorumView, node_id: int) -> str:
-    observer = next((one for one in found.observers if one.node_id == node_id), None)
+    observer = found.observer(node_id)
     if observer is not None:
         return observer.directory_id
     voter = found.voter(node_id)

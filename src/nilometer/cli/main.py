@@ -92,6 +92,7 @@ COMMANDS: dict[str, _Lazy] = {
     "cluster": _Lazy("cluster", "cluster", "Describe and change the metadata quorum."),
     "metadata": _Lazy("metadata", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy("replication_models", "scenario", "Play replication scenarios, step by step."),
+    "storage": _Lazy("storage", "storage", "Look at a broker's log directory."),
     "model-check": _Lazy(
         "replication_models",
         "model_check",

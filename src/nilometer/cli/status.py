@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nilometer.cli import commands
+from nilometer.cli.cluster import quorum_document
 from nilometer.cli.cluster_options import (
     COMMAND_CONFIG,
     DEFAULT_DATA_DIR,
@@ -33,6 +34,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import watch_options
 from nilometer.cli.console import OutputConsole
+from nilometer.client.admin.quorum_admin import quorum_member
 from nilometer.client.health.cluster_health import (
     RUNNING,
     BrokerHealth,
@@ -67,7 +69,8 @@ def picture(found: ClusterHealth) -> RenderableType:
     table = Table("id", "pid", "host", "port", "state")
     for one in found.brokers:
         table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-    lines = [*problems(found), *_moves(found), *_compactions(found), *_strays(found), *_turns(found)]
+    own = (_quorum, _moves, _compactions, _strays, _turns)
+    lines = [*problems(found), *(line for lines_of in own for line in lines_of(found))]
     return Group(_head(found), table, *(Text(line) for line in lines))
 
 
@@ -125,6 +128,7 @@ def document(found: ClusterHealth) -> dict[str, Any]:
             {"broker_id": one.broker_id, "cpu_us": one.cpu_us, "work": one.work}
             for one in found.longest_turns
         ],
+        "quorum": quorum_document(found.quorum),
         "unknown": list(found.unknown),
         "refused": found.refused,
     }
@@ -144,6 +148,17 @@ def _head(found: ClusterHealth) -> Text:
     if found.metadata_number >= 0:
         text.append(f", metadata entry {found.metadata_number}, {len(found.partitions)} partitions")
     return text
+
+
+def _quorum(found: ClusterHealth) -> list[str]:
+    quorum = found.quorum
+    if quorum is None or isinstance(quorum, str):
+        return []
+    voters = ", ".join(map(quorum_member, quorum.voters))
+    observers = f"; observers {', '.join(map(quorum_member, quorum.observers))}" if quorum.observers else ""
+    return [
+        f"Metadata quorum: node {quorum.leader_id} leads in epoch {quorum.epoch}; voters {voters}{observers}"
+    ]
 
 
 def _moves(found: ClusterHealth) -> list[str]:

@@ -252,6 +252,16 @@ PUBLISH_LEADER: Final = PublishLeader()
 PUBLISH_HIGH_WATERMARK: Final = PublishHighWatermark()
 
 
+class ElectionCause(enum.Enum):
+    """Why a voter asks for votes."""
+
+    UNKNOWN = "no leader of the epoch is known"
+    SILENT = "the leader has not answered for longer than controller.quorum.fetch.timeout.ms"
+    REFUSED = "no process listens where the leader did"
+    RESIGNATION = "the leader has resigned"
+    OWN_RESIGNATION = "this node has led the epoch, and leads no more"
+
+
 class ChangeRefused(enum.Enum):
     """Why a voter is not added or removed now."""
 

@@ -33,6 +33,7 @@ from nilometer.raft.exchange import (
     ChangeRefused,
     Effects,
     Election,
+    ElectionCause,
     EndEpochRequest,
     EpochResponse,
     Moment,
@@ -80,10 +81,12 @@ REFUSED_SHARE = 0.1
 class Following:
     """Fetches from its leader, and begins an election if that does not answer until ``deadline_ms``."""
 
-    __slots__ = ("awaited", "deadline_ms", "download", "has_fetched", "round")
+    __slots__ = ("awaited", "deadline_ms", "download", "has_fetched", "lost", "round")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
+        self.lost = ElectionCause.SILENT
+        """Why there is an election, if the deadline passes."""
         self.has_fetched = False
         """Whether the leader has answered a fetch: then no pre-vote is granted."""
         self.awaited: QuorumFetch | SnapshotFetch | None = None
@@ -126,6 +129,7 @@ class RaftReplica:
         "_fetches",
         "_log",
         "_timing",
+        "cause",
         "election",
         "flushed_end",
         "high_watermark",
@@ -155,6 +159,8 @@ class RaftReplica:
         self.key = key
         self.voters = voters
         self.election = election
+        self.cause = ElectionCause.UNKNOWN
+        """Why this replica has asked for votes last."""
         self.flushed_end = log.log_end_offset
         """The log is durable up to here: :meth:`on_flushed`."""
         self.high_watermark = max(high_watermark, self._log.snapshot_end)
@@ -176,6 +182,11 @@ class RaftReplica:
     def leader(self) -> BrokerId:
         """The leader of this epoch, or NO_LEADER; of a resigned leader, itself."""
         return self.election.leader
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """The epoch of the last record."""
+        return self._log.latest_epoch
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -209,7 +220,14 @@ class RaftReplica:
             return self._give_up(now)
         if not self.is_voter:
             return self._become(Unattached(self._election_deadline(now)))
+        self.cause = self._cause_of_election()
         return self._become_prospective(now)
+
+    def _cause_of_election(self) -> ElectionCause:
+        role = self.role
+        if isinstance(role, Following):
+            return role.lost
+        return ElectionCause.OWN_RESIGNATION if isinstance(role, Resigned) else ElectionCause.UNKNOWN
 
     def _election_deadline(self, now: Moment) -> int:
         return now.ms + int(self._timing.election_ms * (1 + now.chance))
@@ -314,6 +332,7 @@ class RaftReplica:
         effects = self._learn(request.epoch, request.leader, now)
         if isinstance(self.role, Following):
             self.role.has_fetched = False
+            self.role.lost = ElectionCause.RESIGNATION
             self.role.deadline_ms = self._election_deadline(now)
             if self.key in request.successors:
                 place = request.successors.index(self.key)
@@ -567,6 +586,7 @@ class RaftReplica:
         if role is None or response.error is not NONE or response.epoch != self.epoch:
             return effects
         role.has_fetched = True
+        role.lost = ElectionCause.SILENT
         role.round = response.round
         role.deadline_ms = now.ms + self._timing.fetch_ms
         if response.snapshot is not None:
@@ -590,6 +610,7 @@ class RaftReplica:
         role = self._answered(request)
         if role is not None and self.is_voter:
             role.has_fetched = False
+            role.lost = ElectionCause.REFUSED
             hint_ms = int(self._timing.election_ms * REFUSED_SHARE * (1 + now.chance))
             role.deadline_ms = min(role.deadline_ms, now.ms + hint_ms)
         return []

@@ -64,6 +64,9 @@ def test_a_voter_whose_folder_was_lost_is_replaced_by_its_successor(tmp_path: Pa
         error, _ = add(cluster, 1, asked=2)
         assert error is ErrorCode.duplicate_voter, "its former folder is still a voter"
         assert remove(cluster, 1, former, asked=2) == OK
+        error, message = add(cluster, 1, asked=2, port=cluster.controllers[2])
+        assert error is ErrorCode.invalid_request
+        assert "at its endpoint listens 2-" in (message or "")
         assert add(cluster, 1, asked=2) == OK
         found = described(cluster, 1)
         assert found is not None
@@ -104,11 +107,11 @@ def test_a_voter_that_moved_tells_the_leader_where_it_listens(tmp_path: Path) ->
         cluster.start(3)
 
         def is_known() -> bool:
-            found = described(cluster, 1)
+            found = described(cluster, 2)
             return found is not None and found.ports[3] == moved
 
         eventually(is_known, "the log has the address", TIMEOUT_S)
-        found = described(cluster, 1)
+        found = described(cluster, 2)
         assert found is not None
         cluster.kill(1 if found.leader == 1 else 2)
         eventually(lambda: cluster.controller() in cluster.running, "a majority with voter 3", TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with QuorumBrokers(tmp_path / "cluster") as cluster:
+    with QuorumBrokers(tmp_path / "cluster", overrides={"metrics.listener": "0"}) as cluster:
 
         def quorum(*words: str) -> Outcome:
             code = run(["cluster", "quorum", *words, "--bootstrap-server", cluster.bootstrap])
@@ -42,7 +43,20 @@ def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.C
         assert [one["id"] for one in document["voters"]] == [1, 2, 3, joiner]
         assert all(one["directory_id"] for one in document["voters"])
         assert document["leader"] in cluster.controllers
-        others = [one for one in (1, 2, 3) if one != document["leader"]]
+        leader = document["leader"]
+        health = status(cluster, capsys)
+        assert health.code == 0, health.out
+        assert f"Metadata quorum: node {leader} leads in epoch {document['epoch']}; voters 1" in health.out
+        page = metrics_of(cluster, leader)
+        assert page['current_state{current_state="leader"}'] == 1
+        assert (page["current_leader"], page["current_epoch"]) == (leader, document["epoch"])
+        assert (page["number_of_voters"], page["number_unknown_voter_connections"]) == (4, 0)
+        assert page["log_end_offset"] >= page["high_watermark"] > 0
+        assert page["append_records_rate"] > 0
+        assert page["commit_latency_max"] >= page["commit_latency_avg"] >= 0
+        others = [one for one in (1, 2, 3) if one != leader]
+        assert metrics_of(cluster, others[0])['current_state{current_state="follower"}'] == 1
+        assert f"This node leads the metadata quorum in epoch {document['epoch']}: " in cluster.output()
         cluster.kill(others[0])
         cluster.kill(joiner)
         eventually(lambda: described(cluster, others[1]) is None, "two of four are no majority", TIMEOUT_S)
@@ -51,6 +65,10 @@ def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.C
         reason = without.document["reason"]
         assert "a majority is 3 of its 4 voters" in reason
         assert all(str(one) in reason.partition("reach")[2] for one in (others[0], joiner))
+        problems = status(cluster, capsys, "--json").document["problems"]
+        assert any(one.startswith("The metadata quorum has no leader in epoch ") for one in problems), (
+            problems
+        )
         cluster.start(others[0])
         eventually(lambda: has_voters(cluster, others[1], {1, 2, 3, joiner}), "a leader", TIMEOUT_S)
         asked = quorum("remove", str(joiner))
@@ -61,3 +79,20 @@ def test_voters_are_described_added_and_removed(tmp_path: Path, capsys: pytest.C
         removed = quorum("remove", str(joiner), "--yes", "--json").document
         assert (removed["id"], removed["directory_id"]) == (joiner, cluster.directory_id(joiner))
         assert has_voters(cluster, 1, {1, 2, 3})
+
+
+def metrics_of(cluster: QuorumBrokers, broker_id: int) -> dict[str, float]:
+    """Return the metrics of the quorum on a broker's page, by name and labels."""
+    url = cluster.brokers[broker_id].metrics_url
+    assert url is not None
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+        lines = response.read().decode().splitlines()
+    prefix = "kafka_server_raftmetrics_"
+    found = (line.removeprefix(prefix).rpartition(" ") for line in lines if line.startswith(prefix))
+    return {name: float(value) for name, _, value in found}
+
+
+def status(cluster: QuorumBrokers, capsys: pytest.CaptureFixture[str], *words: str) -> Outcome:
+    code = run(["status", *words, "--bootstrap-server", cluster.bootstrap])
+    printed = capsys.readouterr()
+    return Outcome(code, printed.out, printed.err)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
 from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.exchange import VoteRequest
@@ -176,3 +180,30 @@ def refusal_of(broker: NilometerBroker) -> str:
     finally:
         broker.kill()
     raise AssertionError("it started")
+
+
+def test_a_log_directory_says_which_node_it_is_of_and_nothing_is_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["storage", "info", str(tmp_path)]) == 1
+    assert "has no metadata log of a quorum" in capsys.readouterr().err
+    with QuorumBrokers(tmp_path / "cluster") as cluster:
+        cluster.create_topic("t")
+        cluster.kill(*cluster.brokers)
+        folder = cluster.brokers[1].data_dir
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert run(["storage", "info", str(folder), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["node_id"], found["directory_id"]) == (1, cluster.directory_id(1))
+        assert found["leader"] in cluster.controllers
+        assert found["log_end_offset"] >= found["committed"] > 0
+        ports = {one["id"]: one["endpoints"][0]["port"] for one in found["voters"]}
+        assert ports == cluster.controllers
+        assert [one["directory_id"] for one in found["voters"]] == [
+            cluster.directory_id(one) for one in (1, 2, 3)
+        ]
+        assert run(["storage", "info", str(folder)]) == 0
+        text = capsys.readouterr().out
+        assert f"Directory id: {cluster.directory_id(1)}" in text
+        assert f"Epoch {found['epoch']}: node {found['leader']} leads" in text
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

@@ -48,8 +48,11 @@ def texts_in(cluster: QuorumBrokers, topic: str, partitions: int, count: int) ->
     return sorted(found)
 
 
-def add(cluster: QuorumBrokers, broker_id: int, *, asked: int) -> tuple[ErrorCode, str | None]:
-    port = (cluster.controllers | cluster.joiners)[broker_id]
+def add(
+    cluster: QuorumBrokers, broker_id: int, *, asked: int, port: int | None = None
+) -> tuple[ErrorCode, str | None]:
+    """``port``: where it is to listen for the others, by default where it does."""
+    port = port or (cluster.controllers | cluster.joiners)[broker_id]
     listener = make(ApiKey.ADD_RAFT_VOTER, 1, "Listener", name="CONTROLLER", host=HOST, port=port)
     with WirePeer(cluster.brokers[asked].bootstrap) as peer:
         answer = peer.ask(

@@ -6,8 +6,10 @@ import uuid
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from nilometer.client.admin.quorum_admin import METADATA_TOPIC, QuorumView, read_view
+from nilometer.client.admin.quorum_admin import METADATA_TOPIC, QuorumView, quorum_member, read_view
+from nilometer.client.health.cluster_health import Findings, cluster_health, problems, quorum_problems
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import api
@@ -73,3 +75,30 @@ def test_a_quorum_without_a_leader_is_an_error_that_says_why() -> None:
     with pytest.raises(KafkaError, match="two are missing") as caught:
         view(error_code=ErrorCode.leader_not_available, error_message="two are missing", leader_id=-1)
     assert caught.value.code is ErrorCode.leader_not_available
+
+
+def test_the_health_names_voters_that_do_not_fetch_and_why_there_is_no_leader() -> None:
+    assert quorum_problems(None) == quorum_problems(view(0, 100, 100)) == []
+    (silent,) = quorum_problems(view(0, 100, 9_000))
+    assert "Voter 3 of the metadata quorum" in silent
+    assert "2 of 3 voters are there, 2 are a majority" in silent
+    assert quorum_problems("the metadata quorum has no leader") == ["The metadata quorum has no leader."]
+    found = cluster_health(Findings(survey=None, quorum="the metadata quorum has no leader"))
+    assert "The metadata quorum has no leader." in problems(found)
+
+
+def test_a_node_is_named_with_its_lag() -> None:
+    assert [quorum_member(one) for one in view(0, 100, None).voters] == [
+        "1",
+        "2 (lags by 1)",
+        "3 (has not fetched)",
+    ]
+
+
+def test_of_two_folders_of_one_observer_the_one_that_fetched_last_counts() -> None:
+    former, newest, silent = (
+        structs.replace(one, node_id=4, is_leader=False) for one in view(8_000, 100, None, leader_id=2).voters
+    )
+    found = structs.replace(view(0, 100, 100), observers=(former, newest, silent))
+    assert found.observer(4) == newest
+    assert found.observer(5) is None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec import structs
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.admin.quorum_admin import QuorumReplica, QuorumView
 from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
@@ -86,6 +89,21 @@ EVENTS = ("accept", "text/event-stream")
 CHART = Chart(HOSTILE, True, ("0.0,40.0 240.0,0.0",), 2048.0, 7.0, 15)
 
 
+def _hostile_quorum() -> QuorumView:
+    leader = QuorumReplica(
+        node_id=1,
+        directory_id=HOSTILE,
+        is_leader=True,
+        log_end_offset=9,
+        lag=0,
+        fetched_ago_ms=0,
+        caught_up_ago_ms=0,
+    )
+    voter = structs.replace(leader, node_id=2, is_leader=False, lag=3, fetched_ago_ms=250)
+    observer = structs.replace(voter, node_id=3, lag=None, log_end_offset=None, fetched_ago_ms=None)
+    return QuorumView(leader_id=1, epoch=5, high_watermark=9, voters=(leader, voter), observers=(observer,))
+
+
 class Reader(ClusterReader):
     """Answers with hostile names wherever a cluster can have them."""
 
@@ -94,7 +112,7 @@ class Reader(ClusterReader):
 
     async def overview(self) -> OverviewView:
         survey = Partition(topic="t", ends={1: 10, 2: 10, 3: None}, isr=(1, 2)).survey()
-        found = Findings(survey=survey, unknown=(HOSTILE,))
+        found = Findings(survey=survey, unknown=(HOSTILE,), quorum=_hostile_quorum())
         return overview_view(cluster_health(found), survey, Rate(12.5, 900.0), [CHART])
 
     async def broker(self, broker_id: int) -> BrokerView:
@@ -298,6 +316,7 @@ def test_each_page_answers_json_with_its_view() -> None:
     found = send("/topics/t/0", headers=[JSON]).document
     assert (found["high_watermark"], found["isr"], found["hold"]["is_held"]) == (10, [1, 2, 3], False)
     assert send("/", headers=[JSON]).document["records_per_s"] == 12.5
+    assert send("/", headers=[JSON]).document["quorum"]["leader_id"] == 1
     assert send("/security/quotas", headers=[JSON]).document["page"]["items"] == [
         [f"client-id default, user {HOSTILE}", "producer_byte_rate", "1,048,576"]
     ]
@@ -528,3 +547,12 @@ def test_a_page_asks_the_registry_for_a_limited_number_of_schemas_and_bytes() ->
             "Not decoded: schema 21 was not asked for: there are too many"
         )
         assert notes[-1] == "Not decoded: it is larger than 256 KiB"
+
+
+def test_the_overview_shows_the_metadata_quorum() -> None:
+    page = send("/").text
+    assert "Node 1 leads in epoch 5; committed below offset 9. 2 of 2 voters are a majority." in page
+    table = page.partition('id="quorum"')[2]
+    rows = [re.sub(r"<[^>]*>", " ", row).split()[:4] for row in table.split("<tr>")[2:]]
+    assert [row[:3] for row in rows] == [["1", "leader", "0"], ["2", "voter", "3"], ["3", "observer", "–"]]
+    assert [row[3] for row in rows] == ["–", "250", "never"]

@@ -626,6 +626,27 @@ def test_a_voter_is_added_with_where_it_listens_and_removed() -> None:
     assert isinstance(removed, Turn)
 
 
+def test_a_change_of_the_voters_that_is_not_committed_survives_a_restart() -> None:
+    cluster, node, leader = alone()
+    cluster.nodes[2] = follower = Node(2, cluster.clock, 0, range(0))
+    assert follower.replica is not None
+    cluster.finish(follower, follower.replica.on_epoch_response(EpochResponse(NONE, 1, 1)))
+    for _ in range(2):
+        cluster.fetch(follower)
+        cluster.flush(follower)
+    added = leader.add_voter(entry_of(2))
+    assert isinstance(added, Turn)
+    cluster.finish(node, added)
+    for _ in range(2):
+        cluster.flush(node)
+    assert leader.core.flushed_end > leader.core.voters.latest_offset >= leader.high_watermark
+    node.crash(machine=True)
+    node.start()
+    assert node.replica is not None
+    assert node.replica.core.voters.latest.voters == (key_of(1), key_of(2))
+    assert node.replica.entry_of(key_of(2)) == entry_of(2)
+
+
 def test_too_large_a_batch_is_refused() -> None:
     _, _, replica = alone()
     with pytest.raises(ValueError, match="in one batch"):

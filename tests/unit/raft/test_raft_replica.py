@@ -15,6 +15,7 @@ from nilometer.raft.exchange import (
     ChangeRefused,
     Effects,
     Election,
+    ElectionCause,
     EndEpochRequest,
     EpochResponse,
     Moment,
@@ -529,3 +530,37 @@ def test_a_refusal_has_kafkas_error_and_text(refused: ChangeRefused) -> None:
     result, (error, text) = result_of(refused, TWO, core), KAFKAS[refused]
     assert result.error is error
     assert text in str(result.message)
+
+
+def test_an_election_has_a_cause() -> None:
+    alone = replica(Election(4))
+    alone.on_time(Moment(5_000))
+    assert alone.cause is ElectionCause.UNKNOWN
+    silent = replica(Election(4, leader=2))
+    silent.on_time(Moment(5_000))
+    assert silent.cause is ElectionCause.SILENT
+    resigned = replica(Election(4, leader=2))
+    resigned.on_end_epoch(EndEpochRequest(4, 2, (ONE,)), Moment(100))
+    resigned.on_time(Moment(100))
+    assert resigned.cause is ElectionCause.RESIGNATION
+    refused = replica(Election(4, leader=2))
+    fetch = refused.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    refused.on_leader_refused(fetch, Moment(100))
+    refused.on_time(Moment(5_000))
+    assert refused.cause is ElectionCause.REFUSED
+    former = replica(Election(4, leader=1))
+    former.on_time(Moment(5_000))
+    assert former.cause is ElectionCause.OWN_RESIGNATION
+
+
+def test_a_response_of_the_leader_takes_back_why_it_was_given_up() -> None:
+    one = replica(Election(4, leader=2), FakeLog(5, 9))
+    fetch = one.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    one.on_leader_refused(fetch, Moment(100))
+    fetch = one.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    one.on_fetch_response(fetch, QuorumFetchResponse(NONE, 4, 2, end_offset=9), Moment(110))
+    one.on_time(Moment(9_000))
+    assert one.cause is ElectionCause.SILENT

@@ -9,12 +9,14 @@ from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
 from nilometer.broker.monitoring import (
     controller_metrics,
+    quorum_metrics,
     replica_metrics,
     request_metrics,
     runtime_metrics,
     share_metrics,
 )
 from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
+from nilometer.broker.monitoring.quorum_metrics import QuorumMetrics
 from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
 from nilometer.broker.monitoring.request_metrics import RequestMetrics
 from nilometer.broker.monitoring.runtime_metrics import LoopProbe, RuntimeMetrics, StorageMetrics
@@ -52,6 +54,7 @@ FAMILIES = (
     *runtime_metrics.STORAGE_FAMILIES,
     *controller_metrics.COORDINATOR_FAMILIES,
     *share_metrics.FAMILIES,
+    *quorum_metrics.FAMILIES,
     *runtime_metrics.FAMILIES,
 )
 PARTITION_FAMILIES = replica_metrics.PARTITION_FAMILIES
@@ -79,6 +82,8 @@ def broker_registry(
     registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
     registry.add(share_metrics.FAMILIES, ShareMetrics(parts.serving.share_partitions).collect)
+    quorum = QuorumMetrics(parts.given.store, runtime.clock)
+    registry.add(quorum_metrics.FAMILIES, quorum.collect)
     registry.add(runtime_metrics.FAMILIES, own.collect)
     if config.boolean("metrics.per.partition.enable"):
         registry.add(replica_metrics.PARTITION_FAMILIES, replicas.collect_partitions)

@@ -44,6 +44,7 @@ from nilometer.coordination.quorum.peers import (
 from nilometer.coordination.store import SessionName, StoreUnavailable
 from nilometer.raft import messages as quorum_messages
 from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.exchange import BeginEpochRequest
 from nilometer.raft.messages import NodeAddress, Received
 from nilometer.raft.voter_changes import (
     CHANGE_VERSIONS,
@@ -230,6 +231,8 @@ class QuorumService:
         if error is not NONE:
             return quorum_messages.refused(key, error)
         node = self._taking_part()
+        if isinstance(received.request, BeginEpochRequest):
+            node.on_announced(received.request, received.endpoints)
         return write(await node.serve(received.request), node)
 
     async def _change(self, key: ApiKey, version: int, message: Any) -> Message:

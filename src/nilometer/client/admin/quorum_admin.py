@@ -58,27 +58,36 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the brokers have a quorum of their own. Else the controller is shown as the only voter."""
         return all(one.directory_id for one in self.voters)
 
+    @property
+    def majority(self) -> int:
+        return majority_of(len(self.voters))
+
     def voter(self, node_id: int) -> QuorumReplica | None:
         return next((one for one in self.voters if one.node_id == node_id), None)
+
+    def observer(self, node_id: int) -> QuorumReplica | None:
+        """Return the observer with this id; of several, as after a folder was lost, the one that fetched
+        last."""
+        found = [one for one in self.observers if one.node_id == node_id and one.fetched_ago_ms is not None]
+        return min(found, key=lambda one: one.fetched_ago_ms or 0, default=None)
 
     def without(self, node_id: int) -> tuple[int, int, list[int]]:
         """Return what would be left without a voter: how many voters, how many of them are a majority, and
         which of them the leader does not reach."""
         left = [one for one in self.voters if one.node_id != node_id]
         silent = [one.node_id for one in left if not one.is_leader and not one.is_reached]
-        return len(left), len(left) // 2 + 1, silent
+        return len(left), majority_of(len(left)), silent
+
+
+def majority_of(voters: int) -> int:
+    return voters // 2 + 1
 
 
 class QuorumAdmin(AdminRequests):
     async def describe(self) -> QuorumView:
         """Raises KafkaError: LEADER_NOT_AVAILABLE with the reason if the quorum has no leader."""
 
-        def make(api: Api) -> Message:
-            partition = api.make_request("PartitionData", partition_index=0)
-            topic = api.make_request("TopicData", topic_name=METADATA_TOPIC, partitions=(partition,))
-            return api.request(topics=(topic,))
-
-        return read_view(await self._any(ApiKey.DESCRIBE_QUORUM, make))
+        return read_view(await self._any(ApiKey.DESCRIBE_QUORUM, describe_request))
 
     async def add_voter(self, node_id: int, directory_id: str, endpoint: QuorumEndpoint) -> None:
         """Add a voter; return when that is committed. Raises KafkaError."""
@@ -110,6 +119,12 @@ class QuorumAdmin(AdminRequests):
         """A response that says that nothing happened is not asked for again: it may be the second one."""
         response = await self._client.send_to_any(key, make)
         raise_error(response.error_code, response.error_message)
+
+
+def describe_request(api: Api) -> Message:
+    partition = api.make_request("PartitionData", partition_index=0)
+    topic = api.make_request("TopicData", topic_name=METADATA_TOPIC, partitions=(partition,))
+    return api.request(topics=(topic,))
 
 
 def read_view(response: Message) -> QuorumView:
@@ -151,3 +166,11 @@ def read_view(response: Message) -> QuorumView:
 
 def _ago(now_ms: int, at_ms: int) -> int | None:
     return None if at_ms < 0 else max(now_ms - at_ms, 0)
+
+
+def quorum_member(one: QuorumReplica) -> str:
+    """Return a node with its lag, if it has one, in words."""
+    if one.is_leader or one.lag == 0:
+        return str(one.node_id)
+    lag = "has not fetched" if one.lag is None else f"lags by {one.lag}"
+    return f"{one.node_id} ({lag})"

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from nilometer.client.admin.quorum_admin import QuorumView
 from nilometer.client.admin.transaction_admin import OpenTransaction
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.replicas.reassignments import OngoingMove
@@ -147,6 +148,8 @@ class Findings:
     hanging: tuple[OpenTransaction, ...] = ()
     unknown: tuple[str, ...] = ()
     """What could not be found out, and why: a sentence each."""
+    quorum: QuorumView | str | None = None
+    """The metadata quorum, or why it has no leader; None if there is none, or it is not known."""
     refused: str | None = None
     """Why brokers that run do not tell this user what the health depends on; None: they do."""
 
@@ -172,6 +175,8 @@ class ClusterHealth:
     strays: tuple[StrayLogs, ...] = ()
     longest_turns: tuple[LongestTurn, ...] = ()
     """Of each broker that reports it."""
+    quorum: QuorumView | str | None = None
+    """As in :class:`Findings`."""
 
     @cached_property
     def offline(self) -> list[PartitionHealth]:
@@ -198,7 +203,13 @@ class ClusterHealth:
         responding = any(one.state in (RUNNING, UNREGISTERED) for one in self.brokers)
         if not responding or self.controller_id < 0 or self.offline or self.under_min_isr:
             return Grade.UNAVAILABLE
-        problems = (self.missing, self.under_replicated, self.failed_directories, self.stopped)
+        problems = (
+            self.missing,
+            self.under_replicated,
+            self.failed_directories,
+            self.stopped,
+            quorum_problems(self.quorum),
+        )
         return Grade.DEGRADED if any(problems) or self.hanging or self.unknown else Grade.HEALTHY
 
 
@@ -227,6 +238,7 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
         hanging=found.hanging,
         unknown=found.unknown,
         refused=found.refused,
+        quorum=found.quorum,
         compactions=tuple(_compactions(survey.rows)) if survey is not None else (),
         strays=tuple(
             StrayLogs(broker_id=one.broker_id, folders=one.stray_folders)
@@ -401,6 +413,7 @@ def problems(found: ClusterHealth) -> list[str]:
         f"Log directory {one.path} of broker {one.broker_id} failed: {one.reason}"
         for one in found.failed_directories
     ]
+    lines += quorum_problems(found.quorum)
     lines += _stopped_text(found.stopped)
     lines += _counted(found.under_replicated, total, "under-replicated", _isr)
     lines += [
@@ -409,6 +422,21 @@ def problems(found: ClusterHealth) -> list[str]:
         for one in found.hanging
     ]
     return lines + [f"{one}." for one in found.unknown]
+
+
+def quorum_problems(found: QuorumView | str | None) -> list[str]:
+    if found is None:
+        return []
+    if isinstance(found, str):
+        return [f"{found[:1].upper()}{found[1:]}."]
+    silent = [one for one in found.voters if not one.is_leader and not one.is_reached]
+    return [
+        f"Voter {one.node_id} of the metadata quorum, with the directory id {one.directory_id}, does not "
+        "fetch: "
+        f"{len(found.voters) - len(silent)} of {len(found.voters)} voters are there, {found.majority} are a "
+        "majority."
+        for one in silent
+    ]
 
 
 def _missing(one: BrokerHealth) -> str:

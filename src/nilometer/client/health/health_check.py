@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
+from nilometer.client.admin.quorum_admin import QuorumView, describe_request, read_view
 from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
 from nilometer.client.health.cluster_health import FailedLogDirectory, Findings, RegisteredNode
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
@@ -86,10 +87,11 @@ class HealthCheck:
         else:
             refused = None
         newest = max(answered, key=_metadata_number)
-        registered, moves, directories = await asyncio.gather(
+        registered, moves, directories, quorum = await asyncio.gather(
             self._registered(newest, unknown),
             self._moves(newest, unknown),
             self._failed_directories(answered, survey, unknown),
+            self._quorum(newest, unknown),
         )
         hanging = await self._hanging(survey, unknown)
         return Findings(
@@ -99,6 +101,7 @@ class HealthCheck:
             failed_directories=directories,
             hanging=hanging,
             unknown=tuple(unknown),
+            quorum=quorum,
             refused=refused,
         )
 
@@ -133,6 +136,16 @@ class HealthCheck:
             )
             for one in response.brokers
         )
+
+    async def _quorum(self, broker: BrokerAnswer, unknown: list[str]) -> QuorumView | str | None:
+        try:
+            found = read_view(await self._ask(broker, ApiKey.DESCRIBE_QUORUM, describe_request))
+        except KafkaError as error:
+            if error.code is ErrorCode.leader_not_available:
+                return error.message
+            unknown.append(f"The metadata quorum is not known: {error.message}")
+            return None
+        return found if found.is_of_brokers else None
 
     async def _moves(self, broker: BrokerAnswer, unknown: list[str]) -> Mapping[TopicPartition, OngoingMove]:
         def make(api: Api) -> Message:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.client.admin.admin import LogDirDescription
+from nilometer.client.admin.quorum_admin import QuorumView
 from nilometer.client.health.cluster_health import ClusterHealth, problems
 from nilometer.client.replicas.replica_survey import Survey
 from nilometer.console.views.rates import Chart, Rate
@@ -39,6 +40,8 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     controller_id: int | None
     controller_epoch: int | None
     metadata_number: int | None
+    quorum: QuorumView | None
+    """None: there is none, or it has no leader; the problems say why."""
     brokers: tuple[BrokerRow, ...]
     topics: int
     partitions: int
@@ -77,6 +80,7 @@ def overview_view(
         controller_id=_known(health.controller_id),
         controller_epoch=_known(health.controller_epoch),
         metadata_number=_known(health.metadata_number),
+        quorum=None if isinstance(health.quorum, str) else health.quorum,
         brokers=broker_rows(health, survey),
         topics=0 if survey is None else len(survey.metadata.topics),
         partitions=len(health.partitions),

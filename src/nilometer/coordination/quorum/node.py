@@ -27,7 +27,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from nilometer.coordination.quorum.changing_voters import VoterChanges, wanted_change
 from nilometer.coordination.quorum.commands import AppliedState, Command, End, Outcome, decode, encode
+from nilometer.coordination.quorum.measures import QuorumMeasures
 from nilometer.coordination.quorum.peers import (
     Describe,
     Fetched,
@@ -43,7 +45,6 @@ from nilometer.coordination.quorum.peers import (
     SnapshotPartFetched,
 )
 from nilometer.coordination.quorum.sessions import SessionKeeper
-from nilometer.coordination.quorum.voter_changes import VoterChanges, wanted_change
 from nilometer.coordination.store import (
     CoordinationError,
     OutcomeUnknown,
@@ -51,9 +52,9 @@ from nilometer.coordination.store import (
     StoreDamaged,
     StoreUnavailable,
 )
-from nilometer.identifiers import NO_LEADER, LeaderEpoch, Offset
+from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken
-from nilometer.raft.control_records import VoterEntry
+from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
     BeginEpochRequest,
@@ -66,7 +67,7 @@ from nilometer.raft.exchange import (
     VoteRequest,
 )
 from nilometer.raft.leading import Leading
-from nilometer.raft.replica import Unattached
+from nilometer.raft.replica import Electing, Following, RaftReplica, Role, Unattached
 from nilometer.raft.snapshot_files import snapshot_values
 from nilometer.raft.voter_changes import (
     DONE,
@@ -99,6 +100,8 @@ MEMBERSHIP_RETRY_MS = 1_000
 """The wait after this node has asked for a change of its own place among the voters."""
 SNAPSHOT_BYTES = 16 << 20
 """A snapshot is made after so many bytes of the log."""
+OBSERVER_MS = 300_000
+"""An observer that has not fetched for longer is described no more, as in Kafka."""
 OUTCOMES_MAX = 10_000
 TOLD_MAX = 1_000
 VALUE_BYTES = 1 << 20
@@ -122,6 +125,19 @@ def _ignore_applied(_offset: Offset, _command: Command, _outcome: Outcome) -> No
 
 
 def _ignore_changed() -> None: ...
+
+
+def who_leads(core: RaftReplica) -> str | None:
+    """Return what the log says when a replica has another role, epoch or leader; None of what follows from
+    that."""
+    role = core.role
+    if isinstance(role, Leading):
+        return f"This node leads the metadata quorum in epoch {core.epoch}: {core.cause.value}"
+    if isinstance(role, Electing) and role.pre_vote:
+        return f"Asking for votes to lead the metadata quorum after epoch {core.epoch}: {core.cause.value}"
+    if isinstance(role, Following):
+        return f"Node {core.leader} leads the metadata quorum in epoch {core.epoch}"
+    return None
 
 
 class _Waiting(NamedTuple):
@@ -153,6 +169,8 @@ class QuorumNode:
         self._snapshot_bytes = SNAPSHOT_BYTES if snapshot_bytes is None else snapshot_bytes
         self._told_leader: VoterEntry | None = None
         """The leader that another node has named."""
+        self._announced: tuple[LeaderEpoch, BrokerId, tuple[Endpoint, ...]] | None = None
+        """Where the leader of an epoch listens: :meth:`on_announced`."""
         self._silent_leader: VoterEntry | None = None
         """The leader whose last fetch failed."""
         self._disk = runtime.disk
@@ -184,6 +202,9 @@ class QuorumNode:
         self._refused: ChangeResult | None = None
         """What the last change came to that this node has asked for itself."""
         self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
+        self._said: dict[type[Role], str] = {}
+        """What was logged last of each role."""
+        self.measures = QuorumMeasures(replica.core, runtime.clock.monotonic_ms())
         self.state = AppliedState()
         self.applied: Offset = 0
         """All commands below are in :attr:`state`."""
@@ -216,10 +237,19 @@ class QuorumNode:
         if core.leader == NO_LEADER or (core.leader == core.key.node_id and not self.leads):
             return None
         key = core.voters.latest.key_of(core.leader)
+        announced = self._announced
+        if announced is not None and announced[:2] == (core.epoch, core.leader):
+            return VoterEntry(key or VoterKey(core.leader, ""), announced[2])
         if key is None:  # the log does not name it yet
             told = () if self._told_leader is None else (self._told_leader,)
             return next((one for one in (*told, *self._servers) if one.key.node_id == core.leader), None)
         return self._replica.entry_of(key)
+
+    def on_announced(self, request: BeginEpochRequest, endpoints: tuple[Endpoint, ...]) -> None:
+        """The leader of an epoch has said where it listens: that counts more than the log, which may not have
+        its new address yet."""
+        if endpoints:
+            self._announced = request.epoch, request.leader, endpoints
 
     # ── from start to end ────────────────────────────────────────────────────────────────────────────────
     async def start(self) -> None:
@@ -292,6 +322,8 @@ class QuorumNode:
             self._spawn(self._deliver(message))
         if turn.is_new_leader and self._fetching is not None:
             self._fetching.cancel()
+        if turn.is_new_leader:
+            self._say_who_leads()
         if turn.removable:
             self._spawn(self._remove(turn.removable))
         self._tell()
@@ -326,7 +358,17 @@ class QuorumNode:
         with suppress(OSError):  # it is removed at the next start
             await self._disk.offload(remove)
 
+    def _say_who_leads(self) -> None:
+        """Log elections, and their causes: those of a quorum without a majority once."""
+        core = self._replica.core
+        said = who_leads(core)
+        if said is not None and said != self._said.get(type(core.role)):
+            self._said[type(core.role)] = said
+            logger.info("%s", said)
+
     def _tell(self) -> None:
+        replica = self._replica
+        self.measures.look(replica.core, replica.log_end_offset, self._runtime.clock.monotonic_ms())
         self._change.set()
         self._change = asyncio.Event()
         self._on_changed()
@@ -719,7 +761,11 @@ class QuorumNode:
         if self.failure is not None or not isinstance(role, Leading):
             return None
         voters, now_ms = core.voters.latest, self._runtime.clock.monotonic_ms()
-        observers = sorted(key for key in role.positions if key not in voters and key != core.key)
+        observers = sorted(
+            key
+            for key, known in role.positions.items()
+            if key not in voters and key != core.key and now_ms - known.fetched_ms <= OBSERVER_MS
+        )
 
         def describe(key: VoterKey) -> QuorumReplica:
             known = role.positions.get(key)

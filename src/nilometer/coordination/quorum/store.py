@@ -289,6 +289,11 @@ class QuorumStore:
         self._check_open()
         return await self._node.ask_for_change(change)
 
+    @property
+    def node(self) -> QuorumNode:
+        """To be asked, not to be told."""
+        return self._node
+
     def voters(self) -> list[VoterEntry]:
         """Return the voters, as this node knows them."""
         return self._node.voters()
