@@ -42,7 +42,6 @@ MODULES = (
     "storage.appending",
     "storage.cleaning.batch_cleaner",
     "storage.cleaning.offset_map",
-    "storage.cleaning.record_layout",
     "storage.leader_epoch_cache",
     "storage.log",
     "storage.log_reader",

@@ -378,7 +378,8 @@ class Deliveries:
 
     @classmethod
     def of(cls, delivery: Delivery) -> Deliveries:
-        return cls(delivery._batch, delivery._index, 1, delivery._timestamp)
+        batch, index, timestamp = delivery._batch, delivery._index, delivery._timestamp  # pyright: ignore[reportPrivateUsage]
+        return cls(batch, index, 1, timestamp)
 
     def __len__(self) -> int:
         return self._count

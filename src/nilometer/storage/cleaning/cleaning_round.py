@@ -18,10 +18,15 @@ import msgspec
 
 from nilometer.runtime import Disk, File
 from nilometer.storage import names, swapping
-from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, CleaningRules, Newest, TransactionTracker
+from nilometer.storage.cleaning.batch_cleaner import (
+    BatchCleaner,
+    CleaningRules,
+    Newest,
+    TransactionTracker,
+    read_keys,
+)
 from nilometer.storage.cleaning.cleaning_plan import CleaningPlan, group_segments
 from nilometer.storage.cleaning.offset_map import LOAD_FACTOR, OffsetMap, RecordMarks
-from nilometer.storage.cleaning.record_layout import read_keys
 from nilometer.storage.errors import CorruptRecordFound, LogFenced
 from nilometer.storage.log_state import LogState
 from nilometer.storage.producers import ProducerStateEntry
