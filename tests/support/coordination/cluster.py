@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,36 @@ class Zygote:
         self._folder.cleanup()
 
 
-class Member:
+class Caller(ABC):
+    """Calls of a member, which uses the store on command."""
+
+    @abstractmethod
+    def start(self, method: str, *arguments: Any) -> asyncio.Future[Any]: ...
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.start(method, *arguments)
+
+    async def refusal(self, method: str, *arguments: Any) -> Refused:
+        """Return the error with which a call ends. Raises AssertionError if it succeeds."""
+        try:
+            result = await self.call(method, *arguments)
+        except Refused as refused:
+            return refused
+        raise AssertionError(f"{method}{arguments} was not refused but returned {result!r}")
+
+    async def until(self, method: str, wanted: Callable[[Any], bool]) -> Any:
+        """Call ``method`` again after every change signal until ``wanted`` accepts the result; return it."""
+        async with asyncio.timeout(PATIENCE_S):
+            seen = -1
+            while True:
+                seen = await self.start("wait_changed", seen)
+                answer = await self.start(method)
+                if wanted(answer):
+                    return answer
+
+
+class Member(Caller):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
         self._writer = writer
         self.pid = pid
@@ -83,28 +113,6 @@ class Member:
         request = {"id": number, "method": method, "arguments": arguments}
         self._writer.write(json.dumps(request).encode() + b"\n")
         return call
-
-    async def call(self, method: str, *arguments: Any) -> Any:
-        async with asyncio.timeout(PATIENCE_S):
-            return await self.start(method, *arguments)
-
-    async def refusal(self, method: str, *arguments: Any) -> Refused:
-        """Return the error with which a call ends. Raises AssertionError if it succeeds."""
-        try:
-            result = await self.call(method, *arguments)
-        except Refused as refused:
-            return refused
-        raise AssertionError(f"{method}{arguments} was not refused but returned {result!r}")
-
-    async def until(self, method: str, wanted: Callable[[Any], bool]) -> Any:
-        """Call ``method`` again after every change signal until ``wanted`` accepts the result; return it."""
-        async with asyncio.timeout(PATIENCE_S):
-            seen = -1
-            while True:
-                seen = await self.start("wait_changed", seen)
-                answer = await self.start(method)
-                if wanted(answer):
-                    return answer
 
     async def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from nilometer.simulation.stores import VirtualEnsemble
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.server import Settings
 from support.coordination.agent import Agent
-from support.coordination.cluster import PATIENCE_S, Refused
+from support.coordination.cluster import Caller, Refused
 
 
 class VirtualAgent(Agent):
@@ -28,7 +28,7 @@ class VirtualAgent(Agent):
         self.session = None
 
 
-class VirtualMember:
+class VirtualMember(Caller):
     """A simulated process that uses the store on command."""
 
     def __init__(self, world: World, process: Process, agent: Agent) -> None:
@@ -61,26 +61,6 @@ class VirtualMember:
         else:
             if not call.done():
                 call.set_result(json.loads(json.dumps(result)))
-
-    async def call(self, method: str, *arguments: Any) -> Any:
-        async with asyncio.timeout(PATIENCE_S):
-            return await self.start(method, *arguments)
-
-    async def refusal(self, method: str, *arguments: Any) -> Refused:
-        try:
-            result = await self.call(method, *arguments)
-        except Refused as refused:
-            return refused
-        raise AssertionError(f"{method}{arguments} was not refused but returned {result!r}")
-
-    async def until(self, method: str, wanted: Callable[[Any], bool]) -> Any:
-        async with asyncio.timeout(PATIENCE_S):
-            seen = -1
-            while True:
-                seen = await self.start("wait_changed", seen)
-                answer = await self.start(method)
-                if wanted(answer):
-                    return answer
 
     async def kill(self) -> None:
         self.process.crash()

@@ -254,19 +254,18 @@ async def test_absurd_length_is_refused_before_anything_is_kept() -> None:
         await waiting
 
 
-async def test_writers_wait_while_the_transport_is_full() -> None:
+async def test_a_writer_is_called_when_a_full_transport_has_room_or_is_lost() -> None:
     connection = Connection("nowhere", 1, "test", 30_000)
     connection.connection_made(_LoneTransport())
-    await connection.wait_writable()
+    calls: list[bool] = []
+    connection.on_writable = lambda: calls.append(connection.closed)
+    assert connection.writable
     connection.pause_writing()
-    waiter = asyncio.create_task(connection.wait_writable())
-    await asyncio.sleep(0)
-    assert not waiter.done()
+    assert not connection.writable
     connection.resume_writing()
-    await waiter
+    assert connection.writable
+    assert calls == [False]
+    connection.resume_writing()  # it had room
     connection.pause_writing()
-    waiter = asyncio.create_task(connection.wait_writable())
-    await asyncio.sleep(0)
     connection.connection_lost(None)
-    with pytest.raises(ConnectionLost):
-        await waiter
+    assert calls == [False, True]

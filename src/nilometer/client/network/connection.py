@@ -293,7 +293,7 @@ DEFAULT_CLIENT_ID = "nilometer"
 REQUEST_TIMEOUT_MS = 30_000
 CONNECTION_SETUP_TIMEOUT_MS = 10_000
 WRITE_BUFFER_BYTES = 1024 * 1024
-"""With more unsent bytes than this in the transport, :meth:`Connection.wait_writable` waits."""
+"""With more unsent bytes than this in the transport, :attr:`Connection.writable` is false."""
 CORRELATION_ID_BYTES = 4
 SOFTWARE_NAME = "nilometer"
 MAY_NEED = (
@@ -366,7 +366,8 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: dict[int, _InFlight] = {}
         self._first_request: int | None = None
         """The correlation id of the first request but those that prepare the connection; None before it."""
-        self._writable: asyncio.Future[None] | None = None
+        self.writable = True
+        """Whether the transport's buffer has room; ``on_writable`` is called when it has room again."""
         self._frames = ResponseFrames()
         self._session: _LoginSession | None = None
         self._held: list[bytes] | None = None
@@ -426,11 +427,6 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         return self._lost is not None
-
-    @property
-    def writable(self) -> bool:
-        """Whether the transport's buffer has room."""
-        return self._writable is None
 
     @property
     def in_flight(self) -> int:
@@ -519,13 +515,6 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and held and self._lost is None:
             _write(transport, b"".join(held))
 
-    async def wait_writable(self) -> None:
-        """Return once the transport's buffer has room. Raises ConnectionLost."""
-        while self._writable is not None:
-            await asyncio.shield(self._writable)
-        if self._lost is not None:
-            raise self._lost
-
     def close(self, reason: str = "closed by this side") -> None:
         """End the connection; requests still in flight fail with ConnectionLost. May be called again."""
         transport = self._transport
@@ -591,13 +580,11 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
 
     def pause_writing(self) -> None:
-        if self._writable is None:
-            self._writable = self._loop.create_future()
+        self.writable = False
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set_result(None)
-            self._writable = None
+        if not self.writable:
+            self.writable = True
             if self.on_writable is not None:
                 self.on_writable()
 

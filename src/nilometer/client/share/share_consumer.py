@@ -67,7 +67,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 # Invariant: a member keeps its id, also when it was fenced and joins again: what it has
 # acquired stays its own.
 
-logger = logging.getLogger("nilometer.client.share.share_member")
+logger = logging.getLogger(__name__)
+_member_logger = logging.getLogger("nilometer.client.share.share_member")
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -161,14 +162,14 @@ class ShareMember:
                 for topic in response.assignment.topic_partitions
                 for index in topic.partitions
             )
-            logger.debug("Group %s: assigned %s", self._config.group_id, self.assigned)
+            _member_logger.debug("Group %s: assigned %s", self._config.group_id, self.assigned)
             self._on_change()
 
     def _on_refused(self, code: ErrorCode, message: str) -> None:
         self._failures += 1
         self._has_reported = False
         if code in REJOIN_ERRORS:
-            logger.info("Group %s: fenced (%s); joining again", self._config.group_id, code.name)
+            _member_logger.info("Group %s: fenced (%s); joining again", self._config.group_id, code.name)
             self._epoch = JOIN_EPOCH
             if self._failures == 1:
                 self._failures = 0  # at once

@@ -10,7 +10,6 @@ import importlib.util
 import re
 import sys
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -348,12 +347,3 @@ def _row(value: Any, row: Any) -> Any:
             raise ValueError(f"a row has the columns {', '.join(columns)}, and not {', '.join(table)}")
         value = [table[one] for one in columns]
     return msgspec.convert(value, row)
-
-
-def settings_listing(module: types.ModuleType | object) -> dict[str, str]:
-    """Return the settings of a pipeline's module and their defaults, for people."""
-    settings_type = getattr(module, "Settings", None)
-    if settings_type is None:
-        return {}
-    default = settings_type()
-    return {one.name: str(getattr(default, one.name)) for one in dataclasses.fields(settings_type)}

@@ -113,11 +113,6 @@ class RunFolder:
         lines = self.progress_path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def last_progress(self, output: str) -> dict[str, Any] | None:
-        """Return the progress of the newest batch whose tables are in ``output``."""
-        found = self.batches(output)
-        return found[-1] if found else None
-
     def batches(self, output: str) -> list[dict[str, Any]]:
         """Return the newest progress of each batch whose tables are in ``output``, in order."""
         newest: dict[int, dict[str, Any]] = {}

@@ -62,10 +62,6 @@ class World:
         in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]
         return tuple(tuple(self._tables.messages.values[number] for number in kind) for kind in in_flight)
 
-    def image_of(self, state: State) -> Any:
-        """Return the newest image of the controller."""
-        return self._tables.images.values[self._tables.metadata.values[state[-3]].newest]
-
     def registration_of(self, state: State) -> Registration:
         return self._tables.registered[self._tables.metadata.values[state[-3]].newest][0]
 
