@@ -19,13 +19,11 @@ from unittest.mock import patch
 
 import click
 
-from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS
-from nilometer.pipeline.decode.column_decoder import ColumnDecoder
+from nilometer.pipeline.decode.column_decoder import KAFKA_COLUMNS, ColumnDecoder
 from nilometer.pipeline.export import topic_export
 from nilometer.pipeline.export.topic_export import SliceTask
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
+from nilometer.pipeline.source.positions import Bounds
 
 from . import load
 from .run import SCRATCH

@@ -25,7 +25,7 @@ from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.kafka.apache_kafka import SPARK_JARS
 
 from nilometer.pipeline.audit.audit import audit
-from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS
+from nilometer.pipeline.decode.column_decoder import KAFKA_COLUMNS
 from nilometer.pipeline.export.topic_export import Compression, export_topics
 from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 

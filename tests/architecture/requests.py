@@ -25,7 +25,7 @@ from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
-from nilometer.simulation.workload.transactions.program import TransactionalSession, make_client
+from nilometer.simulation.workload.transactions import TransactionalSession, make_client
 from nilometer.simulation.world import World
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey

@@ -626,8 +626,8 @@ COMMANDS = (
     Mutant(
         "live-transaction-aborted",
         "a live transaction is aborted in one partition, and then committed",
-        "    if not force and not _run(bootstrap, lambda _, admin: _hangs(",
-        "    if not force and not yes and not _run(bootstrap, lambda _, admin: _hangs(",
+        "    if not force and not run_with_admin(",
+        "    if not force and not yes and not run_with_admin(",
         (TRANSACTIONS,),
     ),
     Mutant(

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.admin.admin import Admin, NewTopic
-from nilometer.client.admin.record_deletion import delete_records
+from nilometer.client.admin.admin import Admin, NewTopic, delete_records
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.host_disks import CheckpointFiles
+from nilometer.simulation.checkers.disks import CheckpointFiles
 from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.faults import wait_until
-from nilometer.simulation.host_disk import FileNode, FolderNode
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.world import Host, World
 from nilometer.storage.directories.log_manager import LogCheckpoints

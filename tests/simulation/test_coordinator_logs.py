@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.simulation.checkers.transaction_logs import (
+from nilometer.simulation.checkers.transactions import (
     KnownTransaction,
     LogRecord,
     ProducerBatch,

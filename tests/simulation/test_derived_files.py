@@ -10,8 +10,9 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import ListedOffset
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.checkers.groups import GroupLedger
+from nilometer.simulation.checkers.history import GroupLedger
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.disk_faults import (
     CHECKPOINTS,
     PARTITION_METADATA,
@@ -20,7 +21,6 @@ from nilometer.simulation.disk_faults import (
     tear_topic_id,
 )
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.host_disk import FileNode, FolderNode
 from nilometer.simulation.plan import draw
 from nilometer.simulation.run import run
 from nilometer.simulation.workload.consumers import TimeLookups

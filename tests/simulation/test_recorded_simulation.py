@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication.leader import LeaderRole
-from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
+from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import Kind as Fault
 from nilometer.simulation.plan import draw

@@ -13,7 +13,7 @@ from nilometer.client.network.connection import Connection
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.host_disk import DiskUser
+from nilometer.simulation.disk import DiskUser
 from nilometer.simulation.world import World
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

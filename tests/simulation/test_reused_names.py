@@ -18,13 +18,13 @@ from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.disk import FileNode
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import wait_until
-from nilometer.simulation.host_disk import FileNode
 from nilometer.simulation.plan import draw
 from nilometer.simulation.run import run
-from nilometer.simulation.workload import reused_names
-from nilometer.simulation.workload.reused_names import Incarnation, NameReuser
+from nilometer.simulation.workload import admin_programs
+from nilometer.simulation.workload.admin_programs import Incarnation, NameReuser
 from nilometer.simulation.world import World
 from nilometer.wire.errors import KafkaError
 
@@ -137,8 +137,8 @@ def test_what_a_producer_wrote_by_the_id_of_an_earlier_topic_does_not_count(
         with nullcontext() if counted else pytest.raises(KafkaError, match="another topic"):
             await reuser._write(runtime, topic)
 
-    monkeypatch.setattr(reused_names, "Producer", OneRecord)
-    monkeypatch.setattr(reused_names, "RECORDS_MAX", 1)
+    monkeypatch.setattr(admin_programs, "Producer", OneRecord)
+    monkeypatch.setattr(admin_programs, "RECORDS_MAX", 1)
     topic = Incarnation(3, TOPIC)
     _play(main)
     assert list(topic.acknowledged.values()) == (["3-1"] if counted else [])
@@ -181,7 +181,7 @@ def test_what_a_consumer_fetched_by_the_id_of_an_earlier_topic_is_not_taken_for_
         with pytest.raises(KafkaError, match="another topic"):
             await reuser._read(runtime, Incarnation(3, TOPIC))
 
-    monkeypatch.setattr(reused_names, "Consumer", FetchedBefore)
+    monkeypatch.setattr(admin_programs, "Consumer", FetchedBefore)
     _play(main)
 
 
@@ -201,7 +201,7 @@ def test_a_reading_ends_where_the_topic_does_though_a_leader_told_the_end_of_an_
     async def main(reuser: NameReuser, runtime: Runtime) -> None:
         assert await reuser._read(runtime, Incarnation(3, TOPIC)) == {}
 
-    monkeypatch.setattr(reused_names, "Consumer", EndOfAnEarlierTopic)
+    monkeypatch.setattr(admin_programs, "Consumer", EndOfAnEarlierTopic)
     _play(main)
 
 

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from nilometer.client.group.assignors import Assignments, AssignmentTask, RangeAssignor
-from nilometer.simulation.checkers.groups import GroupLedger
+from nilometer.simulation.checkers.history import GroupLedger
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, Verdict, run
-from nilometer.simulation.workload.members import CONSUMER, GroupMember, GroupPlan
+from nilometer.simulation.workload.consumers import CONSUMER, GroupMember, GroupPlan
 
 MINUTES = 0.2
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)

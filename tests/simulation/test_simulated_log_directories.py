@@ -12,12 +12,12 @@ import pytest
 from nilometer.broker.replicas import log_directories
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import host_disks
-from nilometer.simulation.checkers.host_disks import FailedDisks
+from nilometer.simulation.checkers import disks
+from nilometer.simulation.checkers.disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.disk import DiskUser, FileNode
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
 from nilometer.simulation.faults import FaultDriver, wait_until
-from nilometer.simulation.host_disk import DiskUser, FileNode
 from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.world import World
@@ -66,7 +66,7 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
         driver.start()
         await asyncio.sleep(15)
         assert node.failed_folders == ["/data/1-b"]
-        assert host_disks.not_converged(cluster) == []
+        assert disks.not_converged(cluster) == []
         image = cluster.newest_image
         assert image is not None
         led = {key.partition for key, state in image.partitions() if state.leader == 1}

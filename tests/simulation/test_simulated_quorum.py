@@ -25,7 +25,7 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.quorum import QuorumLedger
 from nilometer.simulation.fault_kinds import FOLDER_KINDS, QUORUM_KINDS, Kind
 from nilometer.simulation.plan import QUORUM, QUORUM_SHARE, draw
-from nilometer.simulation.quorum_wire import SimulatedPeers, serve_peers
+from nilometer.simulation.quorum import SimulatedPeers, serve_peers
 from nilometer.simulation.run import run
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.metadata_writers import MetadataLedger

@@ -16,7 +16,7 @@ from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.simulation.plan import NEARLY_EXHAUSTED, Kind, Plan, draw, draw_transactions, schedule
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.transaction_workload import TransactionWorkload
-from nilometer.simulation.workload.transactions.program import V1, V2
+from nilometer.simulation.workload.transactions import V1, V2
 
 MINUTES = 0.4
 SEEDS = ((V1, 1), (V2, 6))

@@ -10,8 +10,8 @@ from nilometer.coordination.store import BrokerIdInUse, Session
 from nilometer.coordination.zookeeper.registration import Registration, vanish_timeout_ms
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
+from nilometer.simulation.stores import VirtualEnsemble
 from nilometer.simulation.world import World
-from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
 from nilometer.simulation.zookeeper.server import Settings
 
 TIMEOUT_MS = 3000

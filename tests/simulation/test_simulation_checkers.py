@@ -20,10 +20,10 @@ from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.cleanup import SLACK_BYTES, Policy, Retention
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.history import History
-from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
+from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.cluster import STORE_GRACE_S, StoreFaults, UnexpectedExit
+from nilometer.simulation.disk import FileNode, FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import Fault, Kind
-from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.workload.admin_programs import KEY, Existence, KnownTopic, TopicChurn
 from nilometer.simulation.world import World

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.transaction_logs import ProducerBatch, judge_log
 from nilometer.simulation.checkers.transactions import (
     Consumed,
     Fate,
     LoggedTransaction,
+    ProducerBatch,
     TransactionLedger,
     Visible,
     compare_table,
@@ -20,6 +20,7 @@ from nilometer.simulation.checkers.transactions import (
     expected_table,
     information_cycles,
     judge,
+    judge_log,
     not_consumed,
     torn,
 )

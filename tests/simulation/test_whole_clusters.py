@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
-from nilometer.simulation.minimise import minimise
+from nilometer.cli.simulated_seeds import minimise
+from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
 

@@ -21,8 +21,13 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks, run_to_end
 from nilometer.runtime import Runtime
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan, plan_cleaning
-from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions, RoundStatistics
-from nilometer.storage.cleaning.log_cleaning import LogCleaning, RoundOvertaken
+from nilometer.storage.cleaning.cleaning_round import (
+    LogCleaning,
+    ReadyGroup,
+    RoundOptions,
+    RoundOvertaken,
+    RoundStatistics,
+)
 from nilometer.storage.errors import CorruptRecordFound, LogFenced
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition

@@ -25,40 +25,40 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     DEFAULT_DATA_DIR,
+    all_option,
+    changes_of,
+    check_deleted,
     connection_options,
     data_dir_option,
+    delete_option,
     in_full,
     json_option,
     parse_pairs,
     print_json,
+    print_settings,
     print_table,
     run_async,
-)
-from nilometer.cli.commands import BROKER_ID
-from nilometer.cli.config_view import (
-    all_option,
-    changes_of,
-    check_deleted,
-    delete_option,
-    print_settings,
     set_option,
     shown,
 )
+from nilometer.cli.commands import BROKER_ID
 from nilometer.cli.console_command import console_port_type, serve_console
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, ClusterDescription, ConfigEntry, ConfigSource, ResourceType
 from nilometer.client.network.cluster_metadata import TopicMetadata
-from nilometer.local.broker_process import BrokerProcess, LaunchFailed
 from nilometer.local.local_cluster import (
     PORTS_APART,
+    REPLICATION_FACTOR_MAX,
     SETTINGS,
     VOTERS_MAX,
+    BrokerProcess,
     CannotSettle,
+    LaunchFailed,
     LocalCluster,
     quorum_properties,
+    replication_settings,
     voters_of,
 )
-from nilometer.local.replication import REPLICATION_FACTOR_MAX, replication_settings
 from nilometer.local.secure_cluster import PROTOCOL
 
 # What the options of ``nilometer up`` mean for a folder that has brokers already. Pure.
@@ -515,7 +515,7 @@ def up(
     if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
     if (secure or is_secure) and not existing:
-        from nilometer.cli.first_users import create_secure  # loads the controller and the store
+        from nilometer.cli.users import create_secure  # loads the controller and the store
 
         create_secure(cluster.security, store)
     listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"

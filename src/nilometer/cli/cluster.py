@@ -18,7 +18,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import BROKER_ID
 from nilometer.client.admin.quorum_admin import QuorumAdmin, QuorumEndpoint, QuorumReplica, QuorumView
-from nilometer.client.settings.common_keys import parse_server
+from nilometer.client.settings.client_settings import parse_server
 from nilometer.config import ConfigError
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -35,6 +35,19 @@ def run_admin(bootstrap: str, make: Callable[[Client, int], A], work: Callable[[
     return run_async(main())
 
 
+def run_with_admin(
+    bootstrap: str, make: Callable[[Client, int], A], work: Callable[[Admin, A], Awaitable[T]]
+) -> T:
+    """Run ``work`` with an Admin and with what ``make`` returns, each with ``ADMIN_TIMEOUT_MS``."""
+
+    async def main() -> T:
+        config = {**client_config(bootstrap), "default.api.timeout.ms": str(ADMIN_TIMEOUT_MS)}
+        async with Admin(Runtime.system(), config) as admin:
+            return await work(admin, make(admin.client, ADMIN_TIMEOUT_MS))
+
+    return run_async(main())
+
+
 def survey_of(bootstrap: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> ReplicaSurvey:
     """``timeout_ms``: how long each broker gets to respond."""
     settings = ClientSettings(COMMON_CONFIG, client_config(bootstrap))

@@ -434,7 +434,7 @@ def _chosen(partitions: tuple[int, ...], start: Start) -> tuple[int, ...]:
 
 def _render(formatter: Formatter, registry: SchemaRegistry | None) -> Render:
     if registry is not None:
-        from nilometer.cli.decoded_records import by_registry
+        from nilometer.cli.registry_options import by_registry
 
         return by_registry(formatter, registry)
 

@@ -7,21 +7,19 @@ Groups are shown as tables for people, and as JSON documents for programs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import say_if_hidden
+from nilometer.cli.cluster_clients import ADMIN_TIMEOUT_MS, run_with_admin, say_if_hidden
 from nilometer.cli.cluster_options import (
-    client_config,
     confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
-    run_async,
     yes_option,
 )
 from nilometer.cli.commands import INT64, OFFSET, parse_time
@@ -57,7 +55,6 @@ from nilometer.wire.own_apis import RebalanceState
 
 # Shared by the group commands: options that name groups and topics, running requests, reporting errors.
 
-TIMEOUT_MS = 15_000
 T = TypeVar("T")
 
 names_argument = click.argument("names", nargs=-1, metavar="[GROUP]…")
@@ -66,17 +63,6 @@ group_option = click.option(
 )
 all_groups_option = click.option("--all-groups", is_flag=True, help="All groups.")
 topics_metavar = "TOPIC[:P,…]"
-
-Work = Callable[[Admin, GroupAdmin], Awaitable[T]]
-
-
-def run_work(bootstrap: str, work: Work[T]) -> T:
-    async def main() -> T:
-        config = {**client_config(bootstrap), "default.api.timeout.ms": str(TIMEOUT_MS)}
-        async with Admin(Runtime.system(), config) as admin:
-            return await work(admin, GroupAdmin(admin.client, TIMEOUT_MS))
-
-    return run_async(main())
 
 
 async def chosen_groups(
@@ -447,7 +433,7 @@ def reset_offsets(
                 errors[f"group {name}"] = error
         return plans, errors
 
-    plans, errors = run_work(bootstrap, work)
+    plans, errors = run_with_admin(bootstrap, GroupAdmin, work)
     if as_json:
         print_json(reset_document(plans, execute))
     elif plans:
@@ -495,10 +481,10 @@ async def _reset(
     committed = await groups.positions(name)
     partitions: list[TopicPartition] = []
     for topic, numbers in wanted:
-        partitions += await partitions_of(admin.client, topic, numbers, TIMEOUT_MS)
+        partitions += await partitions_of(admin.client, topic, numbers, ADMIN_TIMEOUT_MS)
     if not wanted:
         partitions = await reachable(admin.client, sorted(committed))
-    plan = await plan_reset(admin.client, sorted(set(partitions)), committed, to, TIMEOUT_MS)
+    plan = await plan_reset(admin.client, sorted(set(partitions)), committed, to, ADMIN_TIMEOUT_MS)
     if execute:
         await groups.set_positions(name, {one.partition: one.after for one in plan})
     return plan
@@ -528,7 +514,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool,
             return None
         return await groups.committed(name)
 
-    committed = run_work(bootstrap, known)
+    committed = run_with_admin(bootstrap, GroupAdmin, known)
     if committed is None:
         _delete_share_offsets(name, [parse_topic(text) for text in topics], yes, as_json, bootstrap)
         return
@@ -544,7 +530,9 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool,
         chosen |= dict.fromkeys(here)
     lost = [f"offset {committed[one].offset} of {one} in group {name}" for one in chosen]
     confirm("Delete these offsets?", lost, yes=yes)
-    outcomes = run_work(bootstrap, lambda _, groups: groups.delete_offsets(name, list(chosen)))
+    outcomes = run_with_admin(
+        bootstrap, GroupAdmin, lambda _, groups: groups.delete_offsets(name, list(chosen))
+    )
     if as_json:
         print_json({str(one): str(error) if error else None for one, error in outcomes.items()})
     elif done := [str(one) for one, error in outcomes.items() if error is None]:
@@ -560,7 +548,9 @@ def _delete_share_offsets(
     names = list(dict.fromkeys(topic for topic, _ in topics))
     lost = [f"where group {name} reads topic {topic} from, and what it has acknowledged" for topic in names]
     confirm("Forget these?", lost, yes=yes)
-    outcomes = run_work(bootstrap, lambda _, groups: groups.delete_share_offsets(name, names))
+    outcomes = run_with_admin(
+        bootstrap, GroupAdmin, lambda _, groups: groups.delete_share_offsets(name, names)
+    )
     if as_json:
         print_json({topic: str(error) if error else None for topic, error in outcomes.items()})
     elif done := [topic for topic, error in outcomes.items() if error is None]:
@@ -622,7 +612,7 @@ def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap:
             await say_if_hidden(admin, "group")
         return listed
 
-    found = run_work(bootstrap, work)
+    found = run_with_admin(bootstrap, GroupAdmin, work)
     if as_json:
         print_json(
             {
@@ -685,7 +675,7 @@ def describe(
             offsets_of[name] = found if isinstance(found, KafkaError) else list(found.values())
         return described, offsets_of
 
-    described, lag = run_work(bootstrap, work)
+    described, lag = run_with_admin(bootstrap, GroupAdmin, work)
     documents: list[dict[str, Any]] = []
     errors: dict[str, object] = {}
     for name, one in described.items():
@@ -713,7 +703,7 @@ async def _lags(
     try:
         committed = await groups.committed(one.group_id)
         owned = [partition for member in one.members for partition in member.assignment]
-        return await lags(admin.client, committed, owned, TIMEOUT_MS)
+        return await lags(admin.client, committed, owned, ADMIN_TIMEOUT_MS)
     except KafkaError as error:
         return error
 
@@ -729,10 +719,14 @@ def delete(
     names: tuple[str, ...], more: tuple[str, ...], all_groups: bool, yes: bool, as_json: bool, bootstrap: str
 ) -> None:
     """Delete groups that have no members, with all their offsets."""
-    chosen = run_work(bootstrap, lambda _, groups: chosen_groups(groups, names, more, all_groups))
+    chosen = run_with_admin(
+        bootstrap, GroupAdmin, lambda _, groups: chosen_groups(groups, names, more, all_groups)
+    )
     if chosen:
         confirm("Delete these groups?", [f"group {name} with its offsets" for name in chosen], yes=yes)
-    outcomes = run_work(bootstrap, lambda _, groups: groups.delete(chosen)) if chosen else {}
+    outcomes = (
+        run_with_admin(bootstrap, GroupAdmin, lambda _, groups: groups.delete(chosen)) if chosen else {}
+    )
     if as_json:
         print_json({name: str(error) if error else None for name, error in outcomes.items()})
     else:

@@ -77,7 +77,7 @@ COMMANDS: dict[str, _Lazy] = {
     "replicas": _Lazy("replicas", "replicas", "Show every replica's log end, high watermark and epochs."),
     "log": _Lazy("log", "log", "Print the contents of log files."),
     "reassign": _Lazy("reassign", "reassign", "Move partitions to other brokers."),
-    "elect-leaders": _Lazy("elect_leaders", "elect_leaders", "Elect partition leaders."),
+    "elect-leaders": _Lazy("reassign", "elect_leaders", "Elect partition leaders."),
     "rotate-secret": _Lazy(
         "metadata",
         "rotate_secret",
@@ -91,9 +91,9 @@ COMMANDS: dict[str, _Lazy] = {
     "console": _Lazy("console_command", "console", "Serve a web console that shows the cluster live."),
     "cluster": _Lazy("cluster", "cluster", "Describe and change the metadata quorum."),
     "metadata": _Lazy("metadata", "metadata", "Read the cluster's metadata log."),
-    "scenario": _Lazy("scenario", "scenario", "Play replication scenarios, step by step."),
+    "scenario": _Lazy("replication_models", "scenario", "Play replication scenarios, step by step."),
     "model-check": _Lazy(
-        "model_check",
+        "replication_models",
         "model_check",
         "Check the replication core in every order of events of a small cluster.",
     ),
@@ -102,7 +102,7 @@ COMMANDS: dict[str, _Lazy] = {
         "pipelines.folder_commands", "audit", "Check every replica's files, and compare the replicas."
     ),
     "archive": _Lazy(
-        "pipelines.archive_command", "archive", "Copy sealed segments into an archive; list what it has."
+        "pipelines.folder_commands", "archive", "Copy sealed segments into an archive; list what it has."
     ),
     "export": _Lazy("pipelines.folder_commands", "export_command", "Write topics to Parquet files."),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),

@@ -8,14 +8,8 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin
-from nilometer.cli.cluster_options import (
-    F,
-    connection_options,
-    json_option,
-    print_json,
-    print_table,
-)
-from nilometer.client.admin.quota_admin import EntityQuotas, QuotaAdmin
+from nilometer.cli.cluster_options import F, connection_options, json_option, print_json, print_table
+from nilometer.client.admin.security_admin import EntityQuotas, QuotaAdmin
 from nilometer.quotas import ADDRESS_KEYS, CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, entity_of
 
 KEYS = (*CLIENT_KEYS, *ADDRESS_KEYS)

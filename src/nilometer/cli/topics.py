@@ -15,35 +15,35 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of, say_if_hidden
 from nilometer.cli.cluster_options import (
-    confirm,
-    connection_options,
-    json_option,
-    parse_pairs,
-    print_json,
-    print_table,
-    run_async,
-    yes_option,
-)
-from nilometer.cli.commands import INT32_MAX, INT64_MAX, PARTITION, PARTITIONS_COUNT, parse_time
-from nilometer.cli.config_view import (
     all_option,
     changes_of,
     check_deleted,
     config_documents,
+    confirm,
+    connection_options,
     delete_option,
+    json_option,
+    parse_pairs,
+    print_json,
     print_settings,
+    print_table,
+    run_async,
     set_option,
     shown,
+    yes_option,
 )
+from nilometer.cli.commands import INT32_MAX, INT64_MAX, PARTITION, PARTITIONS_COUNT, parse_time
 from nilometer.client.admin.admin import (
     BROKER_DEFAULT,
+    HIGH_WATERMARK,
     Admin,
     ConfigEntry,
     ConfigSource,
+    Deletions,
     NewTopic,
     ResourceType,
+    delete_records,
 )
-from nilometer.client.admin.record_deletion import HIGH_WATERMARK, Deletions, delete_records
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.offsets.offset_queries import READ_COMMITTED
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

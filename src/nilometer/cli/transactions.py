@@ -5,7 +5,7 @@ Transactions are printed as tables, or as JSON documents.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, TypeVar
@@ -13,15 +13,13 @@ from typing import Any, TypeVar
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import say_if_hidden
+from nilometer.cli.cluster_clients import run_with_admin, say_if_hidden
 from nilometer.cli.cluster_options import (
-    client_config,
     confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
-    run_async,
     yes_option,
 )
 from nilometer.cli.commands import INT64, OFFSET, PARTITION, Seconds
@@ -35,7 +33,6 @@ from nilometer.client.admin.transaction_admin import (
     TransactionListing,
 )
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
 # Transactions as tables, and as JSON documents.
@@ -157,7 +154,6 @@ def _time(milliseconds: int | None) -> str:
 
 # The commands.
 
-TIMEOUT_MS = 15_000
 DEFAULT_OLDER_THAN_S = 15 * 60
 """The default of the brokers' ``transaction.max.timeout.ms``: coordinators abort older transactions."""
 
@@ -177,15 +173,6 @@ Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
 @commands.group()
 def transaction() -> None:
     """List, describe and abort transactions, and find those that hang: no coordinator will end them."""
-
-
-def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]) -> T:
-    async def main() -> T:
-        config = {**client_config(bootstrap), "default.api.timeout.ms": str(TIMEOUT_MS)}
-        async with Admin(Runtime.system(), config) as admin:
-            return await work(admin, TransactionAdmin(admin.client, TIMEOUT_MS))
-
-    return run_async(main())
 
 
 @transaction.command("list")
@@ -223,7 +210,7 @@ def list_transactions(
             await say_if_hidden(admin, "transactional id")
         return listed
 
-    found = _run(bootstrap, work)
+    found = run_with_admin(bootstrap, TransactionAdmin, work)
     if as_json:
         print_json({"transactions": [listing_document(one) for one in found]})
         return
@@ -246,7 +233,7 @@ def _check_pattern(pattern: str) -> None:
 @connection_options
 def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     """Show the state, producer, timeout, start and partitions of transactional ids."""
-    outcomes = _run(bootstrap, lambda _, admin: admin.describe(ids))
+    outcomes = run_with_admin(bootstrap, TransactionAdmin, lambda _, admin: admin.describe(ids))
     found = [one for one in outcomes.values() if not isinstance(one, KafkaError)]
     if as_json:
         print_json({"transactions": [transaction_document(one) for one in found]})
@@ -263,7 +250,7 @@ def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 def producers(topic: str, partition: int, as_json: bool, bootstrap: str) -> None:
     """Show the producers that the leader of a partition knows, and where their transactions begin."""
     place = TopicPartition(topic, partition)
-    found = _run(bootstrap, lambda _, admin: _producers(admin, place))
+    found = run_with_admin(bootstrap, TransactionAdmin, lambda _, admin: _producers(admin, place))
     if as_json:
         print_json({"producers": [producer_document(one) for one in found]})
     else:
@@ -322,8 +309,12 @@ def abort(
     if topic is None or partition is None or start_offset is None:
         raise click.UsageError("give TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
     where = TopicPartition(topic, partition)
-    producer = _run(bootstrap, lambda _, admin: _open_at(admin, where, start_offset))
-    if not force and not _run(bootstrap, lambda _, admin: _hangs(admin, where, producer, older_than_s)):
+    producer = run_with_admin(
+        bootstrap, TransactionAdmin, lambda _, admin: _open_at(admin, where, start_offset)
+    )
+    if not force and not run_with_admin(
+        bootstrap, TransactionAdmin, lambda _, admin: _hangs(admin, where, producer, older_than_s)
+    ):
         raise click.ClickException(
             f"The transaction at offset {start_offset} of {where} does not hang: its coordinator has it and "
             f"will end it, or its last record is younger than {older_than_s:g} s. Nothing was aborted. "
@@ -331,14 +322,16 @@ def abort(
         )
     lost = f"the records of producer {producer.producer_id} in {where} from offset {start_offset} on"
     confirm("Abort this transaction?", [lost], yes=yes)
-    _run(bootstrap, lambda _, admin: _abort_at(admin, where, producer))
+    run_with_admin(bootstrap, TransactionAdmin, lambda _, admin: _abort_at(admin, where, producer))
     text = f"Aborted the transaction that begins at offset {start_offset} of {where}."
     _print_aborted(None, where, start_offset, text, as_json)
 
 
 def _fence(bootstrap: str, transactional_id: str, *, force: bool, yes: bool) -> None:
     """Fence a producer, if ``force`` says so. Raises KafkaError, ClickException."""
-    found = _run(bootstrap, lambda _, admin: admin.describe([transactional_id]))[transactional_id]
+    found = run_with_admin(bootstrap, TransactionAdmin, lambda _, admin: admin.describe([transactional_id]))[
+        transactional_id
+    ]
     if isinstance(found, KafkaError):
         raise found
     is_open = found.start_ms is not None
@@ -355,7 +348,7 @@ def _fence(bootstrap: str, transactional_id: str, *, force: bool, yes: bool) -> 
     lost = [f"the records of its open transaction in {one}" for one in found.partitions]
     fenced = f"the producer of {transactional_id} is fenced: if it runs, it fails"
     confirm("Fence this producer?", [fenced, *lost], yes=yes)
-    _run(bootstrap, lambda _, admin: admin.fence(transactional_id))
+    run_with_admin(bootstrap, TransactionAdmin, lambda _, admin: admin.fence(transactional_id))
 
 
 def _print_aborted(
@@ -431,7 +424,7 @@ def find_hanging(
             await say_if_hidden(admin, "topic")
         return await transactions.find_hanging(places, round(older_than_s * 1000))
 
-    found, problems = _run(bootstrap, work)
+    found, problems = run_with_admin(bootstrap, TransactionAdmin, work)
     if as_json:
         print_json({"hanging": [hanging_document(one) for one in found]})
     else:

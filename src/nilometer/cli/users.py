@@ -1,7 +1,5 @@
-"""``nilometer user``: list, add and remove the users of SCRAM.
-
-A password is read from a file, the environment or a prompt; never from the command line, which other
-processes and the shell's history can show.
+"""``nilometer user``: list, add and remove the users of SCRAM; and the users of a cluster before its first
+broker starts, for ``user add --offline`` and ``up --secure``.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from nilometer.broker.control.offline_changes import BrokersRun
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
@@ -26,18 +25,81 @@ from nilometer.cli.cluster_options import (
     json_option,
     print_json,
     print_table,
+    run_async,
     yes_option,
 )
 from nilometer.cli.metadata import (
     coordination_config_option,
     coordination_option,
     data_dir_option,
+    store_security,
+    store_setting,
 )
 from nilometer.client.admin.security_admin import UserAdmin, UserCredential
+from nilometer.cluster.entries import BadEntry
+from nilometer.coordination.store import CoordinationError
+from nilometer.local.first_users import NewUser, write_first_users, write_users
+from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The users of a cluster before its first broker starts: ``user add --offline`` and ``up --secure``.
+#
+# Both write to a coordination store that no broker uses; it is created if it does not exist.
+
+
+def add_offline(
+    user: NewUser, data_dir: Path | None, coordination: str | None, coordination_config: Path | None
+) -> None:
+    """Add a user, or change its password, in a coordination store that no broker uses.
+
+    The store is created if it does not exist. Raises ClickException, KafkaError.
+    """
+    security = store_security(coordination_config)
+    setting = _setting(data_dir, coordination)
+    try:
+        run_async(write_first_users(setting, [user], zookeeper=security))
+    except BrokersRun as error:
+        raise click.ClickException(f"{error}. Use --bootstrap-server instead of --offline") from None
+    except (CoordinationError, BadEntry) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _setting(data_dir: Path | None, coordination: str | None) -> str:
+    if coordination is not None or _has_store(data_dir):
+        return store_setting(data_dir, coordination)
+    cluster = LocalCluster(Path(DEFAULT_DATA_DIR) if data_dir is None else data_dir)
+    return cluster.configured_coordination() or cluster.coordination  # the store that `up` would create
+
+
+def _has_store(data_dir: Path | None) -> bool:
+    try:
+        store_setting(data_dir, None)
+    except click.ClickException:
+        return False
+    return True
+
+
+def create_secure(security: SecureFolder, coordination: str) -> None:
+    """Create keys, users and ACLs of a cluster that has no broker yet. Raises ClickException.
+
+    Repeated after a failure, it uses the keys and passwords that it made.
+    """
+    security.create(zookeeper=coordination.startswith("zookeeper://"))
+    try:
+        run_async(write_users(security, coordination))
+    except BrokersRun as error:
+        raise click.ClickException(f"{error}: --secure creates a cluster of its own") from None
+    except (CoordinationError, BadEntry) as error:
+        raise click.ClickException(str(error)) from None
+
+
+# ``nilometer user``: list, add and remove the users of SCRAM.
+#
+# A password is read from a file, the environment or a prompt; never from the command line, which other
+# processes and the shell's history can show.
 
 # --- the password
 
@@ -187,7 +249,6 @@ def add(
             'without spaces, " and \\'
         )
     if offline:
-        from nilometer.cli.first_users import add_offline
         from nilometer.local.first_users import NewUser
 
         user = NewUser(name=name, password=password, mechanisms=wanted, iterations=iterations)

@@ -14,8 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nilometer.console.reading.cluster_access import ClusterAccess, check_login, settings_of_user
-from nilometer.console.reading.decoded_values import DecodedValues
-from nilometer.console.reading.record_reader import RecordSlots
+from nilometer.console.reading.record_reader import DecodedValues, RecordSlots
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Serving, check_protected, listening_socket
 from nilometer.console.web.application import UserPages

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nilometer.coordination.local.reader import LocalReader
-from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.local.store import LocalReader, LocalStore
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper.connect import (
     OPEN,
@@ -84,7 +83,7 @@ async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecuri
 def _zookeeper_store(
     runtime: Runtime, where: ConnectString, security: ZooKeeperSecurity, **options: Any
 ) -> ZooKeeperStore:
-    from nilometer.coordination.zookeeper.client_store import zookeeper_store  # loads kazoo
+    from nilometer.coordination.zookeeper.kazoo_bridge import zookeeper_store  # loads kazoo
 
     return zookeeper_store(runtime, where, security, **options)
 

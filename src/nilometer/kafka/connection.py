@@ -39,8 +39,7 @@ from nilometer.kafka.formats import (
 )
 from nilometer.kafka.queue import Queue
 from nilometer.kafka.queue_jobs import Pauses, Worker
-from nilometer.kafka.queue_retries import Returner, retry_group
-from nilometer.kafka.queue_settings import Duration, settings_of
+from nilometer.kafka.queue_settings import Duration, Returner, retry_group, settings_of
 from nilometer.kafka.records import K, Reading, Records, V
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

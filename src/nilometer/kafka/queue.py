@@ -25,8 +25,15 @@ from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.kafka.errors import InvalidSetting, LockLost, RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, encoded
 from nilometer.kafka.queue_jobs import HEADER_PREFIX, HELD_MAX, Backoff, Ended, Job, Pauses, Worker
-from nilometer.kafka.queue_retries import ROUND_HEADER, pauses_among, retry_group, retry_topic
-from nilometer.kafka.queue_settings import Duration, dead_letter_topic, seconds_of
+from nilometer.kafka.queue_settings import (
+    ROUND_HEADER,
+    Duration,
+    dead_letter_topic,
+    pauses_among,
+    retry_group,
+    retry_topic,
+    seconds_of,
+)
 from nilometer.wire.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -25,8 +25,14 @@ from nilometer.client.share.share_consumer import AcquiredRecord, ShareConsumer
 from nilometer.client.share.share_session import AcknowledgedRecord
 from nilometer.kafka.errors import LockLost, RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, from_bytes
-from nilometer.kafka.queue_retries import Returner, of_next_round, retry_topic, round_of
-from nilometer.kafka.queue_settings import QueueSettings, dead_letter_topic
+from nilometer.kafka.queue_settings import (
+    QueueSettings,
+    Returner,
+    dead_letter_topic,
+    of_next_round,
+    retry_topic,
+    round_of,
+)
 from nilometer.kafka.records import Send
 from nilometer.runtime import Clock
 from nilometer.share.partition_events import AcknowledgeType

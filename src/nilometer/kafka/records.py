@@ -17,7 +17,16 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, cast
 
@@ -26,13 +35,57 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord, K, V
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
 from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.kafka.dead_letters import SUFFIX, Retries, dead_letter_headers
 from nilometer.kafka.errors import RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, from_bytes
 from nilometer.schema_registry.client import RegistryError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger(__name__)
+# Retries of a record whose processing fails, and the dead letter that it becomes when every attempt failed.
+#
+# A dead letter is the record as it was, key, value and headers, in the topic ``<topic>.dlq``, with headers
+# that say where it was and why it failed. Pure.
+
+SUFFIX = ".dlq"
+PAUSE_MS_MAX = 60_000
+REASON_CHARACTERS_MAX = 1_000
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    attempts: int
+    """How often a record is processed at most."""
+    pause_ms: int
+    """The pause after the first failure; each further one is twice as long, up to a minute."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.pause_ms < 0:
+            raise ValueError("there is at least one attempt, and pauses are not negative")
+
+    def pauses_ms(self) -> Iterator[int]:
+        """Return the pauses between the attempts."""
+        return (min(self.pause_ms << n, PAUSE_MS_MAX) for n in range(self.attempts - 1))
+
+
+def dead_letter_headers(
+    record: ConsumerRecord, group: str | None, attempts: int, error: Exception
+) -> list[Header]:
+    """Return the headers of the record, and after them what became of it."""
+    about = {
+        "dlq.topic": record.topic,
+        "dlq.partition": str(record.partition),
+        "dlq.offset": str(record.offset),
+        "dlq.timestamp": str(record.timestamp),
+        "dlq.group": group or "",
+        "dlq.attempts": str(attempts),
+        "dlq.error": type(error).__qualname__,
+        "dlq.reason": str(error)[:REASON_CHARACTERS_MAX],
+    }
+    return [*record.headers, *((name, text.encode()) for name, text in about.items())]
+
+
+logger = logging.getLogger("nilometer.kafka.records")
 
 Record = ConsumerRecord
 """``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds), ``key``, ``value``, ``headers``."""

@@ -21,13 +21,17 @@ from nilometer.kafka.formats import Format, struct_checked
 from nilometer.schema_registry import avro
 from nilometer.schema_registry.client import (
     AVRO,
+    HEADER,
     JSON_SCHEMA,
+    NOT_FRAMED,
     SCHEMAS_KEPT,
+    BadValue,
     Schema,
     SchemaRegistry,
     UnusableSchema,
+    framed,
+    schema_id,
 )
-from nilometer.schema_registry.framing import HEADER, NOT_FRAMED, BadValue, framed, schema_id
 
 T = TypeVar("T")
 

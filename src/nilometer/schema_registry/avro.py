@@ -12,8 +12,7 @@ import json
 from importlib import import_module
 from typing import Any, Final, cast
 
-from nilometer.schema_registry.client import AVRO, Schema, UnusableSchema
-from nilometer.schema_registry.framing import HEADER, BadValue
+from nilometer.schema_registry.client import AVRO, HEADER, BadValue, Schema, UnusableSchema
 
 DEPTH_MAX: Final = 300
 """The number of levels of a schema's JSON, and of its values; a record of numbers has three and two."""

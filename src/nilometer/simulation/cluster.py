@@ -35,8 +35,8 @@ from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.security.jaas import PLAIN_MODULE
 from nilometer.security.principal import ANONYMOUS
+from nilometer.simulation.disk import FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, QUORUM_KINDS, Fault, Kind
-from nilometer.simulation.host_disk import FolderNode, HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.quorum import VOTERS, QuorumPlan, QuorumVoters
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers

@@ -12,8 +12,8 @@ import msgspec
 
 from nilometer.simulation.checkers.disks import batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.disk import CHANGES, DiskUser, FileNode, FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import Fault, Kind
-from nilometer.simulation.host_disk import CHANGES, DiskUser, FileNode, FolderNode, HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import COORDINATION
 from nilometer.simulation.world import Host

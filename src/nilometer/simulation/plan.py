@@ -29,10 +29,10 @@ from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
-from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
+from nilometer.simulation.workload.consumers import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
-from nilometer.simulation.workload.transactions.program import V1, V2, TransactionPlan
+from nilometer.simulation.workload.transactions import V1, V2, TransactionPlan
 from nilometer.simulation.zookeeper.server import Settings
 
 # The part of a seed's plan about the coordination store: a folder, a ZooKeeper ensemble or a metadata quorum,
@@ -63,12 +63,6 @@ def draw_quorum(seed: int, store: str | None) -> QuorumPlan | None:
     return plan if store == QUORUM or (store is None and drawn) else None
 
 
-def kinds_for_quorum(chance: random.Random, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """Return ``kinds`` for a quorum: with one to three faults of its leader, without those of a folder."""
-    own = chance.sample(sorted(QUORUM_KINDS, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
-    return tuple(kind for kind in Kind if kind in own or (kind in kinds and kind not in FOLDER_KINDS))
-
-
 def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
     """Return the ensemble's plan; None if the store is a folder. ``store`` replaces the random choice."""
     drawn = ZOOKEEPER if chance.random() < SHARE else LOCAL
@@ -89,9 +83,9 @@ def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
     return plan if (store or drawn) == ZOOKEEPER else None
 
 
-def kinds_for(chance: random.Random, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """Return ``kinds`` for an ensemble: with one to three faults of ZooKeeper, without those of a folder."""
-    own = chance.sample(sorted(ENSEMBLE_KINDS, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
+def kinds_for(chance: random.Random, kinds: tuple[Kind, ...], of_store: frozenset[Kind]) -> tuple[Kind, ...]:
+    """Return ``kinds`` for a store: with one to three ``of_store``, without those of a folder."""
+    own = chance.sample(sorted(of_store, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
     return tuple(kind for kind in Kind if kind in own or (kind in kinds and kind not in FOLDER_KINDS))
 
 
@@ -236,9 +230,9 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         useless = (QUORUM_KINDS | ENSEMBLE_KINDS | FOLDER_KINDS) - useful
         chosen = tuple(kind for kind in Kind if kind in wanted - useless)
     elif quorum is not None:
-        chosen = kinds_for_quorum(store_chance, chosen)
+        chosen = kinds_for(store_chance, chosen, QUORUM_KINDS)
     elif ensemble is not None:
-        chosen = kinds_for(store_chance, chosen)
+        chosen = kinds_for(store_chance, chosen, ENSEMBLE_KINDS)
     if wanted is None and random.Random(f"{seed}/crash-all").random() < CRASH_ALL_SHARE:
         chosen = (*chosen, Kind.CRASH_ALL)
     if wanted is None:

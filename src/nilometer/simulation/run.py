@@ -23,14 +23,18 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import cleanup, disks, host_disks, metadata
+from nilometer.simulation.checkers import cleanup, disks, metadata
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
-from nilometer.simulation.checkers.groups import GroupLedger
-from nilometer.simulation.checkers.history import LongHistory, Outcome, check
-from nilometer.simulation.checkers.host_disks import CheckpointFiles, FailedDisks
-from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
+from nilometer.simulation.checkers.disks import CheckpointFiles, FailedDisks
+from nilometer.simulation.checkers.history import GroupLedger, LongHistory, Outcome, check
 from nilometer.simulation.checkers.metadata import MetadataResponses
-from nilometer.simulation.checkers.running_brokers import Bounds, Services, group_not_settled, not_converged
+from nilometer.simulation.checkers.running_brokers import (
+    Bounds,
+    LeaderInvariants,
+    Services,
+    group_not_settled,
+    not_converged,
+)
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
@@ -44,23 +48,21 @@ from nilometer.simulation.workload.admin_programs import (
     AdminProgram,
     DirectoryMover,
     Mover,
+    NameReuser,
     TopicChurn,
     Trimmer,
 )
 from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
-from nilometer.simulation.workload.consumers import Reader
-from nilometer.simulation.workload.members import GroupMember
+from nilometer.simulation.workload.consumers import GroupMember, Reader
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.metadata_writers import WRITERS, MetadataLedger, MetadataWriter
 from nilometer.simulation.workload.producers import Writer
-from nilometer.simulation.workload.program import Program
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
 from nilometer.simulation.workload.random_administrator import RandomAdministrator
-from nilometer.simulation.workload.reused_names import NameReuser
 from nilometer.simulation.workload.rights import USERS, Grantor, Guest, RightsWorkload
 from nilometer.simulation.workload.rogue_client import RogueClient
-from nilometer.simulation.workload.transactions.program import TransactionalProgram
-from nilometer.simulation.world import Host, World
+from nilometer.simulation.workload.transactions import TransactionalProgram
+from nilometer.simulation.world import Host, Program, World
 
 # The verdict of a run: clean or the most severe type of failure, with findings and statistics.
 
@@ -517,8 +519,8 @@ class _Run:
             self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)
             self._verdict.find(Exit.NO_CONVERGENCE, quorum.not_converged())
         if self._driver.failed_folders:
-            await self._until(lambda: not host_disks.not_converged(self._cluster), CONVERGENCE_S)
-            self._verdict.find(Exit.NO_CONVERGENCE, host_disks.not_converged(self._cluster))
+            await self._until(lambda: not disks.not_converged(self._cluster), CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, disks.not_converged(self._cluster))
         self._driver.heal_folders()
         self._clients.stop_disrupting()
         for client in self._clients.changers:

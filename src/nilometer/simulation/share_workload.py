@@ -4,40 +4,464 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
 
 from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.states import (
-    GROUP_METADATA_TOPIC,
-    SHARE_GROUP_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.identifiers import topic_id_of
 from nilometer.replication.leader import LeaderRole
-from nilometer.runtime import Runtime
+from nilometer.runtime import Entropy, Runtime
+from nilometer.share.partition_events import AcknowledgeType
 from nilometer.simulation.checkers.history import LongHistory, Outcome
-from nilometer.simulation.checkers.share_groups import FINDINGS_MAX, ShareLedger
+from nilometer.simulation.checkers.share_groups import FINDINGS_MAX, Fetch, Session, ShareLedger
 from nilometer.simulation.checkers.transactions import Fate, TransactionLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.producers import Writer, WriterPlan
-from nilometer.simulation.workload.program import Program
-from nilometer.simulation.workload.share_members import ShareMember, ShareObserver
-from nilometer.simulation.workload.transactions.program import (
-    V2,
-    TransactionalProgram,
-    TransactionPlan,
-    make_client,
-)
-from nilometer.simulation.world import Host
+from nilometer.simulation.workload.transactions import V2, TransactionalProgram, TransactionPlan, make_client
+from nilometer.simulation.world import Host, Program
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import decode_records
+
+# Members of a share group, request by request: they fetch from each leader, work, and say what became of it.
+#
+# A member accepts, rejects or releases records, some of them late: it hangs over its lock, renews it, leaves
+# the group, loses its connection on purpose. After :meth:`ShareMember.stop_disrupting` it accepts what it
+# gets. An observer asks for the group's start offsets meanwhile.
+
+CHANNEL = "share"
+HEARTBEAT_S = 1.0
+WAIT_MS = 300
+RECORDS_MAX = 20
+REQUEST_TIMEOUT_MS = 5_000
+RETRY_S = 0.5
+DECOMPRESSED_MAX = 1 << 20
+ROUNDS = (20, 200)
+"""Of fetches, until a member leaves."""
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+RENEW = AcknowledgeType.RENEW
+SAID = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected", RENEW: "renewed"}
+REJOINS = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found)
+SESSION_ERRORS = (ErrorCode.share_session_not_found, ErrorCode.invalid_share_session_epoch)
+
+LeaderEpoch = Callable[[str, int], int | None]
+"""Returns the leader epoch of a partition, if the broker leads it now."""
+Held = tuple[str, int, int]
+"""A partition and its first and last offset."""
+
+
+@dataclass(slots=True)
+class _Leader:
+    """What a member has to do with one broker."""
+
+    session: Session
+    epoch: int = 0
+    partitions: set[str] = field(default_factory=set[str])
+
+
+class ShareMember(Program):
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        bootstrap_servers: str,
+        group_id: str,
+        topic: str,
+        ledger: ShareLedger,
+        leader_epoch: LeaderEpoch,
+    ) -> None:
+        super().__init__(name, host)
+        self.ledger = ledger
+        self._bootstrap_servers = bootstrap_servers
+        self.group_id = group_id
+        self.topic = topic
+        self.leader_epoch = leader_epoch
+        self.is_undisturbed = False
+
+    def stop_disrupting(self) -> None:
+        self.is_undisturbed = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            try:
+                async with make_client(runtime, self._bootstrap_servers, self.name) as client:
+                    await client.topic(self.topic, 40_000)
+                    await _Membership(self, client, runtime.entropy).live()
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
+                await asyncio.sleep(RETRY_S)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+
+class _Membership:
+    """From one joining of the group to the end of that membership."""
+
+    def __init__(self, member: ShareMember, client: Client, entropy: Entropy) -> None:
+        self._member = member
+        self._client = client
+        self._entropy = entropy
+        self._ledger = member.ledger
+        self._id = str(entropy.uuid())
+        self._coordinator = Coordinator(client, member.group_id)
+        self._epoch = 0
+        self._next_beat_s = 0.0
+        self._assigned: set[str] = set()
+        self._leaders: dict[int, _Leader] = {}
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def live(self) -> None:
+        low, high = ROUNDS
+        rounds = low + self._entropy.below(high - low)
+        try:
+            while not self._member.is_stopping and (rounds > 0 or self._member.is_undisturbed):
+                rounds -= 1
+                await self._beat()
+                by_broker = self._partitions_by_leader()
+                for broker, partitions in by_broker.items():
+                    await self._fetch(broker, partitions)
+                if not by_broker:
+                    await asyncio.sleep(RETRY_S)
+                    self._client.request_refresh()
+                await asyncio.sleep(self._entropy.uniform(0.0, 0.2))
+            if self._entropy.below(3):
+                await self._leave()
+        finally:
+            for leader in self._leaders.values():
+                self._ledger.ends(leader.session)
+
+    # --- membership
+
+    async def _beat(self) -> None:
+        if self._now_s < self._next_beat_s:
+            return
+        self._next_beat_s = self._now_s + HEARTBEAT_S
+        try:
+            answer = await self._heartbeat(self._epoch)
+        except KafkaError as error:
+            self._member.error_counts[error.code.name] += 1
+            return
+        if answer.error_code is ErrorCode.none:
+            self._epoch = answer.member_epoch
+            if answer.assignment is not None:
+                self._assigned = {
+                    f"{self._member.topic}-{index}"
+                    for topic in answer.assignment.topic_partitions
+                    for index in topic.partitions
+                }
+        elif answer.error_code in REJOINS:
+            self._epoch, self._next_beat_s = 0, 0.0
+        else:
+            self._member.error_counts[answer.error_code.name] += 1
+            self._coordinator.on_error(answer.error_code, self._coordinator.node_id)
+
+    async def _heartbeat(self, epoch: int) -> Message:
+        def make(api: Api) -> Message:
+            return api.request(
+                group_id=self._member.group_id,
+                member_id=self._id,
+                member_epoch=epoch,
+                rack_id=None,
+                subscribed_topic_names=(self._member.topic,) if epoch == 0 else None,
+            )
+
+        return await self._coordinator.ask(ApiKey.SHARE_GROUP_HEARTBEAT, make, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    async def _leave(self) -> None:
+        for broker, leader in list(self._leaders.items()):
+            self._ledger.ends(leader.session)
+            try:
+                await self._ask_fetch(broker, leader, -1, (), (), 0)
+            except KafkaError as error:
+                self._member.error_counts[error.code.name] += 1
+        try:
+            await self._heartbeat(-1)
+        except KafkaError as error:
+            self._member.error_counts[error.code.name] += 1
+
+    # --- fetching
+
+    def _partitions_by_leader(self) -> dict[int, list[str]]:
+        topic = self._client.metadata.topics.get(self._member.topic)
+        found: dict[int, list[str]] = {}
+        for part in () if topic is None else topic.partitions:
+            name = f"{self._member.topic}-{part.partition}"
+            if name in self._assigned and part.leader_id in self._client.metadata.brokers:
+                found.setdefault(part.leader_id, []).append(name)
+        return found
+
+    async def _fetch(self, broker: int, partitions: Sequence[str]) -> None:
+        leader = self._leaders.get(broker)
+        if leader is None or leader.session.is_over:
+            leader = self._leaders[broker] = _Leader(Session(self._id, broker))
+        added = [each for each in partitions if each not in leader.partitions]
+        removed = [each for each in sorted(leader.partitions) if each not in partitions]
+        sent_s = self._now_s
+        epochs = {
+            each: epoch
+            for each in partitions
+            if (epoch := self._member.leader_epoch(each, broker)) is not None
+        }
+        fetch = Fetch(leader.session, tuple(partitions), sent_s, epochs)
+        self._ledger.fetches(fetch)
+        try:
+            answer = await self._ask_fetch(broker, leader, leader.epoch, added, removed, WAIT_MS)
+        except KafkaError as error:
+            self._member.error_counts[error.code.name] += 1
+            self._ledger.ends(leader.session)
+            self._client.request_refresh()
+            await asyncio.sleep(RETRY_S)
+            return
+        if not self._is_good(leader, answer.error_code):
+            self._ledger.answered(fetch)
+            return
+        leader.epoch += 1
+        leader.partitions = set(partitions)
+        got = self._take(fetch, broker, answer)
+        self._ledger.answered(fetch)
+        for part in got:
+            await self._work(broker, leader, part)
+
+    def _is_good(self, leader: _Leader, error: ErrorCode) -> bool:
+        if error is ErrorCode.none:
+            return True
+        self._member.error_counts[error.name] += 1
+        if error in SESSION_ERRORS or leader.epoch == 0:
+            self._ledger.ends(leader.session)
+        return False
+
+    async def _ask_fetch(
+        self,
+        broker: int,
+        leader: _Leader,
+        epoch: int,
+        added: Sequence[str],
+        removed: Sequence[str],
+        wait_ms: int,
+    ) -> Message:
+        topic_id = self._topic_id()
+
+        def make(api: Api) -> Message:
+            parts = tuple(
+                api.make_request("FetchPartition", partition_index=_index(each), acknowledgement_batches=())
+                for each in added
+            )
+            topics = (api.make_request("FetchTopic", topic_id=topic_id, partitions=parts),) if parts else ()
+            gone = tuple(map(_index, removed))
+            forgotten = (
+                (api.make_request("ForgottenTopic", topic_id=topic_id, partitions=gone),) if gone else ()
+            )
+            return api.request(
+                group_id=self._member.group_id,
+                member_id=self._id,
+                share_session_epoch=epoch,
+                max_wait=timedelta(milliseconds=wait_ms),
+                min_bytes=1,
+                max_bytes=1 << 20,
+                max_records=RECORDS_MAX,
+                batch_size=RECORDS_MAX,
+                topics=topics,
+                forgotten_topics_data=forgotten,
+            )
+
+        connection = await self._client.connections.get(broker, CHANNEL)
+        return await connection.request(ApiKey.SHARE_FETCH, make, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    def _topic_id(self) -> UUID:
+        topic = self._client.metadata.topics.get(self._member.topic)
+        if topic is None or topic.topic_id is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, self._member.topic)
+        return topic.topic_id
+
+    def _take(self, fetch: Fetch, broker: int, answer: Message) -> list[Held]:
+        got: list[Held] = []
+        for topic in answer.responses:
+            for part in topic.partitions:
+                name = f"{self._member.topic}-{part.partition_index}"
+                if part.error_code is not ErrorCode.none:
+                    self._member.error_counts[part.error_code.name] += 1
+                    self._client.request_refresh()
+                    continue
+                values = _values(bytes(part.records or b""))
+                epoch = self._member.leader_epoch(name, broker)
+                for one in part.acquired_records:
+                    got.append((name, one.first_offset, one.last_offset))
+                    for offset in range(one.first_offset, one.last_offset + 1):
+                        if offset in values:
+                            self._ledger.delivered(
+                                fetch, name, offset, values[offset], one.delivery_count, self._now_s, epoch
+                            )
+        return got
+
+    # --- working
+
+    async def _work(self, broker: int, leader: _Leader, held: Held) -> None:
+        """Do something with records, and say what, or nothing at all."""
+        if self._member.is_undisturbed:
+            await self._say(broker, leader, held, ACCEPT)
+            return
+        lock_s = self._ledger.lock_s
+        await asyncio.sleep(self._entropy.uniform(0.0, 0.3))
+        chance = self._entropy.below(20)
+        if chance < 11:
+            await self._say(broker, leader, held, ACCEPT)
+        elif chance < 13:
+            await self._say(broker, leader, held, RELEASE)
+        elif chance == 13:
+            await self._say(broker, leader, held, REJECT)
+        elif chance == 14:  # one half accepted, one released
+            name, first, last = held
+            middle = (first + last) // 2
+            await self._say(broker, leader, (name, first, middle), ACCEPT)
+            if middle < last:
+                await self._say(broker, leader, (name, middle + 1, last), RELEASE)
+        elif chance == 15:
+            await asyncio.sleep(self._entropy.uniform(0.3, 0.8) * lock_s)
+            if await self._say(broker, leader, held, RENEW):
+                await asyncio.sleep(self._entropy.uniform(0.3, 0.8) * lock_s)
+                await self._say(broker, leader, held, ACCEPT)
+        elif chance == 16:  # late
+            await asyncio.sleep(self._entropy.uniform(1.0, 1.8) * lock_s)
+            await self._say(broker, leader, held, ACCEPT)
+        elif chance == 17:
+            self._ledger.ends(leader.session)
+            (await self._client.connections.get(broker, CHANNEL)).close()
+            self._ledger.counted["share connections given up"] += 1
+        elif chance == 18:  # in the next fetch it is still held
+            self._ledger.counted["share records forgotten"] += 1
+        else:
+            await self._say(broker, leader, held, ACCEPT)
+
+    async def _say(self, broker: int, leader: _Leader, held: Held, kind: AcknowledgeType) -> bool:
+        """Acknowledge; return whether the leader has taken it."""
+        if leader.session.is_over:
+            return False
+        name, first, last = held
+        offsets = range(first, last + 1)
+        topic_id = self._topic_id()
+
+        def make(api: Api) -> Message:
+            batch = api.make_request(
+                "AcknowledgementBatch", first_offset=first, last_offset=last, acknowledge_types=(kind,)
+            )
+            part = api.make_request(
+                "AcknowledgePartition", partition_index=_index(name), acknowledgement_batches=(batch,)
+            )
+            topic = api.make_request("AcknowledgeTopic", topic_id=topic_id, partitions=(part,))
+            return api.request(
+                group_id=self._member.group_id,
+                member_id=self._id,
+                share_session_epoch=leader.epoch,
+                is_renew_ack=kind == RENEW,
+                topics=(topic,),
+            )
+
+        sent_s = self._now_s
+        ends = kind in (ACCEPT, REJECT)
+        for offset in offsets:
+            self._ledger.acknowledges(leader.session, name, offset)
+            if ends:
+                self._ledger.maybe_done(name, offset)
+        try:
+            connection = await self._client.connections.get(broker, CHANNEL)
+            answer = await connection.request(ApiKey.SHARE_ACKNOWLEDGE, make, timeout_ms=REQUEST_TIMEOUT_MS)
+        except KafkaError as error:
+            self._member.error_counts[error.code.name] += 1
+            self._ledger.ends(leader.session)
+            return False
+        if not self._is_good(leader, answer.error_code):
+            if ends:
+                self._refused(name, offsets)
+            return False
+        leader.epoch += 1
+        self._ledger.goes_on(leader.session)
+        ((part,),) = [topic.partitions for topic in answer.responses]
+        if part.error_code is not ErrorCode.none:
+            self._member.error_counts[part.error_code.name] += 1
+            self._ledger.counted["share acknowledgements refused"] += 1
+            if ends and part.error_code is ErrorCode.invalid_record_state:  # else some may be written
+                self._refused(name, offsets)
+            return False
+        for offset in offsets:
+            self._ledger.acknowledged(leader.session, name, offset, SAID[kind], sent_s, self._now_s)
+        return True
+
+    def _refused(self, partition: str, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self._ledger.refused(partition, offset)
+
+
+def _index(partition: str) -> int:
+    return int(partition.rpartition("-")[2])
+
+
+def _values(data: bytes) -> dict[int, str]:
+    """Return the values of the records in complete batches, by offset; without those of markers."""
+    found: dict[int, str] = {}
+    for position, header in batches(data):
+        if not header.is_control:
+            for record in decode_records(data, position, header, limit=DECOMPRESSED_MAX):
+                found[record.offset] = (record.value or b"").decode().rstrip()
+    return found
+
+
+class ShareObserver(Program):
+    """Asks for the start offsets of the group, again and again."""
+
+    def __init__(
+        self, name: str, host: Host, bootstrap_servers: str, group_id: str, topic: str, ledger: ShareLedger
+    ) -> None:
+        super().__init__(name, host)
+        self._bootstrap_servers = bootstrap_servers
+        self._group_id = group_id
+        self._topic = topic
+        self._ledger = ledger
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            try:
+                async with make_client(runtime, self._bootstrap_servers, self.name) as client:
+                    coordinator = Coordinator(client, self._group_id)
+                    while not self._stopping:
+                        await asyncio.sleep(runtime.entropy.uniform(0.2, 2.0))
+                        await self._ask(coordinator)
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
+                await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, coordinator: Coordinator) -> None:
+        def make(api: Api) -> Message:
+            group = api.make_request(
+                "DescribeShareGroupOffsetsRequestGroup", group_id=self._group_id, topics=None
+            )
+            return api.request(groups=(group,))
+
+        answer = await coordinator.ask(
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, make, timeout_ms=4 * REQUEST_TIMEOUT_MS
+        )
+        (group,) = answer.groups
+        coordinator.check(group.error_code, "offsets of the share group")
+        for topic in group.topics:
+            for part in topic.partitions:
+                if part.error_code is ErrorCode.none:
+                    self._ledger.counted["share start offsets asked for"] += 1
+                    self._ledger.started(f"{topic.topic_name}-{part.partition_index}", part.start_offset)
+
 
 GROUP = "share-workers"
 TOPIC = "share-jobs"

@@ -13,26 +13,25 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import transaction_logs, transactions
+from nilometer.simulation.checkers import transactions
 from nilometer.simulation.checkers.history import LongHistory
-from nilometer.simulation.checkers.transaction_logs import CoordinatorStates
-from nilometer.simulation.checkers.transactions import TransactionLedger
+from nilometer.simulation.checkers.transactions import CoordinatorStates, TransactionLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
 from nilometer.simulation.workload.consumers import Reader
-from nilometer.simulation.workload.transactions.program import (
+from nilometer.simulation.workload.transactions import (
     TransactionalProgram,
+    TransactionalWriter,
     TransactionPlan,
     make_client,
 )
-from nilometer.simulation.workload.transactions.transformers import GROUP_TRANSFORMERS as MEMBERS_GROUP
-from nilometer.simulation.workload.transactions.transformers import (
+from nilometer.simulation.workload.transformers import GROUP_TRANSFORMERS as MEMBERS_GROUP
+from nilometer.simulation.workload.transformers import (
     TRANSFORMERS,
     GroupTransformer,
     Transformer,
     fetch_committed,
 )
-from nilometer.simulation.workload.transactions.writer import TransactionalWriter
 from nilometer.simulation.world import Host
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 
@@ -64,7 +63,7 @@ class TransactionWorkload:
         self._durable = {"flush.messages": "1"} if flush_each else dict[str, str]()
         self.ledger = TransactionLedger()
         self.history = LongHistory(kept_whole=frozenset({LAST_READER}))
-        self.last_stable_offsets = transaction_logs.LastStableOffsets(cluster, self.ledger, PLAIN)
+        self.last_stable_offsets = transactions.LastStableOffsets(cluster, self.ledger, PLAIN)
         self.coordinators = CoordinatorStates(cluster)
         servers = cluster.bootstrap_servers
         self.writers = [
@@ -217,11 +216,11 @@ class TransactionWorkload:
         yield from self.coordinators.judge_at_rest()
         self._finished_by_another = self.coordinators.finished_by_another()
         for partition in PLAIN:
-            batches = transaction_logs.stored_by_leader(self._cluster, partition)
-            producers = [transaction_logs.of_batch(batch) for batch in batches]
-            yield from transaction_logs.judge_log(str(partition), producers)
-            yield from transaction_logs.check_markers(str(partition), batches, bumps=self._bumps_epochs)
-            yield from transaction_logs.compare_indexes(self._cluster, partition)
+            batches = transactions.stored_by_leader(self._cluster, partition)
+            producers = [transactions.of_batch(batch) for batch in batches]
+            yield from transactions.judge_log(str(partition), producers)
+            yield from transactions.check_markers(str(partition), batches, bumps=self._bumps_epochs)
+            yield from transactions.compare_indexes(self._cluster, partition)
 
     def judge(self) -> Iterator[str]:
         yield from transactions.judge(self.ledger, self.history, NAMES)

@@ -14,7 +14,8 @@ import contextvars
 import hashlib
 import logging
 import random
-from collections import deque
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,11 +23,9 @@ from typing import Any, TypeVar
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.disk import VirtualDisk
-from nilometer.simulation.fabric import Fabric
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.disk import HostDisk, VirtualDisk
 from nilometer.simulation.loop import CURRENT, Callback, ProcessGone, VirtualLoop, context_of
-from nilometer.simulation.network import VirtualNetwork
+from nilometer.simulation.network import Fabric, VirtualNetwork
 from nilometer.simulation.offloaded_job import OffloadedJob
 
 # The clocks of simulated machines, each with its own rate and skew.
@@ -335,3 +334,29 @@ class World:
         self.trace.note("world", f"failure {type(error).__name__}: {error} ({context.get('message')})")
         logger.error("In the simulation: %s", context.get("message"), exc_info=error)
         self.failures.append(error if error is not None else RuntimeError(str(context.get("message"))))
+
+
+# A client process of the workload: it runs on its host until it is asked to stop.
+
+
+class Program(ABC):
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.error_counts: Counter[str] = Counter()
+        """The errors of its requests, by code."""
+        self.process: Process | None = None
+        self._host = host
+        self._stopping = False
+
+    def start(self) -> Process:
+        """Start it, also again after its process has crashed."""
+        self._stopping = False
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        """Begin nothing more; the process ends once what it has begun has an outcome."""
+        self._stopping = True
+
+    @abstractmethod
+    async def _main(self, runtime: Runtime) -> None: ...

@@ -28,7 +28,7 @@ from nilometer.client.network.connection import Connection
 from nilometer.client.settings.client_security import SECURITY_KEYS, ClientSecurity, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigDefinition
-from nilometer.local.broker_process import broker_environment
+from nilometer.local.local_cluster import broker_environment
 from nilometer.runtime import Runtime
 from nilometer.runtime.network import SocketNetwork
 from nilometer.testing.faults import BrokerFaults, Faults
@@ -306,7 +306,7 @@ class Cluster:
     # --- helpers
 
     def _settings(self) -> dict[str, str]:
-        from nilometer.local.replication import replication_settings
+        from nilometer.local.local_cluster import replication_settings
 
         replication = replication_settings(len(self.broker_ids))
         coordinators = {

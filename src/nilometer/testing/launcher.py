@@ -40,8 +40,8 @@ import msgspec
 
 from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
-from nilometer.local.broker_process import READY_TIMEOUT_S, BrokerProcess, LaunchFailed, wait_all_registered
 from nilometer.local.first_users import write_users
+from nilometer.local.local_cluster import READY_TIMEOUT_S, BrokerProcess, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.security.principal_mapping import subject_of
+from nilometer.security.principal import subject_of
 from support.der import Attribute, certificate, name
 
 pytestmark = pytest.mark.java

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import nilometer
-from nilometer.kafka.blocking_queue import BlockingQueue
+from nilometer.kafka.blocking import BlockingQueue
 from nilometer.testing import Cluster
 from support.eventually import eventually
 from support.kafka import go_programs

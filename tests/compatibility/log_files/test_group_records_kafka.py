@@ -28,9 +28,9 @@ from nilometer.groups.records import (
     OffsetCommitValue,
 )
 from nilometer.identifiers import uuid_to_text
-from nilometer.wire.consumer_protocol import decode_assignment, decode_subscription
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, Record, decode_records
+from nilometer.wire.value_bytes import decode_assignment, decode_subscription
 from support.eventually import eventually
 from support.groups.record_samples import NOW_MS, SAMPLES
 from support.kafka.apache_kafka import ApacheKafka, run_tool

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from nilometer.cli.pipelines import folder_commands as command
-from nilometer.pipeline.audit.audit import audit
-from nilometer.pipeline.audit.audit_report import to_html, to_json, write_report
-from nilometer.pipeline.audit.findings import Kind
+from nilometer.pipeline.audit.audit import audit, to_html, to_json, write_report
+from nilometer.pipeline.audit.segment_check import Kind
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.spark import spark_session
 from nilometer.wire.record_batch import pack_batch, read_header

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from psycopg.rows import dict_row
 
 from nilometer.pipeline.capture.capture import source_of
-from nilometer.pipeline.capture.postgres import slots
+from nilometer.pipeline.capture.databases import slots
 from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
 from nilometer.pipeline.errors import PipelineError
 from support.applications.application import WAIT_S

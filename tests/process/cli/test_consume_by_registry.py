@@ -11,7 +11,7 @@ import pytest
 
 import nilometer as package
 from nilometer import Avro, JsonSchema
-from nilometer.schema_registry.framing import framed
+from nilometer.schema_registry.client import framed
 from support.command_line import Nilometer
 from support.stub_registry import StubRegistry
 

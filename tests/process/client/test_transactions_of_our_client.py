@@ -17,8 +17,7 @@ from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.client.settings.common_keys import parse_server
+from nilometer.client.settings.client_settings import ClientSettings, parse_server
 from nilometer.client.transactions.transaction_manager import (
     AbortableTransactionError,
     FatalTransactionError,

@@ -19,10 +19,10 @@ from nilometer.kafka.blocking import (
     BlockingAdmin,
     BlockingKafka,
     BlockingProducer,
+    BlockingQueue,
     BlockingRecords,
     BlockingTransaction,
 )
-from nilometer.kafka.blocking_queue import BlockingQueue
 from nilometer.kafka.queue import Queue
 from nilometer.testing import Cluster
 

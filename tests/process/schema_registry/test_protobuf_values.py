@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nilometer.schema_registry.client import SchemaRegistry
+from nilometer.schema_registry.client import SchemaRegistry, framed
 from nilometer.schema_registry.decoding import Decoded, Decoding, NotDecoded
-from nilometer.schema_registry.framing import framed
 from support.stub_registry import StubRegistry
 
 PLACE = 'syntax = "proto3"; package shop; message Place { string zip = 1; }'

@@ -11,8 +11,7 @@ import pytest
 from nilometer.broker.authentication.handshakes import CertificateGate
 from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.request_context import RequestContext
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.principal_mapping import PrincipalMapping
+from nilometer.security.principal import ANONYMOUS, Principal, PrincipalMapping
 from support.authority import Authority
 
 LIMIT = 1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.security.principal_mapping import PrincipalMapping, subject_of
+from nilometer.security.principal import PrincipalMapping, subject_of
 from support.authority import Authority
 from support.der import BMP, PRINTABLE, T61, UTF8, certificate, name
 

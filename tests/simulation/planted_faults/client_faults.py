@@ -15,7 +15,7 @@ from nilometer.client.producer.idempotence import IdempotenceState, next_sequenc
 from nilometer.groups.records import OffsetCommitKey
 from nilometer.groups.shard import GroupShard
 from nilometer.simulation.plan import Kind
-from nilometer.simulation.workload.members import GroupPlan
+from nilometer.simulation.workload.consumers import GroupPlan
 
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)
 IN_BACKGROUND = replace(THREE, commits_in_background=True)

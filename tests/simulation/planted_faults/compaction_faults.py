@@ -5,9 +5,8 @@ from __future__ import annotations
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.simulation.plan import Kind
-from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, BatchRecords
+from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, BatchRecords, read_keys
 from nilometer.storage.cleaning.offset_map import DROP, KEEP
-from nilometer.storage.cleaning.record_layout import read_keys
 from nilometer.storage.log_state import LogState
 
 

@@ -16,9 +16,9 @@ from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import LOCAL, Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.share_workload import SharePlan
-from nilometer.simulation.workload.members import GroupPlan
+from nilometer.simulation.workload.consumers import GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
-from nilometer.simulation.workload.transactions.program import TransactionPlan
+from nilometer.simulation.workload.transactions import TransactionPlan
 
 MEAN_GAP_S = 1.0
 LONGEST_S = 4.0

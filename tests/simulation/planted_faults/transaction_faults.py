@@ -18,7 +18,7 @@ from nilometer.groups.offsets import Offsets
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import OffsetFetch
 from nilometer.simulation.plan import Kind
-from nilometer.simulation.workload.transactions.program import V1, V2, TransactionPlan
+from nilometer.simulation.workload.transactions import V1, V2, TransactionPlan
 from nilometer.storage.cleaning.batch_cleaner import TransactionTracker
 from nilometer.storage.names import TXN_INDEX_SUFFIX
 from nilometer.storage.producers import (

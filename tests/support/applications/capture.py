@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nilometer.pipeline.capture.mysql import CONNECTORS
-from nilometer.pipeline.capture.postgres import CONNECTOR
+from nilometer.pipeline.capture.databases import CONNECTOR, CONNECTORS
 
 from ..eventually import eventually
 from ..kafka.apache_kafka import CONNECT_JARS, ensure_java

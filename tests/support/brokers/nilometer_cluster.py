@@ -23,7 +23,7 @@ from nilometer.client.network.cluster_metadata import (
 )
 from nilometer.client.network.connection import Connection
 from nilometer.identifiers import NO_LEADER
-from nilometer.local.replication import replication_settings
+from nilometer.local.local_cluster import replication_settings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError

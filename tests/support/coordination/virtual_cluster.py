@@ -13,8 +13,8 @@ from typing import Any
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
+from nilometer.simulation.stores import VirtualEnsemble
 from nilometer.simulation.world import Process, World
-from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
 from nilometer.simulation.zookeeper.server import Settings
 from support.coordination.agent import Agent
 from support.coordination.cluster import PATIENCE_S, Refused

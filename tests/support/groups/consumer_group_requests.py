@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.consumer_protocol import Subscription, encode_subscription
+from nilometer.wire.value_bytes import Subscription, encode_subscription
 
 from ..brokers.two_brokers import Plain, Side
 from ..wire.wire_peer import make

@@ -13,10 +13,9 @@ from collections import Counter
 
 from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.line_splitter import whole_lines
-from nilometer.client.ingest.read_back import checksum
 from nilometer.client.ingest.source import HEAD_BYTES
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.ingest.state_file import IngestState, decode_state, encode_state
+from nilometer.client.ingest.state_file import IngestState, checksum, decode_state, encode_state
 from nilometer.client.ingest.tracker import SETTLE_MS, Tracker
 from support.ingest.model_files import FOLDER, LOG, Inode, ModelDisk, ModelFiles
 

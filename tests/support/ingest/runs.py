@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.client.ingest.ingest import Ingest
-from nilometer.client.ingest.options import IngestOptions
+from nilometer.client.ingest.ledger import IngestOptions
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from support.scripted.log_cluster import LogCluster

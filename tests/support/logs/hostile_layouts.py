@@ -7,9 +7,8 @@ import random
 import sys
 from collections.abc import Iterator
 
-from nilometer.storage.cleaning.batch_cleaner import kept_records
+from nilometer.storage.cleaning.batch_cleaner import kept_records, read_keys, record_spans
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, OffsetMap, RecordMarks
-from nilometer.storage.cleaning.record_layout import read_keys, record_spans
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import BatchHeader, read_header

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.storage.cleaning.cleaning_plan import plan_cleaning
-from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, RoundOptions, RoundStatistics
-from nilometer.storage.cleaning.log_cleaning import LogCleaning
+from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, LogCleaning, RoundOptions, RoundStatistics
 from nilometer.storage.log import Log
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from typing_extensions import Buffer
 
 from nilometer.runtime.disk import DiskLock, DiskWatch, File, LockHeld
-from nilometer.simulation.host_disk import FileNode, FolderNode
+from nilometer.simulation.disk import FileNode, FolderNode
 
 T = TypeVar("T")
 

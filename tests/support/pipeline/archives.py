@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nilometer.pipeline.archive.archive_check import check
 from nilometer.pipeline.archive.archive_target import open_target
-from nilometer.pipeline.archive.archiver import PartitionResult, archive
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.archive.archiver import PartitionResult, archive, check
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import find_archived
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.wire.compression import Codec
 
 from ..logs.folder_logs import FolderLog

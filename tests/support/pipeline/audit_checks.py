@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nilometer.pipeline.audit.audit import check_listed, plan_segments
-from nilometer.pipeline.audit.findings import Finding
-from nilometer.pipeline.audit.segment_check import SegmentCheck
+from nilometer.pipeline.audit.segment_check import Finding, SegmentCheck
 from nilometer.pipeline.source.log_folders.places import find_replicas
 
 

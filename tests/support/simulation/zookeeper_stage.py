@@ -9,8 +9,8 @@ from nilometer.coordination.zookeeper.ensemble import (
     Ensemble,
 )
 from nilometer.runtime import Runtime
+from nilometer.simulation.stores import VirtualEnsemble
 from nilometer.simulation.world import Process, World
-from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
 from nilometer.simulation.zookeeper.server import Server, Settings
 
 SETTINGS = Settings(tick_ms=500, sync_limit=4)

@@ -10,8 +10,8 @@ import pytest
 from nilometer.broker.control import controller_link
 from nilometer.broker.control.controller_link import ControllerLink, ProducerIds
 from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.brokers import ProducerIdBlock
 from nilometer.cluster.controller.decision import OK
-from nilometer.cluster.controller.producer_ids import ProducerIdBlock
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.eventually import becomes
 

@@ -18,7 +18,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.host_disk import DiskUser, FolderNode
+from nilometer.simulation.disk import DiskUser, FolderNode
 from nilometer.simulation.world import World
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder

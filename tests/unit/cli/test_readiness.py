@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.local.broker_process import BrokerProcess, wait_all_registered
+from nilometer.local.local_cluster import BrokerProcess, wait_all_registered
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Api
 from support.scripted.scripted_broker import ScriptedBroker

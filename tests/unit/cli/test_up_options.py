@@ -17,7 +17,7 @@ from nilometer.cli.brokers import (
     why_refused,
 )
 from nilometer.cli.cluster_options import DEFAULT_DATA_DIR, data_dir_option, in_full
-from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.local_cluster import BrokerProcess
 
 LOCAL = "local:/data/coordination"
 

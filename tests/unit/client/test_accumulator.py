@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
-from nilometer.client.producer.batch import Acknowledged, ProducerBatch
+from nilometer.client.producer.batch import Acknowledged, ProducerBatch, RecordAccumulator, size_bound
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import check_batch, read_header

@@ -15,8 +15,8 @@ import pytest
 from nilometer.client.ingest import ingest as ingest_module
 from nilometer.client.ingest import ledger as ledger_module
 from nilometer.client.ingest.ingest import Ingest
+from nilometer.client.ingest.ledger import IngestTotals, LineRefused
 from nilometer.client.ingest.matching import UTF16
-from nilometer.client.ingest.options import IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

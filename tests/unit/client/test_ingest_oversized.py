@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.client.ingest import ledger as ledger_module
-from nilometer.client.ingest import read_back
+from nilometer.client.ingest import state_file
 from nilometer.client.ingest.ingest import Ingest
+from nilometer.client.ingest.ledger import IngestOptions, LineRefused, Oversized
 from nilometer.client.ingest.line_sender import LongLine, RecordLimit
-from nilometer.client.ingest.options import IngestOptions, LineRefused, Oversized
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.wire.compression import Codec
@@ -217,7 +217,7 @@ async def test_pieces_are_sent_once_through_crashes(
 ) -> None:
     """Replay one: pytest tests/unit/client/test_ingest_oversized.py -k "through_crashes and SEED"."""
     monkeypatch.setattr(ledger_module, "CHECKPOINT_LINES", 7)
-    monkeypatch.setattr(read_back, "LOOK_MS", 5)
+    monkeypatch.setattr(state_file, "LOOK_MS", 5)
     chance = random.Random(seed)
     lines = ["x" * chance.choice([10, 2_000, 9_000, 40_000]) + str(number) for number in range(40)]
     async with LogCluster(topics={"t": 3}) as cluster:

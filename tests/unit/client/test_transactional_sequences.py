@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.accumulator import RecordAccumulator
-from nilometer.client.producer.batch import ProducerBatch
+from nilometer.client.producer.batch import ProducerBatch, RecordAccumulator
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer

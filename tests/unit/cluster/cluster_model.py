@@ -27,9 +27,12 @@ from nilometer.cluster.controller.brokers import (
 )
 from nilometer.cluster.controller.controllership import BrokersDown, BrokerUp, broker_events, decide_repair
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.elections import decide_preferred_leaders
 from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
-from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
+from nilometer.cluster.controller.reassignments import (
+    Reassignment,
+    decide_alter_reassignments,
+    decide_preferred_leaders,
+)
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry, decode_entry, decode_snapshot, encode_snapshot, entries_of
 from nilometer.cluster.image import ClusterImage

@@ -13,7 +13,7 @@ from nilometer.cluster.controller.brokers import (
 )
 from nilometer.cluster.controller.controllership import decide_repair
 from nilometer.cluster.controller.decision import Refusal
-from nilometer.cluster.controller.elections import (
+from nilometer.cluster.controller.reassignments import (
     decide_elect_leaders,
     decide_preferred_leaders,
     preferred_imbalance,

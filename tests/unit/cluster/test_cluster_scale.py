@@ -17,13 +17,14 @@ from nilometer.cluster.controller.brokers import (
 )
 from nilometer.cluster.controller.controllership import decide_repair
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.elections import (
+from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.reassignments import (
     ElectionType,
+    Reassignment,
+    decide_alter_reassignments,
     decide_elect_leaders,
     decide_preferred_leaders,
 )
-from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
-from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
 from nilometer.cluster.controller.topics import (
     MorePartitions,
     NewTopic,

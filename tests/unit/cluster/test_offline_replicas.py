@@ -8,14 +8,18 @@ import pytest
 from cluster_harness import ClusterWorld
 
 from nilometer.cluster.controller.brokers import decide_broker_up
-from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
 from nilometer.cluster.controller.isr_changes import (
     IsrChange,
     IsrMember,
     decide_alter_partitions,
     decide_forfeit_replicas,
 )
-from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
+from nilometer.cluster.controller.reassignments import (
+    ElectionType,
+    Reassignment,
+    decide_alter_reassignments,
+    decide_elect_leaders,
+)
 from nilometer.cluster.records import RecoveryState
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import NO_LEADER, BrokerEpoch, BrokerId, TopicId

@@ -10,18 +10,17 @@ import pytest
 from nilometer.client.admin.admin import NewTopic
 from nilometer.client.admin.group_admin import ResetTo
 from nilometer.console.reading.cluster_access import Feeds
-from nilometer.console.reading.cluster_changes import (
+from nilometer.console.serving import Changes
+from nilometer.console.web.application import application
+from nilometer.console.web.change_pages import (
+    FORMS,
     Change,
     ChangeSetting,
     CreateTopic,
     DeleteTopic,
     ResetOffsets,
 )
-from nilometer.console.serving import Changes
-from nilometer.console.web.application import application
-from nilometer.console.web.change_pages import FORMS
-from nilometer.console.web.form_entries import BadEntry
-from nilometer.console.web.guard import allowed_hosts
+from nilometer.console.web.guard import BadEntry, allowed_hosts
 from nilometer.runtime.runtime import SystemClock
 from support.console.asgi_client import Answer, ask
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.console.views.figure import EPOCH_COLOURS, Figure, ReplicaOffsets, figures
+from nilometer.console.views.partition import EPOCH_COLOURS, Figure, ReplicaOffsets, figures
 
 
 def replica(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.console.reading.history import SAMPLE_MS, SPAN_MS, SUBJECTS_MAX, History
+from nilometer.console.reading.cluster_reader import SAMPLE_MS, SPAN_MS, SUBJECTS_MAX, History
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.console.sessions import Sleeps
 from support.eventually import becomes

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from nilometer.console.views.json_filter import BadFilter, json_filter
+from nilometer.console.views.records import BadFilter, json_filter
 
 VALUE = b"""{"user": {"id": 7, "name": "Ada", "on": true, "none": null}, "tags": ["new", "late", 3],
     "a name": {"x-y": 1.5}, "rows": [{"n": 1}, {"n": 20}], "text": "was late again", "7": "seven"}"""

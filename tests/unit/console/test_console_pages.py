@@ -12,8 +12,7 @@ import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
-from nilometer.client.admin.quota_admin import EntityQuotas
-from nilometer.client.admin.security_admin import UserCredential
+from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
@@ -23,8 +22,9 @@ from nilometer.client.producer.batch import RecordMetadata
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
-from nilometer.console.reading.decoded_values import LIMITS, DecodedValues
 from nilometer.console.reading.record_reader import (
+    LIMITS,
+    DecodedValues,
     Found,
     MaybeWritten,
     RecordQuery,
@@ -33,27 +33,28 @@ from nilometer.console.reading.record_reader import (
     TooManyTails,
 )
 from nilometer.console.serving import Changes
-from nilometer.console.views.chart import Chart
-from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import (
     GroupRow,
     GroupsView,
     GroupView,
+    ShareGroupView,
+    ShareSettingsView,
     group_rows,
     group_view,
     groups_page,
+    share_group_view,
 )
-from nilometer.console.views.json_filter import json_filter
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
-from nilometer.console.views.rates import Rate
+from nilometer.console.views.rates import Chart, Rate
+from nilometer.console.views.records import json_filter
 from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
-from nilometer.console.views.share_group import ShareGroupView, ShareSettingsView, share_group_view
 from nilometer.console.views.topics import (
     Measures,
     TopicsView,
     TopicView,
+    config_rows,
     topic_view,
     topics_page,
     topics_view,
@@ -67,8 +68,7 @@ from nilometer.console.views.transactions import (
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
-from nilometer.schema_registry.client import SchemaRegistry
-from nilometer.schema_registry.framing import framed
+from nilometer.schema_registry.client import SchemaRegistry, framed
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import DeliveryRange, SegmentsState, SegmentState, SharePartitionState
 from support.console.asgi_client import Answer, ask

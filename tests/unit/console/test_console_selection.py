@@ -16,9 +16,8 @@ from nilometer.console.reading.record_reader import (
     RecordSlots,
     Selection,
 )
-from nilometer.console.views.json_filter import json_filter
-from nilometer.console.views.records import HEADERS_KEPT, WHOLE_BYTES, kept, record_views
-from nilometer.console.web.form_entries import ENTRIES_MAX, BadForm, form_entries
+from nilometer.console.views.records import HEADERS_KEPT, WHOLE_BYTES, json_filter, kept, record_views
+from nilometer.console.web.guard import ENTRIES_MAX, BadForm, form_entries
 from support.step_clock import StepClock
 
 QUERY = RecordQuery("t", None, value=json_filter("$.a == 1"))

@@ -11,14 +11,12 @@ from nilometer.client.admin.group_admin import GroupDescription, GroupListing, M
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
-from nilometer.console.views.chart import Sample, chart
-from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import COLUMNS, GroupRow, group_rows, group_view
 from nilometer.console.views.paging import PAGE_SIZE, Asked, page_of
 from nilometer.console.views.partition import Eligible, partition_view
-from nilometer.console.views.rates import AppendRates, Rate
+from nilometer.console.views.rates import AppendRates, Rate, Sample, chart
 from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown
-from nilometer.console.views.topics import measures_of, topic_view, topics_page, topics_view
+from nilometer.console.views.topics import config_rows, measures_of, topic_view, topics_page, topics_view
 from nilometer.groups import record_format
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -7,8 +7,8 @@ import pytest
 from nilometer.client.admin.group_admin import GroupDescription, MemberDescription
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.console.views import share_group
-from nilometer.console.views.share_group import (
+from nilometer.console.views import groups
+from nilometer.console.views.groups import (
     NOT_NILOMETER,
     ShareSettingsView,
     lag_by_topic,
@@ -110,7 +110,7 @@ def test_what_is_delivered_to_which_member(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(one.member_id, one.locks) for one in view.members] == [("one", 4), ("two", 0)]
     assert (view.locks, view.has_more_deliveries) == (5, False)
     assert share_group_view(GROUP, {}, {A0: state(has_more=True)}, None).has_more_deliveries
-    monkeypatch.setattr(share_group, "RANGES_MAX", 1)
+    monkeypatch.setattr(groups, "RANGES_MAX", 1)
     short = share_group_view(GROUP, {}, {A0: state(*ranges)}, None)
     assert (len(short.deliveries), short.has_more_deliveries) == (1, True)
 

@@ -38,8 +38,8 @@ from nilometer.identifiers import (
     Incarnation,
     topic_id_of,
 )
-from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.value_bytes import Subscription, decode_assignment, encode_subscription
 
 CONTROLLER = BrokerId(1)
 CONSUMER_SESSION_MS = 45_000

@@ -42,8 +42,8 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded
-from nilometer.wire.consumer_protocol import Subscription, encode_subscription
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.value_bytes import Subscription, encode_subscription
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000

@@ -10,14 +10,14 @@ from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupResult, SyncGroupResult
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.turn import GroupType
-from nilometer.wire.consumer_protocol import (
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.value_bytes import (
     Assignment,
     Subscription,
     decode_assignment,
     encode_assignment,
     encode_subscription,
 )
-from nilometer.wire.errors import ErrorCode
 
 COOPERATIVE = (
     JoinGroupProtocol(

@@ -28,8 +28,8 @@ from nilometer.groups.requests import (
     OffsetCommitTopic,
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
-from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.value_bytes import Subscription, decode_assignment, encode_subscription
 from support.properties import examples
 
 TOPICS = ("ta", "tb", "u")

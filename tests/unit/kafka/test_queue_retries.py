@@ -11,8 +11,8 @@ import pytest
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.group_exchange import GroupMetadata, MemberIdentity
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.kafka import queue_retries
-from nilometer.kafka.queue_retries import Returner, of_next_round, pauses_among, retry_topic, round_of
+from nilometer.kafka import queue_settings
+from nilometer.kafka.queue_settings import Returner, of_next_round, pauses_among, retry_topic, round_of
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 SHORT, LONG = TopicPartition("retry.jobs.10", 0), TopicPartition("retry.jobs.60", 0)
@@ -126,7 +126,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_retries, "FAILURE_PAUSE_S", 0.0)
+    monkeypatch.setattr(queue_settings, "FAILURE_PAUSE_S", 0.0)
 
 
 def test_the_retry_topics_of_a_queue_are_those_with_its_name_and_a_number():

@@ -12,16 +12,14 @@ import pytest
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigDefinition
 from nilometer.coordination.local.store import LocalStore
 from nilometer.local.first_users import write_users
 from nilometer.local.local_cluster import LocalCluster
-from nilometer.local.private_files import write_private
-from nilometer.local.secure_cluster import SecureFolder
+from nilometer.local.secure_cluster import SecureFolder, write_private
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
 

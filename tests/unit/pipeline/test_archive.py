@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from nilometer.pipeline.archive import archiver
-from nilometer.pipeline.archive.archive_check import find_orphans
-from nilometer.pipeline.archive.archive_plan import SourceLog, why_none
 from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
-from nilometer.pipeline.archive.archiver import PartitionArchiver, archive
+from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, archive, find_orphans, why_none
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders.places import find_archived, find_replicas, named_files
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nilometer.pipeline.archive.archive_plan import (
+from nilometer.pipeline.archive.archiver import (
     SourceLog,
     covers,
     decide_copies,

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from nilometer.pipeline.audit.findings import Kind
+from nilometer.pipeline.audit.segment_check import Kind
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 from support.pipeline.audit_checks import findings_in

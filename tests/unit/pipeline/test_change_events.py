@@ -13,9 +13,10 @@ from nilometer.pipeline.changes.change_events import (
     SNAPSHOT_SEQ,
     TOMBSTONE,
     LeftOut,
+    canonical,
     decode_change,
+    parse_schema,
 )
-from nilometer.pipeline.changes.connect_values import canonical, parse_schema
 from nilometer.pipeline.tables.values import RejectedValue
 from support.pipeline.debezium_events import decoded, events, names, rows_of
 

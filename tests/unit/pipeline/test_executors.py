@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.spark.executors import EXECUTOR_PACKAGES, driver_environment, lack_of, python_settings
+from nilometer.pipeline.spark.spark_session import (
+    EXECUTOR_PACKAGES,
+    driver_environment,
+    lack_of,
+    python_settings,
+)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from nilometer.pipeline.audit.audit_report import folded_rows
+from nilometer.pipeline.audit.audit import folded_rows
 from nilometer.storage.names import TopicPartition
 
 

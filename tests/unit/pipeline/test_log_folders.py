@@ -7,15 +7,14 @@ import shutil
 
 import pytest
 
-from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
+from nilometer.pipeline.decode.column_decoder import KAFKA_COLUMNS, LOG_COLUMNS
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders import log_slices
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_slices import LogPart
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import find_replicas
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 

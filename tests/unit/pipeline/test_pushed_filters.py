@@ -18,8 +18,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from nilometer.pipeline.source.positions import OffsetRange
-from nilometer.pipeline.source.pushed_filters import bounds_of, narrowed
+from nilometer.pipeline.source.positions import OffsetRange, bounds_of, narrowed
 
 COMPARED = {
     EqualTo: lambda left, right: left == right,

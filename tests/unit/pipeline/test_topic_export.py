@@ -16,10 +16,9 @@ from nilometer.cli.pipelines.folder_commands import export_command
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, SourceError
 from nilometer.pipeline.export import topic_export
 from nilometer.pipeline.export.topic_export import COLUMNS, export, write_slice
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.pipeline.spark import spark_session
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from nilometer.pipeline.audit.audit import CommittedOffset, check_committed, check_listed
-from nilometer.pipeline.audit.findings import Kind
+from nilometer.pipeline.audit.segment_check import Kind
 from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.log_folders import places
-from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import find_replicas
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.names import TopicPartition
 from support.logs.folder_logs import FolderLog

@@ -14,7 +14,7 @@ from nilometer.replication.shell_interface import (
     Registration,
     SendAlterPartition,
 )
-from nilometer.simulation.model_check.process import ModelLog
+from nilometer.simulation.model_check.processes import ModelLog
 
 ALL_REPLICAS = {1: 10, 2: 20, 3: 30}
 

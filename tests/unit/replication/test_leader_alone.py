@@ -12,7 +12,7 @@ from nilometer.replication.shell_interface import (
     StartEpoch,
     WaitingForFlush,
 )
-from nilometer.simulation.model_check.process import ModelLog
+from nilometer.simulation.model_check.processes import ModelLog
 from nilometer.wire.errors import ErrorCode
 
 ALONE = Registration(replicas=(1,), isr=(1,), leader=1, leader_epoch=4, partition_epoch=9)

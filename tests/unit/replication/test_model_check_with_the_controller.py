@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.simulation.model_check.controller import ClusterController
 from nilometer.simulation.model_check.explorer import Exploration
+from nilometer.simulation.model_check.processes import ClusterController
 from nilometer.simulation.model_check.tables import Bounds
 from nilometer.simulation.model_check.world import World
 from support.simulation.model_check_tally import explore

@@ -22,8 +22,8 @@ from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import FollowerFetch, TruncateTo
 from nilometer.simulation.model_check import explorer
-from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.explorer import Exploration
+from nilometer.simulation.model_check.processes import SmallController, SmallImage
 from nilometer.simulation.model_check.tables import Bounds
 from nilometer.simulation.model_check.world import World
 from nilometer.wire.errors import ErrorCode

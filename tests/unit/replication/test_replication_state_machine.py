@@ -17,7 +17,7 @@ from nilometer.replication.shell_interface import (
     SendAlterPartition,
     ServeFetch,
 )
-from nilometer.simulation.model_check.process import ModelLog
+from nilometer.simulation.model_check.processes import ModelLog
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.model_check import model_check
-from nilometer.cli.scenario import scenario
+from nilometer.cli.replication_models import model_check, scenario
 from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import Kind, read_recording
 from nilometer.simulation.scenarios import SCENARIOS

@@ -23,7 +23,7 @@ from nilometer.replication.shell_interface import (
     TruncateTo,
     clamped_high_watermark,
 )
-from nilometer.simulation.model_check.process import ModelLog
+from nilometer.simulation.model_check.processes import ModelLog
 from nilometer.simulation.scenarios import Stage
 from nilometer.wire.errors import ErrorCode
 

@@ -13,9 +13,8 @@ import pytest
 
 from nilometer.schema_registry import decoding as decoding_module
 from nilometer.schema_registry.avro import parsed, write
-from nilometer.schema_registry.client import Schema, SchemaRegistry
+from nilometer.schema_registry.client import Schema, SchemaRegistry, framed
 from nilometer.schema_registry.decoding import Decoded, Decoding, Limits, NotDecoded
-from nilometer.schema_registry.framing import framed
 from support.stub_registry import StubRegistry
 
 FIELDS = [

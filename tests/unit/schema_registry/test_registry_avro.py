@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nilometer.schema_registry.avro import DEPTH_MAX, parsed, read, write
-from nilometer.schema_registry.client import Schema, UnusableSchema
-from nilometer.schema_registry.framing import BadValue, framed, schema_id
+from nilometer.schema_registry.client import BadValue, Schema, UnusableSchema, framed, schema_id
 
 
 def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:

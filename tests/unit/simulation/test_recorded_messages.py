@@ -10,8 +10,14 @@ import pytest
 from nilometer.identifiers import topic_id_of
 from nilometer.simulation.recording.cluster_recorder import Conversation, Message
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.fetch import EpochEndOffset, FetchedPartition, FetchedTopic, encode_fetch_response
-from nilometer.wire.follower_fetch_body import encode_follower_fetch, encode_wanted
+from nilometer.wire.fetch import (
+    EpochEndOffset,
+    FetchedPartition,
+    FetchedTopic,
+    encode_fetch_response,
+    encode_follower_fetch,
+    encode_wanted,
+)
 from nilometer.wire.messages import api, encode_request, encode_response, request_header
 from nilometer.wire.record_batch import BatchHeader, pack_batch
 

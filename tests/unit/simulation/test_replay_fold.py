@@ -7,8 +7,17 @@ import random
 import pytest
 
 from nilometer.simulation.recording.format import Change, Event, Header, Kind, Recording, Role, Status
-from nilometer.simulation.recording.replay import KEY_FRAME_EVENTS, Moment, Replay, apply, before, behind
-from nilometer.simulation.recording.replica_state import ReplicaState, difference, first_state
+from nilometer.simulation.recording.replay import (
+    KEY_FRAME_EVENTS,
+    Moment,
+    Replay,
+    ReplicaState,
+    apply,
+    before,
+    behind,
+    difference,
+    first_state,
+)
 
 SEED = 7
 

@@ -15,7 +15,7 @@ from nilometer.runtime.runtime import SeededEntropy
 from nilometer.steps import at_once
 from nilometer.storage import checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
-from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
+from nilometer.storage.cleaning.cleaning_round import RoundOvertaken
 from nilometer.storage.cleaning.offset_map import SLOT_BYTES
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.log import Log

@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nilometer.storage.cleaning.batch_cleaner import kept_records
+from nilometer.storage.cleaning.batch_cleaner import (
+    RUN_MAX,
+    RUN_MIN,
+    find_run,
+    kept_records,
+    read_keys,
+    record_spans,
+)
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, SLOT_BYTES, TOMBSTONE, UNKNOWN, RecordMarks
-from nilometer.storage.cleaning.record_layout import RUN_MAX, RUN_MIN, find_run, read_keys, record_spans
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions

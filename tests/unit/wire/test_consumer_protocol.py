@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.wire.consumer_protocol import (
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.value_bytes import (
     HIGHEST_VERSION,
     Assignment,
     Subscription,
@@ -15,7 +16,6 @@ from nilometer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from nilometer.wire.errors import MalformedMessage
 
 TOPICS = b"\0\0\0\2\0\1a\0\2bc"
 OWNED = b"\0\0\0\1\0\1a\0\0\0\2\0\0\0\0\0\0\0\7"

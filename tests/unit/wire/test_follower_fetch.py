@@ -9,30 +9,28 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.wire import fetch, follower_fetch_body, messages
+from nilometer.wire import fetch, messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
 from nilometer.wire.fetch import (
+    FOLLOWER_VERSION_MAX,
+    FOLLOWER_VERSION_MIN,
     AbortedTransaction,
     EpochEndOffset,
     FetchBody,
     FetchedPartition,
     FetchedTopic,
-    decode_fetch_body,
-    encode_fetch_response,
-)
-from nilometer.wire.follower_fetch_body import (
-    VERSION_MAX,
-    VERSION_MIN,
     LeaderAnswer,
+    decode_fetch_body,
     decode_leader_answer,
+    encode_fetch_response,
     encode_follower_fetch,
     encode_wanted,
 )
 from nilometer.wire.primitives import LeaderIdAndEpoch, NodeEndpoint
 
-VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
+VERSIONS = range(FOLLOWER_VERSION_MIN, FOLLOWER_VERSION_MAX + 1)
 FIRST, SECOND = UUID(int=7), UUID(int=1 << 100)
 AFTER_CORRELATION_ID = 4
 ENDPOINTS = (NodeEndpoint(2, "localhost", 9092),)
@@ -198,13 +196,13 @@ def test_the_usual_answer_is_read_at_once_as_it_is_read_field_by_field(size: int
     at_once = 0
     for frame in mutations(usual_answer(size), AFTER_CORRELATION_ID, chance):
         try:
-            found = follower_fetch_body._usual_answer(memoryview(frame), AFTER_CORRELATION_ID)
+            found = fetch._usual_answer(memoryview(frame), AFTER_CORRELATION_ID)
         except (ValueError, MalformedMessage):
             continue
         if found is not None:
             at_once += 1
             reader = BodyReader(memoryview(frame), AFTER_CORRELATION_ID, flexible=True)
-            assert found == follower_fetch_body._answer(reader), frame.hex()
+            assert found == fetch._answer(reader), frame.hex()
     assert at_once > 300
     usual = decoded(usual_answer(size)).partitions
     assert [(one.partition, one.high_watermark, one.records) for one in usual] == [(2, 10, b"a" * size)]

@@ -26,7 +26,12 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
-from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
+from nilometer.cluster.controller.brokers import (
+    ProducerIdBlock,
+    ShutdownProgress,
+    decide_allocate_producer_ids,
+    decide_controlled_shutdown,
+)
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
@@ -36,7 +41,6 @@ from nilometer.cluster.controller.isr_changes import (
     decide_alter_partitions,
     decide_forfeit_replicas,
 )
-from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import RecoveryState
 from nilometer.identifiers import (

@@ -16,11 +16,12 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
-from nilometer.cluster.controller.elections import ElectedPartition, decide_elect_leaders
 from nilometer.cluster.controller.reassignments import (
+    ElectedPartition,
     ReassignedPartition,
     Reassignment,
     decide_alter_reassignments,
+    decide_elect_leaders,
     list_reassignments,
 )
 from nilometer.cluster.image import ClusterImage

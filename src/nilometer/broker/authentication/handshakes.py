@@ -15,8 +15,7 @@ from typing_extensions import Buffer
 from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.responses import Response
 from nilometer.runtime.handshakes import Admitted
-from nilometer.security.principal import USER, Principal
-from nilometer.security.principal_mapping import PrincipalMapping, subject_of
+from nilometer.security.principal import USER, Principal, PrincipalMapping, subject_of
 
 
 class UnauthenticatedConnections:

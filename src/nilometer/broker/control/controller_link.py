@@ -17,11 +17,14 @@ from nilometer.broker.request_context import RequestContext
 from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
-from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.brokers import (
+    ProducerIdBlock,
+    decide_allocate_producer_ids,
+    decide_controlled_shutdown,
+)
 from nilometer.cluster.controller.configs import InheritedOf, nothing_inherited
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
-from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.topics import (
     CreatedTopic,
     NewTopic,

@@ -11,7 +11,7 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.credentials import decide_remove_expired_tokens
-from nilometer.cluster.controller.elections import decide_preferred_leaders
+from nilometer.cluster.controller.reassignments import decide_preferred_leaders
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Clock
 from nilometer.wire.errors import KafkaError

@@ -54,8 +54,7 @@ from nilometer.raft.voter_changes import (
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.runtime.handshakes import HandshakeGate, OpenGate
-from nilometer.security.principal import BROKER, USER, Principal
-from nilometer.security.principal_mapping import subject_of
+from nilometer.security.principal import BROKER, USER, Principal, subject_of
 from nilometer.wire import messages, own_apis
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey

@@ -28,9 +28,9 @@ from nilometer.wire import messages
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.follower_fetch_body import (
-    VERSION_MAX,
-    VERSION_MIN,
+from nilometer.wire.fetch import (
+    FOLLOWER_VERSION_MAX,
+    FOLLOWER_VERSION_MIN,
     FetchedFromLeader,
     LeaderAnswer,
     decode_leader_answer,
@@ -95,7 +95,7 @@ class ReplicaFetcher:
         self._dropped: dict[_Key, None] = {}
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
-        self._codec: Api = messages.api(ApiKey.FETCH, VERSION_MAX)
+        self._codec: Api = messages.api(ApiKey.FETCH, FOLLOWER_VERSION_MAX)
         """The Fetch version in use: the leader supports it, and it has the follower's broker epoch
         (KIP-903)."""
         self._session_id = 0
@@ -248,12 +248,12 @@ class ReplicaFetcher:
             if isinstance(error.__cause__, ConnectionRefusedError):
                 self._leader_liveness.on_connection_refused(self._leader_id)
             raise
-        codec = connection.api(ApiKey.FETCH, VERSION_MAX)
-        if codec.version < VERSION_MIN:
+        codec = connection.api(ApiKey.FETCH, FOLLOWER_VERSION_MAX)
+        if codec.version < FOLLOWER_VERSION_MIN:
             connection.close()
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                f"broker {self._leader_id} does not support Fetch version {VERSION_MIN}",
+                f"broker {self._leader_id} does not support Fetch version {FOLLOWER_VERSION_MIN}",
             )
         self._codec = codec
         self._connection = connection

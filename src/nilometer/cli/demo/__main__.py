@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,19 +24,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import COMMAND_CONFIG_VARIABLE
-from nilometer.cli.demo.check import compare, counting, numbers_of
-from nilometer.cli.demo.demo_run import TOPIC_PREFIX, Demo, DemoFailed
-from nilometer.cli.demo.shop_log import write_shop_log
+from nilometer.cli.demo.check import TOPIC_PREFIX, Demo, DemoFailed, compare, counting, numbers_of
+from nilometer.cli.pipelines.pipeline_formats_commands import is_hidden
 from nilometer.cli.pipelines.pipeline_run_command import (
     print_position,
     print_tables,
@@ -50,6 +51,76 @@ from nilometer.pipeline.spark.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# An access log of a small shop, made up: for a machine whose own logs tell of packages only.
+#
+# Visitors come in sessions, prices are looked up by a robot, and for some minutes the payments fail.
+
+BEGIN = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+MINUTES = 90
+VISITORS = 240
+PRODUCTS = tuple(f"/products/{name}" for name in ("tea", "kettle", "cup", "honey", "tray", "filter"))
+FAILING = range(41, 48)
+"""The minutes in which payments fail."""
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/140.0"
+PHONE = "Mozilla/5.0 (iPhone; CPU iPhone OS 19_0 like Mac OS X) Mobile"
+ROBOT = "price-robot/1.4 (+https://prices.example/robot)"
+
+
+class Line(NamedTuple):
+    at: datetime
+    host: str
+    request: str
+    status: int
+    size: int
+    agent: str
+
+    def __str__(self) -> str:
+        at = self.at.strftime("%d/%b/%Y:%H:%M:%S %z")
+        return (
+            f'{self.host} - - [{at}] "{self.request} HTTP/1.1" {self.status} {self.size} "-" "{self.agent}"'
+        )
+
+
+def write_shop_log(path: Path) -> Path:
+    """Write the log, the same one each time; return ``path``."""
+    chance = random.Random(20260302)
+    lines = [line for number in range(VISITORS) for line in _visit(chance, number)] + list(_robot(chance))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="ascii")
+    return path
+
+
+def _visit(chance: random.Random, number: int) -> Iterator[Line]:
+    at = BEGIN + timedelta(seconds=chance.triangular(0, MINUTES * 60 - 900, MINUTES * 40))
+    host, agent = f"192.0.2.{number % 250 + 1}", chance.choice((BROWSER, BROWSER, PHONE))
+
+    def line(request: str, status: int = 200) -> Line:
+        return Line(at, host, request, status, chance.randrange(400, 24_000), agent)
+
+    yield line("GET /")
+    for _ in range(chance.randrange(1, 9)):
+        at += timedelta(seconds=chance.randrange(3, 70))
+        yield line(f"GET {chance.choice(PRODUCTS)}?from=list")
+        if chance.random() < 0.05:
+            yield line("GET /products/teapot", 404)
+    if chance.random() < 0.35:
+        at += timedelta(seconds=chance.randrange(5, 40))
+        yield line("POST /cart", 302)
+        at += timedelta(seconds=chance.randrange(10, 90))
+        fails = (at - BEGIN) // timedelta(minutes=1) in FAILING
+        yield line("POST /payments", 503 if fails else 201)
+
+
+def _robot(chance: random.Random) -> Iterator[Line]:
+    """Look at each product every two minutes, faster than it is allowed to."""
+    for minute in range(0, MINUTES, 2):
+        for second, product in enumerate(PRODUCTS * 2):
+            at = BEGIN + timedelta(minutes=minute, seconds=second)
+            limited = second >= len(PRODUCTS) + 2
+            size = 180 if limited else chance.randrange(400, 24_000)
+            yield Line(at, "198.51.100.7", f"GET {product}", 429 if limited else 200, size, ROBOT)
 
 
 # Chooses the demo's input files: the given ones, or logs of this machine.
@@ -88,7 +159,7 @@ def log_files(source: Path | None) -> list[Path]:
         files = [
             path
             for path in sorted(source.rglob("*"))
-            if not _is_hidden(path, source) and _is_readable_text(path)
+            if not is_hidden(path, source) and _is_readable_text(path)
         ]
     else:
         files = [source]
@@ -112,10 +183,6 @@ def _up_to(files: Sequence[Path], bytes_max: int) -> list[Path]:
         if bytes_max >= 0:
             taken.append(path)
     return taken
-
-
-def _is_hidden(path: Path, below: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(below).parts)
 
 
 def _is_readable_text(path: Path) -> bool:

@@ -8,18 +8,73 @@ from __future__ import annotations
 import gzip
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.demo.demo_run import Demo, DemoFailed
+from nilometer.local.secure_cluster import SecureFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# One run of the demo: its folders and topic, and its messages on the terminal.
+
+DATA_DIR = Path(".nilometer/demo")
+SECURE_DATA_DIR = Path(".nilometer/secure-demo")
+TOPIC_PREFIX = "demo-"
+
+
+class DemoFailed(Exception):
+    """The demo failed; the message is for the user."""
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run of the demo."""
+
+    console: Console
+    began: datetime = field(default_factory=datetime.now)
+    bootstrap: str = ""
+    secure: bool = False
+    """Whether the brokers have TLS, users and ACLs."""
+    zookeeper: str | None = None
+    """The brokers' ZooKeeper as ``host:port,…/chroot``; None: a folder is the coordination store."""
+
+    @property
+    def data_dir(self) -> Path:
+        return SECURE_DATA_DIR if self.secure else DATA_DIR
+
+    @property
+    def security(self) -> SecureFolder | None:
+        """The folder with the settings of clients; None if they need none."""
+        return SecureFolder(self.data_dir) if self.secure else None
+
+    @property
+    def topic(self) -> str:
+        return f"{TOPIC_PREFIX}{self.began:%Y%m%d-%H%M%S}"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.data_dir / "runs" / self.topic
+
+    def print_step(self, what: str) -> None:
+        self.console.print(
+            f"[bold]{(datetime.now() - self.began).total_seconds():5.1f} s[/bold]  {what}", highlight=False
+        )
+
+    @contextmanager
+    def step(self, what: str) -> Generator[None, None, None]:
+        """Show ``what`` while the block runs."""
+        self.print_step(what)
+        with self.console.status(what):
+            yield
 
 
 # Counts log lines in plain Python, to check the results of the ``logs`` pipeline.

@@ -16,10 +16,9 @@ from rich.table import Table
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json
 from nilometer.cli.console import pipeline_console
-from nilometer.cli.pipelines.pipeline_capture_command import capture
 from nilometer.cli.pipelines.pipeline_choice import named_topics, topics_options
 from nilometer.cli.pipelines.pipeline_deliver_command import deliver
-from nilometer.cli.pipelines.pipeline_feed_commands import demo, sample
+from nilometer.cli.pipelines.pipeline_feed_commands import capture, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import report_command, status, stop

@@ -122,7 +122,7 @@ def _files_of(paths: Sequence[str]) -> Iterator[str]:
         if given == "-":
             yield given
         elif path.is_dir():
-            found = [one for one in sorted(path.rglob("*")) if one.is_file() and not _is_hidden(one, path)]
+            found = [one for one in sorted(path.rglob("*")) if one.is_file() and not is_hidden(one, path)]
             yield from (str(one) for one in found if _is_text(one))
         elif path.is_file():
             yield given
@@ -130,7 +130,7 @@ def _files_of(paths: Sequence[str]) -> Iterator[str]:
             raise PipelineError(f"{given} is no file and no folder")
 
 
-def _is_hidden(path: Path, below: Path) -> bool:
+def is_hidden(path: Path, below: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(below).parts)
 
 

@@ -11,15 +11,11 @@ from pathlib import Path
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import (
-    confirm,
-    json_option,
-    yes_option,
-)
+from nilometer.cli.cluster_options import confirm, json_option, yes_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.spark.executors import (
+from nilometer.pipeline.spark.spark_session import (
     DAEMON_SETTINGS,
     DRIVER_PYTHON_SETTING,
     PYTHON_SETTING,
@@ -160,7 +156,7 @@ def pipelines(spec: Path, full_refresh_all: bool, yes: bool, command: str) -> No
     Spark's settings are read from conf/spark-defaults.conf next to the specification, its logging settings
     from conf/log4j2.properties. `dry-run` only checks what the project declares.
     """
-    from nilometer.pipeline.declared.running import run_project
+    from nilometer.pipeline.declared.project import run_project
 
     if full_refresh_all and command == "run":
         confirm("Drop them?", [f"the tables and checkpoints of {spec}"], yes=yes)

@@ -43,9 +43,9 @@ from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMEST
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.building import Message
-from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
 from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, SharePartitionState
+from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_subscription
 
 T = TypeVar("T")
 

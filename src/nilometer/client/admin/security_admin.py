@@ -1,10 +1,10 @@
-"""The admin clients for who may do what: SCRAM users, delegation tokens and ACLs; ``nilometer user``,
-``token`` and ``acl`` use them.
+"""The admin clients for who may do what, and how much: SCRAM users, delegation tokens, ACLs and quotas;
+``nilometer user``, ``token``, ``acl`` and ``quota`` use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -12,6 +12,8 @@ from nilometer.client.admin.requests import AdminRequests, raise_error
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection import MakeRequest
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from nilometer.cluster.client_quotas import MATCH_DEFAULT, MATCH_EXACT
+from nilometer.quotas import QuotaEntity, entity_of
 from nilometer.runtime import Runtime
 from nilometer.security.principal import Principal
 from nilometer.security.scram import SALT_BYTES, ScramMechanism, salt_of, salted_password
@@ -19,6 +21,9 @@ from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The admin clients for who may do what: SCRAM users, delegation tokens and ACLs; ``nilometer user``,
+# ``token`` and ``acl`` use them.
 
 # The admin client for SCRAM users (KIP-554); ``nilometer user`` uses it.
 
@@ -344,3 +349,61 @@ def _acl(resource: Message, acl: Message) -> Acl:
         Operation(acl.operation),
         Permission(acl.permission_type),
     )
+
+
+# The admin client for quotas of clients (KIP-546); ``nilometer quota`` uses it.
+
+
+class EntityQuotas(NamedTuple):
+    entity: QuotaEntity
+    values: Mapping[str, float]
+
+
+class QuotaAdmin(AdminRequests):
+    async def list_quotas(self, entity: QuotaEntity = (), *, exactly: bool = False) -> list[EntityQuotas]:
+        """Return the quotas of all entities that have the names of ``entity``; ``exactly``: and no others.
+
+        Raises KafkaError.
+        """
+
+        def make(api: Api) -> Message:
+            components = tuple(
+                api.make_request(
+                    "ComponentData",
+                    entity_type=kind,
+                    match_type=MATCH_DEFAULT if name is None else MATCH_EXACT,
+                    match=name,
+                )
+                for kind, name in entity
+            )
+            return api.request(components=components, strict=exactly)
+
+        response = await self._any(ApiKey.DESCRIBE_CLIENT_QUOTAS, make)
+        raise_error(response.error_code, response.error_message)
+        return [
+            EntityQuotas(
+                entity_of({each.entity_type: each.entity_name for each in entry.entity}),
+                {each.key: each.value for each in entry.values},
+            )
+            for entry in response.entries or ()
+        ]
+
+    async def alter(self, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+        """Set quotas of one entity by key; None removes one. Raises KafkaError."""
+
+        def make(api: Api) -> Message:
+            entry = api.make_request(
+                "EntryData",
+                entity=tuple(
+                    api.make_request("EntityData", entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ),
+                ops=tuple(
+                    api.make_request("OpData", key=key, value=value or 0.0, remove=value is None)
+                    for key, value in changes.items()
+                ),
+            )
+            return api.request(entries=(entry,), validate_only=False)
+
+        for entry in (await self._any(ApiKey.ALTER_CLIENT_QUOTAS, make)).entries:
+            raise_error(entry.error_code, entry.error_message)

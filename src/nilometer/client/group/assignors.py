@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.wire.consumer_protocol import NO_GENERATION, decode_assignment, encode_assignment
-from nilometer.wire.consumer_protocol import Assignment as WireAssignment
 from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.value_bytes import NO_GENERATION, decode_assignment, encode_assignment
+from nilometer.wire.value_bytes import Assignment as WireAssignment
 
 # The interface of an assignor: subscriptions of the members in, assigned partitions per member out.
 #

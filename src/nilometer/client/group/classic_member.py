@@ -41,14 +41,14 @@ from nilometer.client.group.group_exchange import (
     sync_request,
 )
 from nilometer.client.group.group_settings import GroupConfig
-from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
-from nilometer.client.group.member import CommitOwned, Ownership
+from nilometer.client.group.member import POLL_TIMEOUT_REASON, CommitOwned, Heartbeats, Ownership
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.network.connection_pool import Backoff
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
-from nilometer.wire.consumer_protocol import (
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.value_bytes import (
     Assignment,
     Subscription,
     decode_assignment,
@@ -56,7 +56,6 @@ from nilometer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 
 # A classic member's requests to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 #

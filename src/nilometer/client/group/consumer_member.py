@@ -23,8 +23,7 @@ from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_exchange import MemberIdentity
 from nilometer.client.group.group_settings import GroupConfig
-from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
-from nilometer.client.group.member import CommitOwned, Ownership
+from nilometer.client.group.member import POLL_TIMEOUT_REASON, CommitOwned, Heartbeats, Ownership
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.connection_pool import Backoff

@@ -10,9 +10,9 @@ from uuid import UUID
 from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode, UnsupportedVersion
 from nilometer.wire.messages import Api, Message
+from nilometer.wire.value_bytes import PROTOCOL_TYPE
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""

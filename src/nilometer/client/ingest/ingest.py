@@ -16,18 +16,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nilometer.client.ingest.found_files import Look
-from nilometer.client.ingest.ledger import Ledger
+from nilometer.client.ingest.ledger import IngestOptions, IngestTotals, Ledger, LineRefused
 from nilometer.client.ingest.line_sender import LineSender, learn_record_limit
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import UTF16, is_utf16
-from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.source import HEAD_BYTES, Source
 from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.tracker import NotText, Tracker
 from nilometer.client.producer.producer import Producer
-from nilometer.client.settings.client_settings import GivenConfig
-from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.client.settings.client_settings import COMMON_KEYS, GivenConfig
 from nilometer.runtime import Runtime
 
 T = TypeVar("T")

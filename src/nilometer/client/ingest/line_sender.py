@@ -7,13 +7,11 @@ from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from nilometer.client.admin.admin import Admin, ResourceType
-from nilometer.client.ingest.ledger import Ledger
+from nilometer.client.ingest.ledger import IngestOptions, IngestTotals, Ledger, Oversized, line_refused
 from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LinePart, LineTooLong
-from nilometer.client.ingest.options import IngestOptions, IngestTotals, Oversized, line_refused
-from nilometer.client.ingest.read_back import LINE_HEADER, PIECE_HEADER, checksum
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.producer.accumulator import size_bound
-from nilometer.client.producer.batch import Deliveries
+from nilometer.client.ingest.state_file import LINE_HEADER, PIECE_HEADER, checksum
+from nilometer.client.producer.batch import Deliveries, size_bound
 from nilometer.client.producer.producer import Headers, Producer
 from nilometer.client.producer.producer_settings import ProducerConfig
 from nilometer.client.settings.client_settings import GivenConfig

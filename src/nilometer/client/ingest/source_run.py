@@ -10,8 +10,8 @@ from typing import Final
 
 from nilometer.client.ingest.found_files import FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.line_splitter import LineSplitter
-from nilometer.client.ingest.read_back import PATH_HEADER, SOURCE_HEADER
 from nilometer.client.ingest.source import ContentMark, Fingerprint, Source
+from nilometer.client.ingest.state_file import PATH_HEADER, SOURCE_HEADER
 
 # Reads the content of an open file, plain or gzip, from any offset. Uses only the open file it is given.
 #

@@ -1,19 +1,34 @@
-"""The state of an ingest between its runs: one JSON file that is replaced as a whole.
-
-The file is written *before* the first line of a new source is sent, and at each checkpoint, after the
-acknowledgements. So each record in the topic comes from a source of the state. If its line is neither counted
-by the source nor among the lines ``there``, its offset is at or after the state's offset of its partition.
+"""Which lines of a source are in the topic already: by the state that the last run saved, and by reading the
+topic.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.ingest.found_files import Identity
 from nilometer.client.ingest.source import Fingerprint, Source
-from nilometer.runtime import Disk
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, list_offsets, log_end_offsets
+from nilometer.client.offsets.positions import LATEST_TIMESTAMP
+from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.runtime import Disk, Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The state of an ingest between its runs: one JSON file that is replaced as a whole.
+#
+# The file is written *before* the first line of a new source is sent, and at each checkpoint, after the
+# acknowledgements. So each record in the topic comes from a source of the state. If its line is neither
+# counted by the source nor among the lines ``there``, its offset is at or after the state's offset of its
+# partition.
 
 VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -163,3 +178,167 @@ def _source(entry: dict[str, Any]) -> Source:
 def load_state(disk: Disk, path: str) -> IngestState | None:
     """Return the state in file ``path``, or None if there is no such file. Raises BadState."""
     return decode_state(disk.read_file(path), path) if disk.exists(path) else None
+
+
+# Reads the topic to find the lines that are in it already but not counted in the state.
+#
+# A process may die after an acknowledgement and before the state is saved, and a batch may be in the log
+# though its acknowledgement never arrived. The headers of a record name its source and line. Records in a
+# leader's log that are not committed yet are waited for.
+
+# Waits until everything that an earlier run sent to a topic is readable, or is lost.
+#
+# A record can be in a leader's log and not yet below its high watermark: a follower lags or has stopped.
+# Reading up to the high watermark would miss it, and the line would be sent again. So the log end offset of
+# each leader is queried too, and the high watermark must reach it. A change of leader may truncate the log,
+# so the target is never above the present leader's log end offset.
+#
+# A killed process can also leave Produce requests that a broker has received but not yet appended: the broker
+# was paused, or it processes a connection's requests one after the other. Nothing in the protocol shows when
+# the last of them is done (a fence would need a record in each partition, or a transaction). So after a run
+# that was not closed, the ends must be committed in several queries in a row, some time apart.
+
+COMMIT_TIMEOUT_MS = 120_000
+"""The maximum wait for the high watermarks; a follower that has stopped leaves the ISR long before."""
+LOOK_MS = 100
+LOOKS_AFTER_CRASH = 5
+
+Ends = dict[TopicPartition, int]
+
+
+class CommittedEnds:
+    """Decides, from queries of log end offsets and high watermarks, whether all is committed. Pure.
+
+    Invariant: ``behind`` is empty after a query only if every record that the previous query (or, if it is
+    the first, this one) found in a leader's log is readable, or was truncated.
+    """
+
+    def __init__(self, looks_needed: int) -> None:
+        self.behind: dict[TopicPartition, tuple[int, int]] = {}
+        """High watermark and target offset of each partition that was not committed in the last query."""
+        self._targets: Ends = {}
+        self._looks_needed = looks_needed
+        self._looks = 0
+
+    def on_look(self, log_ends: Ends, high_watermarks: Ends) -> bool:
+        """Take one query's results; return whether everything is committed in enough queries in a row.
+
+        ``log_ends`` must have been queried before ``high_watermarks``.
+        """
+        targets = {one: min(self._targets.get(one, end), end) for one, end in log_ends.items()}
+        self.behind = {
+            one: (high_watermarks[one], target)
+            for one, target in targets.items()
+            if high_watermarks[one] < target
+        }
+        if self.behind:
+            self._targets, self._looks = targets, 0
+            return False
+        self._targets = dict(log_ends)
+        self._looks += 1
+        return self._looks >= self._looks_needed
+
+
+async def wait_committed_ends(
+    client: Client, partitions: Sequence[TopicPartition], *, after_crash: bool
+) -> Ends:
+    """Wait until the high watermarks have reached the log end offsets, and return them.
+
+    ``after_crash``: the earlier run was not closed, so several queries must agree. Raises KafkaError if this
+    takes too long.
+    """
+    clock = client.runtime.clock
+    deadline_ms = clock.monotonic_ms() + COMMIT_TIMEOUT_MS
+    ends = CommittedEnds(LOOKS_AFTER_CRASH if after_crash else 1)
+    while True:
+        left_ms = max(deadline_ms - clock.monotonic_ms(), 1)
+        log_ends = await log_end_offsets(client, partitions, left_ms)
+        latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+        found = await list_offsets(client, latest, READ_UNCOMMITTED, left_ms)
+        high_watermarks = {partition: one.offset for partition, one in found.items()}
+        if ends.on_look(log_ends, high_watermarks):
+            return high_watermarks
+        if clock.monotonic_ms() >= deadline_ms:
+            raise _not_committed(ends.behind)
+        await asyncio.sleep(LOOK_MS / 1000)
+
+
+def _not_committed(behind: dict[TopicPartition, tuple[int, int]]) -> KafkaError:
+    where = ", ".join(
+        f"{partition} is committed up to {high_watermark} of {end}"
+        for partition, (high_watermark, end) in sorted(behind.items())
+    )
+    return KafkaError(
+        ErrorCode.request_timed_out,
+        f"{where} after {COMMIT_TIMEOUT_MS // 1000} s: in-sync replicas are missing; "
+        "lines sent before may be among these records, and may be written again",
+    )
+
+
+POLL_TIMEOUT_MS = 30_000
+SOURCE_HEADER = "source"
+PATH_HEADER = "path"
+LINE_HEADER = "line"
+PIECE_HEADER = "piece"
+"""The header with the number of a piece of a long line, from 1; its pieces have the same ``line`` header."""
+
+
+def checksum(value: bytes, piece: bytes = b"") -> int:
+    """Return a checksum of a record's value and piece number.
+
+    It distinguishes records with the same line number: pieces, and lines of a file that was rewritten.
+    """
+    return zlib.crc32(value, zlib.crc32(piece))
+
+
+async def read_back(
+    runtime: Runtime, config: GivenConfig, state: IngestState
+) -> tuple[LinesThere, dict[int, int]]:
+    """Return the uncounted lines in the topic from the state's offsets on, and the end of each partition.
+
+    First waits until all records of the leaders' logs are committed. Raises KafkaError.
+    """
+    there: LinesThere = {}
+    settings = {**config, "auto.offset.reset": "earliest", "max.poll.records": 5000}
+    async with Consumer(runtime, settings) as consumer:
+        partitions = await consumer.partitions_for(state.topic)
+        if not state.sources:  # nothing was ever sent from it
+            ends = await consumer.end_offsets(partitions)
+            return there, {one.partition: end for one, end in ends.items()}
+        ends = await wait_committed_ends(consumer.client, partitions, after_crash=not state.closed)
+        starts = await consumer.beginning_offsets(partitions)
+        begins = {one: max(state.partitions.get(one.partition, 0), starts[one]) for one in partitions}
+        left = {one: ends[one] for one in partitions if begins[one] < ends[one]}
+        consumer.assign(left)
+        for partition in left:
+            consumer.seek(partition, begins[partition])
+        while left:
+            records = await consumer.poll(timeout_ms=POLL_TIMEOUT_MS)
+            if not records:
+                raise _stuck(left)
+            for record in records:
+                _note(there, state, record)
+            for partition in list(left):
+                if await consumer.position(partition) >= left[partition]:
+                    del left[partition]
+    return there, {one.partition: end for one, end in ends.items()}
+
+
+def _note(there: LinesThere, state: IngestState, record: ConsumerRecord) -> None:
+    named = dict(record.headers)
+    tag, line = named.get(SOURCE_HEADER), named.get(LINE_HEADER)
+    if tag is None or line is None or not line.isdigit():
+        return
+    number = state.number_of(tag)
+    source = state.sources.get(number) if number is not None else None
+    if source is not None and int(line) > source.lines:
+        check = checksum(record.value or b"", named.get(PIECE_HEADER) or b"")
+        there.setdefault(source.number, {}).setdefault(int(line), set()).add(check)
+
+
+def _stuck(left: dict[TopicPartition, int]) -> KafkaError:
+    names = ", ".join(str(partition) for partition in left)
+    return KafkaError(
+        ErrorCode.request_timed_out,
+        f"no records of {names} in {POLL_TIMEOUT_MS // 1000} s, although there should be some",
+    )

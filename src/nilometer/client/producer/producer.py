@@ -15,8 +15,14 @@ from collections.abc import Callable, Sequence
 
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
-from nilometer.client.producer.batch import Deliveries, Delivery, ProducerBatch, RecordMetadata
+from nilometer.client.producer.batch import (
+    Deliveries,
+    Delivery,
+    ProducerBatch,
+    RecordAccumulator,
+    RecordMetadata,
+    size_bound,
+)
 from nilometer.client.producer.partitioner import (
     Partitioner,
     PartitionFunction,

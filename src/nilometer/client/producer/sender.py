@@ -24,12 +24,12 @@ from nilometer.client.network.client import STALE_METADATA, Client, Jobs
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition, nodes_named
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.client.network.connection_pool import Backoff
-from nilometer.client.producer.accumulator import RecordAccumulator
 from nilometer.client.producer.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Acknowledged,
     ProducerBatch,
+    RecordAccumulator,
     RecordsRejected,
 )
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict

@@ -27,7 +27,7 @@ from nilometer.client.network.cluster_metadata import (
 )
 from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest, NotServed
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
-from nilometer.client.settings.common_keys import parse_server
+from nilometer.client.settings.client_settings import parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion

@@ -1,14 +1,5 @@
-"""Registering, fencing and unregistering brokers.
-
-The records of each decision are in an order that may be interrupted at any point: the next controller
-completes the work (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
-
-- *down*: the broker is fenced first, so no leader can add it to an ISR while its partitions change;
-- *up*: after an unclean restart the removals from ISRs are written **before** the registration: if they are
-  interrupted, the broker is not registered yet, and the same decision is made again;
-- *unregister*: the registration is removed last.
-
-A restart of a broker is two events, down and up; the second is decided on the image after the first.
+"""What the controller decides for brokers: registering, fencing and unregistering them, and the blocks of
+producer ids that they get.
 """
 
 from __future__ import annotations
@@ -29,6 +20,7 @@ from nilometer.cluster.records import (
     BrokerRegistered,
     BrokerUnregistered,
     Endpoint,
+    ProducerIdsAllocated,
     SupportedFeature,
 )
 from nilometer.cluster.states import Broker
@@ -41,6 +33,18 @@ from nilometer.identifiers import (
     TopicIdPartition,
 )
 from nilometer.wire.errors import ErrorCode
+
+# Registering, fencing and unregistering brokers.
+#
+# The records of each decision are in an order that may be interrupted at any point: the next controller
+# completes the work (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
+#
+# - *down*: the broker is fenced first, so no leader can add it to an ISR while its partitions change;
+# - *up*: after an unclean restart the removals from ISRs are written **before** the registration: if they are
+#   interrupted, the broker is not registered yet, and the same decision is made again;
+# - *unregister*: the registration is removed last.
+#
+# A restart of a broker is two events, down and up; the second is decided on the image after the first.
 
 # A request from an earlier incarnation of a broker is rejected (KIP-380). An *incarnation* is one session of
 # a broker process; each gets a broker epoch when it registers.
@@ -293,3 +297,35 @@ def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> Generator[i
         )
         yield 1
     return draft.take_units()
+
+
+# Allocating producer ids to brokers in blocks. No id is allocated twice, also not by another controller.
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+_PRODUCER_ID_MAX = (1 << 63) - 1
+
+
+class ProducerIdBlock(msgspec.Struct, frozen=True):
+    """The ids ``first`` to ``first + count - 1``."""
+
+    outcome: Outcome
+    first: int = -1
+    count: int = 0
+
+
+def decide_allocate_producer_ids(
+    image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch
+) -> Decision[ProducerIdBlock]:
+    try:
+        check_broker_epoch(image, broker_id, broker_epoch)
+        first = image.next_producer_id
+        if first > _PRODUCER_ID_MAX - PRODUCER_ID_BLOCK_SIZE:
+            raise Refusal(ErrorCode.unknown_server_error, "All producer ids have been allocated.")
+    except Refusal as refusal:
+        return Decision((), ProducerIdBlock(refusal.outcome))
+    allocated = ProducerIdsAllocated(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
+    )
+    return Decision(((allocated,),), ProducerIdBlock(OK, first, PRODUCER_ID_BLOCK_SIZE))

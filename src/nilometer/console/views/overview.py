@@ -9,8 +9,7 @@ import msgspec
 from nilometer.client.admin.admin import LogDirDescription
 from nilometer.client.health.cluster_health import ClusterHealth, problems
 from nilometer.client.replicas.replica_survey import Survey
-from nilometer.console.views.chart import Chart
-from nilometer.console.views.rates import Rate
+from nilometer.console.views.rates import Chart, Rate
 from nilometer.console.views.transactions import HangingRow, hanging_row
 
 

@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from nilometer.console.views.figure import CELLS_MAX, Figure, ReplicaOffsets, figures
-from nilometer.console.views.partition import IN_SYNC, OUT_OF_SYNC
+from nilometer.console.views.partition import CELLS_MAX, IN_SYNC, OUT_OF_SYNC, Figure, ReplicaOffsets, figures
 from nilometer.simulation.recording.format import MESSAGE_KINDS, Event, Header, Kind, Role, Status
-from nilometer.simulation.recording.replay import Moment, Replay, before, behind
-from nilometer.simulation.recording.replica_state import ReplicaState
+from nilometer.simulation.recording.replay import Moment, Replay, ReplicaState, before, behind
 
 # One event of a recording as a row: its text, and a drawing with a column for each broker. Pure.
 #

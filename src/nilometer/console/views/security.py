@@ -7,8 +7,7 @@ from operator import itemgetter
 
 import msgspec
 
-from nilometer.client.admin.quota_admin import EntityQuotas
-from nilometer.client.admin.security_admin import UserCredential
+from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
 from nilometer.cluster.acl import Acl
 from nilometer.console.views.paging import Asked, Page, page_of
 

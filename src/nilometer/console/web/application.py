@@ -15,8 +15,7 @@ from starlette.types import ASGIApp
 from nilometer.console.reading.cluster_access import ClusterAccess, Feeds
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
-from nilometer.console.reading.decoded_values import DecodedValues
-from nilometer.console.reading.record_reader import RecordReader
+from nilometer.console.reading.record_reader import DecodedValues, RecordReader
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Changes
 from nilometer.console.views.paging import NAME, Asked

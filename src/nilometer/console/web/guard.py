@@ -1,23 +1,31 @@
-"""Which requests are served: those of the console's own pages, and of programs.
-
-Every page in a user's browser can send requests to the console, also to one that listens on loopback. So the
-``Host`` header must be the console's address (else a foreign name that resolves to loopback, DNS rebinding,
-could read the pages), a request that has an ``Origin`` must come from the console's own pages, and one that
-changes something must have an ``Origin`` (else a foreign page could send a form). By ``Sec-Fetch-Site`` a
-foreign page may link to the pages, but not fetch or embed anything: that would cost the brokers work.
-
-A console with a login is served under any name: its certificate is for the right ones only, and the cookie
-of a session is sent to the name that it was made under.
+"""What is taken from a browser: which requests are served, and the entries of a form, bounded in size and
+time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Which requests are served: those of the console's own pages, and of programs.
+#
+# Every page in a user's browser can send requests to the console, also to one that listens on loopback. So
+# the ``Host`` header must be the console's address (else a foreign name that resolves to loopback, DNS
+# rebinding, could read the pages), a request that has an ``Origin`` must come from the console's own pages,
+# and one that changes something must have an ``Origin`` (else a foreign page could send a form). By ``Sec-
+# Fetch-Site`` a foreign page may link to the pages, but not fetch or embed anything: that would cost the
+# brokers work.
+#
+# A console with a login is served under any name: its certificate is for the right ones only, and the cookie
+# of a session is sent to the name that it was made under.
 
 SAFE_METHODS = ("GET", "HEAD")
 OWN_SITES = ("same-origin", "none")
@@ -106,3 +114,68 @@ class Guard:
             return
         status, reason = refused
         await PlainTextResponse(f"{reason}\n", status)(scope, receive, guarded)
+
+
+# The entries of a form that a browser posts, bounded in size and in time, and what a user may enter.
+
+TIMEOUT_S = 30.0
+ENTRIES_MAX = 1_000
+"""A million entries of two bytes would hold the event loop for a second."""
+
+
+class BadForm(Exception):
+    """The form is refused with ``status``; the message says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def form_entries(request: Request, bytes_max: int) -> dict[str, str]:
+    """Return the last value of each name. Raises BadForm."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > bytes_max:
+                    raise BadForm(413, f"A form may have at most {bytes_max:,} bytes here.")
+    except TimeoutError:
+        raise BadForm(408, f"The form did not arrive within {TIMEOUT_S:.0f} s.") from None
+    except ClientDisconnect:
+        raise BadForm(400, "The form did not arrive.") from None
+    try:
+        entries = parse_qsl(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=ENTRIES_MAX
+        )
+    except ValueError:
+        raise BadForm(413, f"A form may have at most {ENTRIES_MAX} entries.") from None
+    return dict(entries)
+
+
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+
+
+class BadEntry(Exception):
+    """An entry of a form cannot be used; the message says which, and what it must be."""
+
+
+def number_in(text: str, what: str, most: int) -> int:
+    """Raises BadEntry, whose message begins with ``what``."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+        raise BadEntry(f"{what} must be a whole number from 0 to {most:,}, not {text!r}.")
+    return int(text)
+
+
+def time_in(text: str) -> int:
+    """Return milliseconds since the epoch: those, or an ISO 8601 time; without a zone it is UTC.
+
+    Raises BadEntry.
+    """
+    if text.isascii() and text.isdigit():
+        return number_in(text, "The time in ms", INT64_MAX)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadEntry(f"The time must be as in 2026-01-31 12:00:00 (UTC), or in ms, not {text!r}.") from None
+    return max(0, round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nilometer.console.web.form_entries import BadForm, form_entries
+from nilometer.console.web.guard import BadForm, form_entries
 from nilometer.console.web.live_page import EVENTS, JSON_TYPE, STATIC, UNAVAILABLE, Rendering
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError

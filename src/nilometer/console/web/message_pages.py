@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from nilometer.console.reading.cluster_reader import ClusterReader
-from nilometer.console.reading.decoded_values import DecodedValues
 from nilometer.console.reading.record_reader import (
     COUNT_MAX,
     NEWEST,
@@ -22,6 +21,7 @@ from nilometer.console.reading.record_reader import (
     OLDEST,
     SEARCHED_MAX,
     TIME,
+    DecodedValues,
     Found,
     MaybeWritten,
     RecordQuery,
@@ -29,18 +29,20 @@ from nilometer.console.reading.record_reader import (
     TooManyTails,
 )
 from nilometer.console.serving import Changes
-from nilometer.console.views.json_filter import BadFilter, JsonFilter, json_filter
 from nilometer.console.views.records import (
     AUTO,
     FORMATS,
     SHOWN_BYTES,
     WHOLE_BYTES,
+    BadFilter,
     BySchema,
+    JsonFilter,
     RecordView,
     cut_after,
+    json_filter,
     record_views,
 )
-from nilometer.console.web.form_entries import (
+from nilometer.console.web.guard import (
     INT32_MAX,
     INT64_MAX,
     BadEntry,

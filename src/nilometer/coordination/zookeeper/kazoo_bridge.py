@@ -23,16 +23,19 @@ from kazoo import exceptions as kazoo_exceptions
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Auth, Connect
+from kazoo.protocol.serialization import Auth
+from kazoo.protocol.serialization import Connect as ConnectRequest
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from nilometer.coordination.store import StoreRefused
 from nilometer.coordination.zookeeper.connect import OPEN, ConnectString, ZooKeeperSecurity
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
     AccessDenied,
     BadVersion,
     CheckExists,
+    Connect,
     Create,
     Delete,
     Disconnected,
@@ -43,6 +46,8 @@ from nilometer.coordination.zookeeper.ensemble import (
     SetVersion,
     Step,
 )
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
+from nilometer.runtime import Runtime
 from nilometer.runtime.tls import ClientTls, TlsUnusable, client_context
 
 # kazoo's connection, extended by features that kazoo lacks.
@@ -152,7 +157,7 @@ class ObservedConnection(ConnectionHandler):
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         outcome: Any = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and outcome[0].time_out > 0:
+        if isinstance(request, ConnectRequest) and outcome[0].time_out > 0:
             self.server, self.session_timeout_ms = self.trying, outcome[0].time_out
             self._left = ""
         return outcome
@@ -434,3 +439,48 @@ class KazooBridge:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed
             logger.debug("A ZooKeeper event came after the event loop was closed")
+
+
+# A store in ZooKeeper whose client is kazoo, for brokers and tools that run outside a simulation.
+#
+# It alone imports the bridge to kazoo: a broker with another store starts without that library.
+
+
+def zookeeper_store(
+    runtime: Runtime,
+    where: ConnectString,
+    security: ZooKeeperSecurity,
+    *,
+    session_timeout_ms: int = 6000,
+    cluster_id: str | None = None,
+    create: bool = True,
+) -> ZooKeeperStore:
+    """Return the store at ``where``, not open yet; :class:`ZooKeeperStore` describes the arguments.
+
+    Raises StoreRefused if the credentials cannot be used.
+    """
+    return ZooKeeperStore(
+        runtime,
+        str(where),
+        _connect(where, security),
+        session_timeout_ms=session_timeout_ms,
+        cluster_id=cluster_id,
+        create=create,
+    )
+
+
+def _connect(where: ConnectString, security: ZooKeeperSecurity) -> Connect:
+    """Raises StoreRefused if keys or certificates cannot be used."""
+    if security.set_acl and not where.chroot:
+        raise StoreRefused(
+            f"zookeeper.set.acl needs a chroot, as in {where}/nilometer: the root of ZooKeeper's tree, "
+            "which others use too, keeps its own ACL"
+        )
+    try:
+        if security.tls is not None:
+            client_context(security.tls)
+    except TlsUnusable as error:
+        raise StoreRefused(f"the connection to ZooKeeper has TLS, but {error}") from None
+    return lambda timeout_ms, on_connected, on_lost: KazooBridge(
+        where, timeout_ms, on_connected, on_lost, security
+    )

@@ -32,7 +32,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     SessionEnded,
     Step,
 )
-from nilometer.coordination.zookeeper.layout import (
+from nilometer.coordination.zookeeper.tree import (
     CONTROLLER,
     BrokerNode,
     ControllerNode,

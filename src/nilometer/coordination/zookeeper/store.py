@@ -41,18 +41,20 @@ from nilometer.coordination.zookeeper.ensemble import (
     SetVersion,
     Step,
 )
-from nilometer.coordination.zookeeper.layout import (
+from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration, ZooKeeperSession
+from nilometer.coordination.zookeeper.tree import (
     CONTROLLER,
     STORE,
     BrokerNode,
     ControllerNode,
+    Snapshots,
+    StoreFound,
     broker_path,
     decoded,
     entry_path,
+    find,
+    find_or_make,
 )
-from nilometer.coordination.zookeeper.opening import StoreFound, find, find_or_make
-from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration, ZooKeeperSession
-from nilometer.coordination.zookeeper.snapshots import Snapshots
 from nilometer.runtime import Runtime
 
 # The cluster's secret in a separate node, whose *version* is the secret's number.

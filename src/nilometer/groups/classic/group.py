@@ -27,8 +27,8 @@ from nilometer.groups.requests import (
     metadata_bytes,
 )
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
-from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 from nilometer.wire.errors import ErrorCode, MalformedMessage
+from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_subscription
 
 
 class ClassicGroupState(Enum):

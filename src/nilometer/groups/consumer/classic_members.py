@@ -50,8 +50,8 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.topics import Assignment
 from nilometer.groups.turn import TimerKind, Turn
-from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.value_bytes import PROTOCOL_TYPE, Subscription, decode_subscription
 
 
 class ClassicMembers:

@@ -29,14 +29,14 @@ from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, JoinGroupProtocol
 from nilometer.groups.topics import Assignment, Topics
 from nilometer.groups.turn import TimerKind, Turn
-from nilometer.wire.consumer_protocol import (
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.value_bytes import (
     PROTOCOL_TYPE,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from nilometer.wire.consumer_protocol import Assignment as WireAssignment
-from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.value_bytes import Assignment as WireAssignment
 
 
 def upgrade(

@@ -36,8 +36,8 @@ from nilometer.groups.records import (
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
-from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.value_bytes import PROTOCOL_TYPE
 
 LEAVE_GROUP_MEMBER_EPOCH: Final = -1
 LEAVE_GROUP_STATIC_MEMBER_EPOCH: Final = -2

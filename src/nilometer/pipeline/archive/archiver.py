@@ -1,23 +1,23 @@
-"""Archives topics: copies the sealed segments of each partition that an archive does not have yet.
-
-Every batch of a segment is checked while the segment and its other files are copied; manifests commit what is
+"""Archives topics: which sealed segments of each partition an archive does not have yet, and how they are
 copied.
+
+A run reads the manifest of each partition, decides from its replicas what can be copied, copies it, and
+writes the manifest last. Whatever ends a run between, the next one goes on from the manifests.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from nilometer.identifiers import uuid_to_text
-from nilometer.pipeline.archive import archive_plan
-from nilometer.pipeline.archive.archive_plan import Copy, SourceLog
 from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
 from nilometer.pipeline.audit.segment_check import check_transaction_index
 from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
@@ -25,19 +25,27 @@ from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.archive_manifest import (
     ArchivedSegment,
+    EpochRuns,
     Manifest,
     StoredFile,
+    divergence,
     file_name,
 )
 from nilometer.pipeline.source.log_folders.places import (
+    ArchivedPartition,
     ReplicaFolder,
     find_replicas,
+    named_files,
+    open_folder,
     open_place,
+    partition_folders,
     read_partition,
     replicas_in,
     shown,
+    shown_folder,
     view_directory,
 )
+from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
@@ -48,6 +56,144 @@ from nilometer.wire.records import ControlType, read_end_txn_marker
 if TYPE_CHECKING:
     from nilometer.runtime import Disk, File
 
+
+# Decides which segments of a partition's replicas are copied. Pure.
+#
+# A segment is copied if it is sealed (another one follows it), complete below the high watermark, and has an
+# offset that no archived segment has. The replica with the newest leader epoch below its high watermark comes
+# first; replicas that diverge from it are not used.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """What is known of one replica before any of its segments is read."""
+
+    name: str
+    bases: tuple[int, ...]
+    """The base offsets of its segments; the last one is active."""
+    log_start: int
+    high_watermark: int
+    epochs: EpochRuns
+    """Its leader epoch checkpoint."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record below the high watermark; -1 if unknown."""
+        return max((epoch for epoch, start in self.epochs if start < self.high_watermark), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One segment to copy: the number of the replica in the plan, and the segment's offsets [base, end)."""
+
+    source: int
+    base_offset: int
+    end_offset: int
+    start_offset: int
+    """Its first offset that may be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """A replica that is not used, because its log is another one from ``offset`` on."""
+
+    name: str
+    offset: int
+
+
+def in_order(sources: Sequence[SourceLog]) -> list[int]:
+    """Return the numbers of the replicas in the order in which they are used."""
+
+    def rank(number: int) -> tuple[int, int, int]:
+        one = sources[number]
+        return -one.last_epoch, -one.high_watermark, one.log_start
+
+    return sorted(range(len(sources)), key=rank)
+
+
+def diverging(sources: Sequence[SourceLog]) -> dict[int, Diverging]:
+    """Return the replicas whose log differs from that of the first one in order, by number."""
+    order = in_order(sources)
+    if not order:
+        return {}
+    first = sources[order[0]]
+    found: dict[int, Diverging] = {}
+    for number in order[1:]:
+        one = sources[number]
+        offset = divergence(first.epochs, first.high_watermark, one.epochs, one.high_watermark)
+        if offset is not None:
+            found[number] = Diverging(one.name, offset)
+    return found
+
+
+def decide_copies(sources: Sequence[SourceLog], archived: Iterable[tuple[int, int]]) -> list[Copy]:
+    """Return the segments to copy, in the order of offsets; ``archived`` are ranges [start, end)."""
+    unusable = diverging(sources)
+    covered = list(archived)
+    copies: list[Copy] = []
+    for number in in_order(sources):
+        if number in unusable:
+            continue
+        for base, end in sealed(sources[number]):
+            start = max(base, sources[number].log_start)
+            if not covers(covered, start, end):
+                copies.append(Copy(number, base, end, start))
+                covered.append((base, end))
+    return sorted(copies, key=lambda one: (one.base_offset, one.end_offset))
+
+
+def sealed(source: SourceLog) -> list[tuple[int, int]]:
+    """Return base and end offset of the segments that are sealed, committed and not below the log start."""
+    return [
+        (base, end) for base, end in pairwise(source.bases) if source.log_start < end <= source.high_watermark
+    ]
+
+
+def why_none(sources: Sequence[SourceLog]) -> str | None:
+    """Return why the log has no segment to copy; None if it has some."""
+    order = in_order(sources)
+    if not order:
+        return "no replica of it is there"
+    first = sources[order[0]]
+    if len(first.bases) < 2:
+        return (
+            "its only segment is the active one, which is not copied: segment.bytes and segment.ms of the "
+            "topic say when it is sealed"
+        )
+    if not sealed(first):
+        return (
+            f"its sealed segments are not known to be committed: {first.name} has a high watermark of "
+            f"{first.high_watermark}, which its broker writes down when it stops, and every "
+            "replica.high.watermark.checkpoint.interval.ms while it runs. Run this command again then"
+        )
+    return None
+
+
+def covers(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether the ranges together contain all of [start, end)."""
+    for low, high in sorted(ranges):
+        if low > start:
+            break
+        start = max(start, high)
+    return start >= end
+
+
+def lost(archived_end: int | None, sources: Sequence[SourceLog], end: int) -> list[tuple[int, int]]:
+    """Return the range that no replica has any more and that the archive has not: deleted too early.
+
+    ``archived_end`` is where the archive ended before, None if it was empty; ``end`` is its present end. What
+    is missing between archived segments shows in the archive itself.
+    """
+    if archived_end is None or not sources:
+        return []
+    start = min(one.log_start for one in sources)
+    return [(archived_end, start)] if start > archived_end and end <= archived_end else []
+
+
+# Archives topics: copies the sealed segments of each partition that an archive does not have yet.
+#
+# Every batch of a segment is checked while the segment and its other files are copied; manifests commit what
+# is copied.
 
 # Reads one sealed segment, checks every batch of it, and copies it with its other files.
 #
@@ -322,7 +468,7 @@ class PartitionArchiver:
         changed = None
         for _ in range(ROUNDS):
             sources = self._sources()
-            copies = archive_plan.decide_copies(sources, self._stored_ranges())
+            copies = decide_copies(sources, self._stored_ranges())
             self._note_diverging(sources)
             self._require_same_history(sources)
             try:
@@ -386,7 +532,7 @@ class PartitionArchiver:
         return archive_manifest.chain(self._manifest.segments)
 
     def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
-        for one in archive_plan.diverging(sources).values():
+        for one in diverging(sources).values():
             note = f"{one.name} is not used: its log differs from offset {one.offset} on"
             if note not in self.result.notes:
                 self.result.notes.append(note)
@@ -394,7 +540,7 @@ class PartitionArchiver:
     def _require_same_history(self, sources: Sequence[SourceLog]) -> None:
         """Raise SourceError if the log has other records than the archive at some offset."""
         linked = self._linked()
-        order = archive_plan.in_order(sources)
+        order = in_order(sources)
         if not linked or not order:
             return
         log = sources[order[0]]
@@ -472,9 +618,7 @@ class PartitionArchiver:
         """Return the segments without all their files whose offsets others have by now."""
         known = (*self._manifest.segments, *self._pending)
         ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
-        return [
-            one for one in self._incomplete if archive_plan.covers(ranges, one.base_offset, one.end_offset)
-        ]
+        return [one for one in self._incomplete if covers(ranges, one.base_offset, one.end_offset)]
 
     def _conclude(self, before: Sequence[ArchivedSegment]) -> None:
         linked, result = self._linked(), self.result
@@ -482,13 +626,13 @@ class PartitionArchiver:
         result.start = min((one.start_offset for one in linked), default=0)
         result.end = linked[-1].end_offset if linked else 0
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
-        if not linked and sources and (why := archive_plan.why_none(sources)) is not None:
+        if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = archive_manifest.gaps(linked)
         known = set(archive_manifest.gaps(before))
         archived_end = before[-1].end_offset if before else None
         result.lost = [one for one in result.gaps if one not in known]
-        result.lost += archive_plan.lost(archived_end, sources, result.end)
+        result.lost += lost(archived_end, sources, result.end)
 
     def _sources_if_readable(self) -> list[SourceLog]:
         try:
@@ -543,3 +687,132 @@ def _archive_partition(
     except SourceError as error:
         result.problem = str(error)
     return result
+
+
+# Reads an archive again: every file against its manifest, every batch of every segment, and files of no
+# manifest.
+
+
+@dataclass(slots=True)
+class CheckedArchive:
+    """The result for some partitions."""
+
+    segments: int = 0
+    bytes: int = 0
+    problems: list[str] = field(default_factory=list[str])
+    unnamed_files: int = 0
+    """Files that no manifest names: an interrupted run left them, or another one writes them."""
+    unnamed_bytes: int = 0
+
+
+def check(
+    target: ArchiveTarget,
+    archived: list[ArchivedPartition],
+    say: Callable[[str], None] = lambda what: None,
+) -> CheckedArchive:
+    """Read every file of these partitions. Raises TargetError if the storage cannot be read."""
+    checked = CheckedArchive()
+    for one in archived:
+        with explained(target.place):
+            _check_partition(target, one, checked, say)
+    return checked
+
+
+def _check_partition(
+    target: ArchiveTarget, archived: ArchivedPartition, checked: CheckedArchive, say: Callable[[str], None]
+) -> None:
+    disk, folder = open_folder(archived.folder)
+    for segment in archived.manifest.segments:
+        say(f"{archived.part} offset {segment.base_offset:,}")
+        checked.problems += _problems(disk, folder, shown_folder(archived.folder), segment)
+        checked.segments += 1
+        checked.bytes += segment.bytes
+    manifest = archived.manifest
+    files = target.files(f"{manifest.topic}/{manifest.topic_id}/{manifest.partition}")
+    unnamed = [one.bytes for name, one in files.items() if name not in named_files(archived)]
+    checked.unnamed_files += len(unnamed)
+    checked.unnamed_bytes += sum(unnamed)
+
+
+def _problems(disk: Disk, folder: str, where: str, segment: ArchivedSegment) -> Iterator[str]:
+    """Yield what is wrong with a segment, at most one problem per file."""
+    for suffix, stored in segment.files.items():
+        path = f"{where}/{stored.name}"
+        try:
+            what = _difference(disk, posixpath.join(folder, stored.name), stored)
+        except FileNotFoundError:
+            what = "is missing"
+        if what is None and suffix == names.LOG_SUFFIX:
+            what = _difference_of_batches(disk, posixpath.join(folder, stored.name), segment)
+        if what is not None:
+            yield f"{path} {what}"
+
+
+def _difference(disk: Disk, path: str, stored: StoredFile) -> str | None:
+    file = disk.open(path, writable=False)
+    try:
+        size, checksum, position = file.size(), 0, 0
+        if size != stored.bytes:
+            return f"has {size} bytes, not {stored.bytes}"
+        while piece := file.read_at(position, CHUNK_BYTES):
+            checksum = crc32c(piece, checksum)
+            position += len(piece)
+    finally:
+        file.close()
+    return None if checksum == stored.crc32c else "is damaged: its checksum does not match the manifest"
+
+
+def _difference_of_batches(disk: Disk, path: str, segment: ArchivedSegment) -> str | None:
+    file = disk.open(path, writable=False)
+    try:
+        log = examine(file, segment.base_offset)
+    except SourceError as error:
+        return f"is damaged: {error}"
+    finally:
+        file.close()
+    found = (log.end_offset, log.records, tuple(log.epochs))
+    if found != (segment.end_offset, segment.records, segment.epochs):
+        return "has other offsets, records or leader epochs than its manifest says"
+    return None
+
+
+# Finds and removes what an interrupted run left in an archive: files that no manifest names.
+#
+# Invariants: a file that a manifest names is no orphan; an orphan has a name that ``archive`` gives, and is
+# older than a limit. A run that has not ended writes a file before the manifest that names it, so the limit
+# is to be longer than a run takes between two manifests.
+
+_WRITTEN_BY_ARCHIVE = re.compile(r"\d{20}-[0-9a-f]{8}-[0-9a-f]{8}\.[a-z]+|\..+\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    path: str
+    """Relative to the archive."""
+    bytes: int
+    modified_s: float
+    """The time when it was written, in seconds since 1970."""
+
+
+def find_orphans(
+    target: ArchiveTarget, topics: Collection[str] | None, written_before_s: float
+) -> list[Orphan]:
+    """Return the orphans of these topics, or of all, that were written before a time.
+
+    Raises SourceError if the place is not a folder or a manifest is damaged, TargetError.
+    """
+    orphans: list[Orphan] = []
+    with explained(target.place):
+        for topic, topic_id, partition in partition_folders(target.place, topics):
+            folder = f"{topic}/{topic_id}/{partition}"
+            files = target.files(folder)  # before the manifests, which name what is added meanwhile
+            archived = read_partition(target.place, topic, topic_id, partition)
+            named = named_files(archived) if archived is not None else set[str]()
+            orphans += [
+                Orphan(f"{folder}/{name}", one.bytes, one.modified_s)
+                for name, one in sorted(files.items())
+                if name not in named
+                and _WRITTEN_BY_ARCHIVE.fullmatch(name)
+                and one.modified_s < written_before_s
+            ]
+    return orphans

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nilometer.pipeline.audit.findings import Finding, Kind
-from nilometer.pipeline.audit.segment_check import SegmentResult
+from nilometer.pipeline.audit.segment_check import Finding, Kind, SegmentResult
 from nilometer.pipeline.source.log_folders.places import ReplicaFolder
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition

@@ -1,3 +1,3 @@
-"""Change events of databases, as rows: ``connect_values`` converts values, ``change_events`` decodes records,
-and ``changed_rows`` orders the changes of a row.
+"""Change events of databases, as rows: ``change_events`` decodes records and converts their values, and
+``changed_rows`` orders the changes of a row.
 """

@@ -23,13 +23,12 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
-from nilometer.pipeline.decode.arrow_columns import HEADERS_COLUMN, KAFKA_COLUMNS, LOG_COLUMNS, arrow_schema
+from nilometer.pipeline.decode.column_decoder import HEADERS_COLUMN, KAFKA_COLUMNS, LOG_COLUMNS, arrow_schema
 from nilometer.pipeline.errors import OptionError, PipelineError, SourceError
-from nilometer.pipeline.source.log_folders.log_options import LogOptions, parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan_from
+from nilometer.pipeline.source.log_folders.log_plan import LogOptions, parse_log_options, plan_from
 from nilometer.pipeline.source.log_folders.log_slices import LogSlice, ReadableLog
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.source.positions import Bounds
 from nilometer.pipeline.tables.staged_files import flush_folder, write_whole
 from nilometer.storage.names import TopicPartition
 

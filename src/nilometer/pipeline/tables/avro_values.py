@@ -34,8 +34,13 @@ from nilometer.schema_registry.avro import (
     read,
     said,
 )
-from nilometer.schema_registry.client import RegistryError, SchemaRegistry, UnusableSchema
-from nilometer.schema_registry.framing import BadValue, schema_id
+from nilometer.schema_registry.client import (
+    BadValue,
+    RegistryError,
+    SchemaRegistry,
+    UnusableSchema,
+    schema_id,
+)
 
 
 def registry_at(url: str) -> SchemaRegistry:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nilometer.client.producer.accumulator import size_bound
+from nilometer.client.producer.batch import size_bound
 from nilometer.pipeline.errors import RejectedValue, in_record
 from nilometer.pipeline.tables.avro_values import AvroSchemas, avro_decoder
 from nilometer.pipeline.tables.staged_files import StagedFile, StagingWriter

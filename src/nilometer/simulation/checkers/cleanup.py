@@ -21,7 +21,7 @@ from nilometer.simulation.checkers.disks import (
 )
 from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.host_disk import FileNode, FolderNode
+from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.world import Process
 from nilometer.wire.record_batch import read_header
@@ -108,7 +108,7 @@ class CompactionCounts:
 # - *by size*: the bytes above it, on the disk that has most of them, are at least ``retention.bytes``;
 # - *by both* in one round: by size as far as the segments at the previous check allow, then by time.
 #
-# It must also be at or below the high watermark; :mod:`leader_invariants` checks that. With a reason it
+# It must also be at or below the high watermark; :mod:`running_brokers` checks that. With a reason it
 # becomes the *floor* of its partition: below the floor no record has to be found any more.
 #
 # Sizes and ages are read from the histories and the disks, not from the brokers' retention code.

@@ -36,8 +36,7 @@ from nilometer.share.partition_events import (
 from nilometer.share.share_partition import SharePartition
 from nilometer.share.state_records import NO_EPOCH, ShareUpdate, merged
 from nilometer.simulation.model_check.explorer import Violation
-from nilometer.simulation.model_check.snapshots import clone, fingerprint
-from nilometer.simulation.model_check.tables import Table
+from nilometer.simulation.model_check.tables import Table, clone, fingerprint
 from nilometer.simulation.model_check.world import Step
 from nilometer.wire.errors import NONE
 

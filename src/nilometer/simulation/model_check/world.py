@@ -23,8 +23,7 @@ from typing import Any
 
 from nilometer.identifiers import BrokerId
 from nilometer.replication.shell_interface import EligibleBrokers, Registration
-from nilometer.simulation.model_check.controller import Controller, SmallController
-from nilometer.simulation.model_check.process import Message, Process
+from nilometer.simulation.model_check.processes import Controller, Message, Process, SmallController
 from nilometer.simulation.model_check.tables import (
     ALTER_REPLIES,
     FETCHES,

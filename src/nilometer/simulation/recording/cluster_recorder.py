@@ -17,21 +17,20 @@ from uuid import UUID
 
 from nilometer.identifiers import NO_LEADER_EPOCH, TopicId, TopicIdPartition, topic_id_of
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.fabric import DirectionObserver, NetworkUser
+from nilometer.simulation.network import DirectionObserver, NetworkUser
 from nilometer.simulation.recording.format import Event, Kind, RecordingWriter, Status
-from nilometer.simulation.recording.replica_state import (
-    Difference,
-    ReplicaState,
-    difference,
-    first_state,
-    state_of,
-)
+from nilometer.simulation.recording.replay import Difference, ReplicaState, difference, first_state, state_of
 from nilometer.simulation.world import Process
-from nilometer.wire import follower_fetch_body
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import CorruptBatch, ErrorCode, UnsupportedMagic
-from nilometer.wire.fetch import WantedPartition, decode_fetch_body
-from nilometer.wire.follower_fetch_body import FetchedFromLeader, decode_leader_answer
+from nilometer.wire.fetch import (
+    FOLLOWER_VERSION_MAX,
+    FOLLOWER_VERSION_MIN,
+    FetchedFromLeader,
+    WantedPartition,
+    decode_fetch_body,
+    decode_leader_answer,
+)
 from nilometer.wire.frames import LENGTH_BYTES, FrameSplitter
 from nilometer.wire.messages import (
     RequestHeader,
@@ -146,7 +145,7 @@ def fetch(header: RequestHeader, frame: bytes, names: Names) -> Message | None:
 
 def fetch_response(header: RequestHeader, frame: bytes, names: Names) -> Message | None:
     """Return the description of a leader's response to a follower."""
-    if not follower_fetch_body.VERSION_MIN <= header.api_version <= follower_fetch_body.VERSION_MAX:
+    if not FOLLOWER_VERSION_MIN <= header.api_version <= FOLLOWER_VERSION_MAX:
         return Message("Fetch response", ())
     found = [
         (f"{name}-{one.partition}", one)

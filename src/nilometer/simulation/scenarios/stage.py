@@ -20,16 +20,17 @@ from nilometer.replication.isr import AlterPartition
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import NoRole
 from nilometer.replication.shell_interface import FollowerFetch
-from nilometer.simulation.model_check.controller import SmallController, SmallImage
-from nilometer.simulation.model_check.process import Acknowledged, AlterReply, FetchReply, ModelLog, Process
-from nilometer.simulation.recording.format import Event, Kind, Status
-from nilometer.simulation.recording.replica_state import (
-    Difference,
-    ReplicaState,
-    difference,
-    first_state,
-    state_of,
+from nilometer.simulation.model_check.processes import (
+    Acknowledged,
+    AlterReply,
+    FetchReply,
+    ModelLog,
+    Process,
+    SmallController,
+    SmallImage,
 )
+from nilometer.simulation.recording.format import Event, Kind, Status
+from nilometer.simulation.recording.replay import Difference, ReplicaState, difference, first_state, state_of
 from nilometer.wire.errors import ErrorCode
 
 # The events of a scenario, for a recording: messages, what changes in each replica, and the text of steps.

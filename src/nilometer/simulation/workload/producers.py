@@ -14,8 +14,7 @@ from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Send
-from nilometer.simulation.workload.program import Program
-from nilometer.simulation.world import Host
+from nilometer.simulation.world import Host, Program
 from nilometer.wire.errors import KafkaError
 
 RETRY_S = 0.5

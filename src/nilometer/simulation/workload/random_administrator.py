@@ -24,8 +24,7 @@ from nilometer.client.producer.producer import Producer
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.workload.program import Program
-from nilometer.simulation.world import Host
+from nilometer.simulation.world import Host, Program
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message

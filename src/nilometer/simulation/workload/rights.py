@@ -28,8 +28,7 @@ from nilometer.runtime import Entropy, Runtime
 from nilometer.security.sasl import PLAIN
 from nilometer.simulation.checkers.metadata import counted_records
 from nilometer.simulation.cluster import BrokerNode, Cluster, guest_password
-from nilometer.simulation.workload.program import Program
-from nilometer.simulation.world import Host
+from nilometer.simulation.world import Host, Program
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -20,8 +20,7 @@ from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.workload.program import Program
-from nilometer.simulation.world import Host
+from nilometer.simulation.world import Host, Program
 from nilometer.wire import own_apis
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

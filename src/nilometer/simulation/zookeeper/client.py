@@ -31,7 +31,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     Step,
 )
 from nilometer.invariants import check
-from nilometer.simulation.fabric import Fabric, NetworkUser
+from nilometer.simulation.network import Fabric, NetworkUser
 from nilometer.simulation.world import Process
 from nilometer.simulation.zookeeper.messages import (
     Answer,

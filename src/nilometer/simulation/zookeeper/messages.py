@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nilometer.simulation.fabric import Fabric, NetworkUser
-from nilometer.simulation.network import Attempt
+from nilometer.simulation.network import Attempt, Fabric, NetworkUser
 from nilometer.simulation.zookeeper.tree import DataTree, Event, NodeState, Operation, Refusal, Transaction
 
 # The messages between servers, and between clients and servers.

@@ -24,15 +24,18 @@ from nilometer.storage import checkpoints, copying, names
 from nilometer.storage.damage import Damage
 from nilometer.storage.directories import checkpoint_files
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan, LogWaiting
-from nilometer.storage.directories.duplicate_folders import (
+from nilometer.storage.directories.log_directory import LogDirectory
+from nilometer.storage.directories.second_logs import (
     Copy,
     DuplicateFolder,
     DuplicateHost,
+    NewFuture,
     ResolvedDuplicates,
+    SecondLog,
+    SecondLogs,
+    open_future,
     resolve,
 )
-from nilometer.storage.directories.log_directory import LogDirectory
-from nilometer.storage.directories.second_logs import NewFuture, SecondLog, SecondLogs, open_future
 from nilometer.storage.log import Log
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS

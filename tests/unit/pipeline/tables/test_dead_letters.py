@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.producer.accumulator import size_bound
+from nilometer.client.producer.batch import size_bound
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.config import Settings
 from nilometer.pipeline.tables.staging import (

@@ -26,8 +26,17 @@ from pyspark.sql.streaming.datasource import (
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
-from nilometer.pipeline.source.positions import OffsetRange, Position, limited, ranges, split
-from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of, narrowed, pushes_filters
+from nilometer.pipeline.source.positions import (
+    Bounds,
+    OffsetRange,
+    Position,
+    bounds_of,
+    limited,
+    narrowed,
+    pushes_filters,
+    ranges,
+    split,
+)
 from nilometer.pipeline.source.source_options import (
     EARLIEST,
     LATEST,

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from nilometer.pipeline.decode.arrow_columns import LOG_COLUMNS, kafka_columns
+from nilometer.pipeline.decode.column_decoder import LOG_COLUMNS, kafka_columns
 from nilometer.pipeline.errors import OptionError, SourceError
-from nilometer.pipeline.source.log_folders.log_options import LogOptions, parse_log_options
-from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_plan import LogOptions, parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_slices import LogSlice, SliceReader
-from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of, pushes_filters
+from nilometer.pipeline.source.positions import Bounds, bounds_of, pushes_filters
 from nilometer.pipeline.source.source_options import includes_headers
 from nilometer.wire.errors import CorruptBatch
 
