@@ -28,9 +28,10 @@ from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.config import ConfigError, parse_properties
 from nilometer.coordination.factory import StoreReader, make_store, open_reader
-from nilometer.coordination.store import CoordinationError, EntriesRetired
+from nilometer.coordination.store import QUORUM, CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
+from nilometer.raft.inspection import inspect
 from nilometer.runtime import Runtime
 
 # Reads the store without a session, so brokers do not notice it and need not run.
@@ -47,7 +48,8 @@ data_dir_option = click.option(
 coordination_option = click.option(
     "--coordination",
     metavar="STORE",
-    help="The brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
+    help="The brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot]; "
+    "quorum:/folder reads the log directory of a node of a metadata quorum.",
 )
 coordination_config_option = click.option(
     "--coordination-config",
@@ -236,13 +238,22 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
     for candidate in tried:
         if (candidate / "store").is_file():
             return f"local:{candidate.absolute()}"
-    if any(folder.glob("broker-*/logs/__cluster_metadata-0")):
-        raise click.ClickException(
-            f"{folder}: the metadata is in a quorum of its brokers, which this command cannot read yet"
-        )
+    if (directory := _quorum_directory(folder)) is not None:
+        return f"{QUORUM}:{directory.absolute()}"
     raise click.ClickException(
         f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
     )
+
+
+def _quorum_directory(folder: Path) -> Path | None:
+    """Return the log directory of the node that knows most of the metadata, of those in ``folder``."""
+    disk = Runtime.system().disk
+    found = [
+        (node.committed, str(one), one)
+        for one in (folder, *sorted(folder.glob("broker-*/logs")))
+        if (node := inspect(disk, str(one))) is not None
+    ]
+    return max(found)[2] if found else None
 
 
 def store_security(config: Path | None) -> ZooKeeperSecurity:

@@ -3,6 +3,7 @@
 local                             a local store in the default folder
 local:/some/folder                a local store in that folder
 zookeeper://host:port,…[/chroot]  a ZooKeeper ensemble
+quorum:/log/directory             what a node of a metadata quorum has there: only to be read, by tools
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nilometer.coordination.local.store import LocalReader, LocalStore
-from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
+from nilometer.coordination.store import QUORUM, CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper.connect import (
     OPEN,
     ConnectString,
@@ -73,6 +74,10 @@ async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecuri
     scheme, _, rest = setting.partition(":")
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
+    if scheme == QUORUM and rest:
+        from nilometer.coordination.quorum.folder_reader import FolderReader  # loads the quorum
+
+        return FolderReader(runtime.disk, rest)
     if scheme == "zookeeper" and rest.startswith("//"):
         store = _zookeeper_store(runtime, _parsed(setting, rest[2:]), zookeeper, create=False)
         await store.open()
@@ -96,9 +101,10 @@ def _parsed(setting: str, text: str) -> ConnectString:
 
 
 def _invalid(setting: str) -> StoreRefused:
-    if setting == "quorum":
+    if setting.partition(":")[0] == QUORUM:
         return StoreRefused(
-            "the metadata is in a quorum of the brokers: this command cannot read or write it there yet"
+            "the metadata is in a quorum of the brokers: this command cannot write it there. To read it, "
+            f"give the log directory of a node: {QUORUM}:/log/directory"
         )
     return StoreRefused(
         f"invalid value nilometer.coordination={setting}: use local, local:/folder, "
