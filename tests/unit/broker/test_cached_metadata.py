@@ -12,21 +12,25 @@ import msgspec
 import pytest
 
 from nilometer.broker.api import metadata
+from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import Request
-from nilometer.broker.authorization.authorizer import FULL_ACCESS
+from nilometer.broker.authorization.authorizer import AclAccess
 from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.response_cache import ResponseCache
+from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
+from nilometer.cluster.acl_table import AclIndex
 from nilometer.cluster.records import Endpoint
 from nilometer.cluster.states import Broker, PartitionState, Topic
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, topic_id_of
+from nilometer.security.principal import Principal
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of
 
 VERSION = 12
 ONE, TWO = BrokerId(1), BrokerId(2)
-CODEC = api(ApiKey.METADATA, VERSION)
 
 
 class FakeLiveness:
@@ -119,22 +123,26 @@ class FakeParts:
         by_id: Sequence[tuple[str | None, uuid.UUID]] = (),
         correlation_id: int = 1,
         listener: str = "PLAINTEXT",
+        user: str = "alice",
+        host: str = "10.0.0.1",
+        version: int = VERSION,
         **fields: object,
     ) -> Message:
+        codec = api(ApiKey.METADATA, version)
         topics = (
-            *(CODEC.make_request("MetadataRequestTopic", name=name) for name in names),
-            *(CODEC.make_request("MetadataRequestTopic", name=name, topic_id=value) for name, value in by_id),
+            *(codec.make_request("MetadataRequestTopic", name=name) for name in names),
+            *(codec.make_request("MetadataRequestTopic", name=name, topic_id=value) for name, value in by_id),
         )
-        body = CODEC.request(topics=topics or None, allow_auto_topic_creation=False, **fields)
-        header = RequestHeader(ApiKey.METADATA, VERSION, correlation_id, "test", 0)
-        context = RequestContext(listener=listener)
-        reply = metadata.handle(cast(Any, self), Request(header, body, CODEC, cast(Any, None), context))
+        body = codec.request(topics=topics or None, allow_auto_topic_creation=False, **fields)
+        header = RequestHeader(ApiKey.METADATA, version, correlation_id, "test", 0)
+        context = RequestContext(listener=listener, principal=Principal("User", user), client_address=host)
+        reply = metadata.handle(cast(Any, self), Request(header, body, codec, cast(Any, None), context))
         if isinstance(reply, asyncio.Future):
             reply = await reply
         assert reply is not None
         frame = b"".join(reply)
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        answered_id, response = decode_response(ApiKey.METADATA, VERSION, frame[4:])
+        answered_id, response = decode_response(ApiKey.METADATA, version, frame[4:])
         assert answered_id == correlation_id
         return response
 
@@ -171,13 +179,61 @@ def test_a_missing_topic_is_looked_for_each_time() -> None:
     assert parts.made > handled
 
 
-def test_nothing_is_kept_where_responses_differ_by_principal() -> None:
+class Denials:
+    """Counts what the audit log would have."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def denied(self, *_: object) -> None:
+        self.count += 1
+
+
+def with_acls(parts: FakeParts) -> Denials:
+    """Let alice describe the topic, and no one else."""
+    acls, audit = AclIndex(), Denials()
+    topic, allow = ResourceType.TOPIC, Permission.ALLOW
+    acls.add(Acl(topic, "t", PatternType.LITERAL, "User:alice", "*", Operation.DESCRIBE, allow))
+
+    def access(context: RequestContext, api: str) -> AclAccess:
+        return AclAccess(acls, context, api, cast(Any, audit), if_no_acl=False)
+
+    parts.rights = Rights(cast(Any, SimpleNamespace(access=access)), accepts_unproved_brokers=False)
+    return audit
+
+
+@pytest.mark.parametrize("names", [("t",), ()])
+def test_where_there_are_acls_a_response_is_kept_for_who_asked(names: tuple[str, ...]) -> None:
     parts = FakeParts()
-    parts.rights = rights_of(FULL_ACCESS)
-    parts.ask("t")
+    with_acls(parts)
+    first = parts.ask(*names)
+    assert [topic.name for topic in first.topics] == ["t"]
+    lists = list[object]()
+    image_topics = parts.metadata.image.topics
+    parts.metadata.image.topics = lambda: lists.append(None) or image_topics()
     handled = parts.made
-    parts.ask("t")
-    assert parts.made > handled
+    assert parts.ask(*names) == first
+    assert (parts.made, lists) == (handled, [])
+    assert parts.ask(*names, host="10.0.0.2") == first
+    assert parts.made > handled or lists
+    bobs = parts.ask(*names, user="bob")
+    assert [topic.error_code for topic in bobs.topics] == [ErrorCode.topic_authorization_failed] * len(names)
+
+
+def test_each_denial_is_reported() -> None:
+    parts = FakeParts()
+    audit = with_acls(parts)
+    for count in (1, 2):
+        parts.ask("t", user="bob")
+        assert audit.count == count
+
+
+def test_a_denied_question_for_the_rights_on_the_cluster_is_reported_each_time() -> None:
+    parts = FakeParts()
+    audit = with_acls(parts)
+    for count in (1, 2):
+        parts.ask("t", version=8, include_cluster_authorized_operations=True)
+        assert audit.count == count
 
 
 def test_a_leader_is_confirmed_before_a_kept_response_names_it() -> None:

@@ -10,8 +10,8 @@ list (SPARK-41375).
 Before a response names leaders, they are confirmed to be alive where that is cheap: see
 :mod:`nilometer.broker.replicas.leader_liveness`.
 
-A response without errors of topics is kept in its encoded form until the metadata or the findings about
-leaders change. None is kept where there are ACLs: responses differ by principal there.
+A response without errors of topics is kept in its encoded form until the metadata, and with it the ACLs, or
+the findings about leaders change; where there are ACLs, for the principal and the host that asked.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
 
 
 def _cached(parts: Parts, request: Request) -> CachedResponse | None:
-    return parts.metadata_responses.find(_state(parts), _cache_key(request))
+    return parts.metadata_responses.find(_state(parts), _cache_key(parts, request))
 
 
 def _state(parts: Parts) -> Hashable:
@@ -99,15 +99,20 @@ def _state(parts: Parts) -> Hashable:
     return parts.metadata.image.number, parts.leader_liveness.findings()
 
 
-def _cache_key(request: Request) -> Hashable:
+def _cache_key(parts: Parts, request: Request) -> Hashable:
     """Return what a response depends on in its request; None if the response is not to be kept.
 
     Of the body only this, not what else a client may have put there: a kept key names existing topics, once.
+    A question for the rights on the cluster is answered each time, since its denial is reported.
     """
     asks_for_all = _asks_for_all(request)
     if not asks_for_all and len(request.body.topics) > CACHED_TOPICS_MAX:
         return None
+    who = parts.rights.access(request).who
+    if who is not None and request.field("include_cluster_authorized_operations", False):
+        return None
     return (
+        who,
         request.version,
         request.context.listener,
         request.field("include_topic_authorized_operations", False),
@@ -358,7 +363,7 @@ def _listed_brokers(parts: Parts, request: Request) -> list[Broker]:
 
 
 def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
-    """Encode the response, and keep it if it is the same for every client.
+    """Encode the response, and keep it unless a topic has an error.
 
     ``errors``: of topics that do not exist, by name.
     """
@@ -388,8 +393,8 @@ def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
     )
     # A request for a topic that does not exist may create it, so each is handled.
     is_kept = asks_for_all or all(topic.error_code is ErrorCode.none for topic in topics)
-    if parts.rights.authorizer is None and is_kept:
-        key, leaders = _cache_key(request), NO_LEADERS if asks_for_all else _leaders(parts, request)
+    if is_kept:
+        key, leaders = _cache_key(parts, request), NO_LEADERS if asks_for_all else _leaders(parts, request)
 
         def keep(frame: bytes) -> None:
             if state == _state(parts):  # a finding about a leader may have expired while it was encoded

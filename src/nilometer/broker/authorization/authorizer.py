@@ -28,6 +28,11 @@ class Access:
 
     is_full: ClassVar[bool] = True
 
+    @property
+    def who(self) -> tuple[str, str] | None:
+        """Whose rights they are: principal and host. None: every right, whoever it is."""
+        return None
+
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
         """Return whether the principal may perform ``operation`` on the resource.
 
@@ -84,6 +89,10 @@ class AclAccess(Access):
         self._api = api
         self._audit = audit
         self._if_no_acl = if_no_acl
+
+    @property
+    def who(self) -> tuple[str, str]:
+        return self._principal, self._host
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
         verdict = self._acls.verdict(self._principal, self._host, operation, kind, name)
