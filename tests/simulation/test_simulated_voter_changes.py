@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from nilometer.raft.voter_changes import (
 from nilometer.raft.voters import VoterKey
 from nilometer.simulation.world import Process
 from nilometer.wire.errors import ErrorCode
+from support.coordination import quorum_cluster
 from support.coordination.quorum_cluster import QuorumCluster
 
 PATIENCE_MS = 1_000
@@ -179,5 +181,39 @@ def test_where_a_leader_says_it_listens_counts_more_than_the_log_in_its_epoch() 
         assert other.leader() == entry(key)
         other.on_announced(BeginEpochRequest(epoch, key.node_id), moved)
         assert other.leader() == VoterEntry(key, moved)
+
+    cluster.run(scenario)
+
+
+@pytest.mark.parametrize("voters", [2, 4])
+def test_a_leader_that_alone_has_the_record_of_its_removal_stands_for_election(
+    voters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is the longest, so it grants no vote: without it two voters of two, or of four of which one is
+    down, have no majority."""
+    monkeypatch.setattr(quorum_cluster, "VOTERS", tuple(range(101, 101 + voters)))
+    cluster = QuorumCluster(6)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        _, node = await led(cluster)
+        await asyncio.sleep(1)
+        own = node.replica.core.key
+        others = [key for key in cluster.wire.nodes if key != own]
+        if voters == 4:
+            cluster.wire.nodes[others[-1]][0].crash()
+            await asyncio.sleep(1)
+        cluster.wire.cut |= {frozenset((own.node_id, other.node_id)) for other in others}
+        await asyncio.sleep(0.01)
+        await node.change_voters(partial(node.replica.remove_voter, own))
+        await asyncio.sleep(2)
+        assert not any(process.alive and other.leads for process, other in cluster.wire.nodes.values())
+        cluster.wire.cut.clear()
+        await asyncio.sleep(10)
+        successor = (await led(cluster))[1].replica.core
+        assert successor.key != own
+        for key in others[: len(others) - (voters == 4)]:
+            core = cluster.wire.nodes[key][1].replica.core
+            assert own not in core.voters.latest
+            assert core.voters.latest_offset < core.high_watermark
 
     cluster.run(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
@@ -20,8 +21,11 @@ from nilometer.cli.commands import BROKER_ID
 from nilometer.client.admin.quorum_admin import QuorumAdmin, QuorumEndpoint, QuorumReplica, QuorumView
 from nilometer.client.settings.client_settings import parse_server
 from nilometer.config import ConfigError
+from nilometer.identifiers import uuid_from_text
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+JOINS_AGAIN_S = 2.0
+"""After a removal the voters are looked at again: with auto-join a node makes itself one within a second."""
 COLUMNS = ("node", "role", "directory id", "log end", "lag", "fetched", "listens at")
 
 
@@ -131,10 +135,28 @@ class _AddressType(click.ParamType[tuple[str, int]]):
             self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
 
 
+class _DirectoryIdType(click.ParamType[str]):
+    name = "directory id"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            uuid_from_text(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+DIRECTORY_ID = _DirectoryIdType()
+
+
 @quorum.command("add")
 @click.argument("node_id", type=BROKER_ID)
 @click.argument("address", type=_AddressType())
-@click.option("--directory-id", help="Of its metadata log. [default: that of the observer with this id]")
+@click.option(
+    "--directory-id",
+    type=DIRECTORY_ID,
+    help="Of its metadata log. [default: that of the observer with this id]",
+)
 @json_option
 @connection_options
 def add(
@@ -196,7 +218,11 @@ def _of_brokers(found: QuorumView) -> QuorumView:
 
 @quorum.command("remove")
 @click.argument("node_id", type=BROKER_ID)
-@click.option("--directory-id", help="Of its metadata log. [default: that of the voter with this id]")
+@click.option(
+    "--directory-id",
+    type=DIRECTORY_ID,
+    help="Of its metadata log. [default: that of the voter with this id]",
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -209,7 +235,11 @@ def _of_brokers(found: QuorumView) -> QuorumView:
 def remove(
     node_id: int, directory_id: str | None, force: bool, yes: bool, as_json: bool, bootstrap: str
 ) -> None:
-    """Remove the voter NODE_ID. If it runs, it observes from then on."""
+    """Remove the voter NODE_ID. If it runs, it observes from then on.
+
+    With controller.quorum.auto.join.enable it makes itself a voter again: stop it before, or set
+    that to false.
+    """
 
     async def look(admin: QuorumAdmin) -> tuple[QuorumView, QuorumReplica]:
         found = _of_brokers(await admin.describe())
@@ -219,13 +249,19 @@ def remove(
             raise click.ClickException(f"node {node_id}{named} is no voter")
         return found, voter
 
-    async def work(admin: QuorumAdmin) -> None:
+    async def work(admin: QuorumAdmin) -> bool:
+        """Return whether it is a voter again, some time after it was removed."""
         try:
             await admin.remove_voter(node_id, voter.directory_id)
         except KafkaError as error:
             if error.code is not ErrorCode.voter_not_found:
                 raise
             # It was there a moment ago: an earlier response was lost.
+        await asyncio.sleep(JOINS_AGAIN_S)
+        try:
+            return (await admin.describe()).voter(node_id) is not None
+        except KafkaError:
+            return False  # without a leader no voter is added
 
     found, voter = run_admin(bootstrap, QuorumAdmin, look)
     count, majority, silent = found.without(node_id)
@@ -239,7 +275,11 @@ def remove(
     lost = [f"node {node_id}, {role} of the metadata quorum, with the directory id {voter.directory_id}"]
     lost.append(f"it no longer votes: {majority} of the {count} voters that are left are a majority then")
     confirm("Remove this voter?", lost, yes=yes)
-    run_admin(bootstrap, QuorumAdmin, work)
+    if run_admin(bootstrap, QuorumAdmin, work):
+        raise click.ClickException(
+            f"node {node_id} was removed, and has made itself a voter again: stop it, or set "
+            "controller.quorum.auto.join.enable=false there, and remove it once more"
+        )
     if as_json:
         print_json(_document(voter))
     else:

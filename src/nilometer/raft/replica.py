@@ -197,13 +197,21 @@ class RaftReplica:
     def is_voter(self) -> bool:
         return self.key in self.voters.latest
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether it asks for votes: a voter; and who was removed by a record that is not known to be
+        committed (Ongaro's dissertation, 4.2.2). It may be the only one that has that record: then it grants
+        no vote to the others, whose logs are shorter, and they may need it."""
+        removal = self.voters.latest_offset
+        return self.is_voter or (removal >= self.high_watermark and self.key in self.voters.at(removal))
+
     def deadline_ms(self, now: Moment) -> int | None:
         """Return when to call :meth:`on_time`; None if there is nothing to wait for."""
         role = self.role
         if isinstance(role, Leading):
             resigns = role.resigns_at_ms(self.voters.latest, now)
             return min(resigns, role.resend_ms) if role.silent(self.voters.latest) else resigns
-        return role.deadline_ms if self.is_voter or isinstance(role, Following) else None
+        return role.deadline_ms if self.may_stand or isinstance(role, Following) else None
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_time(self, now: Moment) -> Effects:
@@ -218,7 +226,7 @@ class RaftReplica:
             return self._begin_epoch_requests(role)
         if isinstance(role, Electing):
             return self._give_up(now)
-        if not self.is_voter:
+        if not self.may_stand:
             return self._become(Unattached(self._election_deadline(now)))
         self.cause = self._cause_of_election()
         return self._become_prospective(now)

@@ -161,6 +161,12 @@ async def test_every_waiting_request_hears_of_the_end(is_served: bool, error: ty
         assert lost == [connection]
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+async def test_a_name_that_no_host_can_have_is_a_lost_connection(host: str) -> None:
+    with pytest.raises(ConnectionLost, match="no host can have this name"):
+        await Connection.open(Runtime.system(), host, 9092)
+
+
 async def test_refused_connection_says_where_and_why() -> None:
     async with ScriptedBroker() as broker:
         address, port = broker.host, broker.port

@@ -16,7 +16,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 METADATA_TOPIC = "__cluster_metadata"
 CHANGE_TIMEOUT_MS = 15_000
-REACHED_MS = 5_000
+REACHED_MS = 2_500
 """A voter that has not fetched from the leader for longer counts as not reached."""
 
 

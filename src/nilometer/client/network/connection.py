@@ -413,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
             if connection is not None:
                 connection.close()
             raise ConnectionLost(f"no connection to {host}:{port} within {setup_timeout_ms} ms") from None
-        except (OSError, TlsUnusable) as error:
+        except (OSError, TlsUnusable, UnicodeError) as error:  # UnicodeError: no such name can be looked up
             lost = NotServed if isinstance(error, (ssl.SSLError, TlsUnusable)) else ConnectionLost
             raise lost(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         except BaseException:
@@ -719,8 +719,10 @@ def _write(transport: asyncio.Transport, frame: bytes) -> None:
         transport.write(frame)
 
 
-def _reason(error: OSError | TlsUnusable) -> str:
+def _reason(error: OSError | TlsUnusable | UnicodeError) -> str:
     """Return the operating system's error text: asyncio's own messages hide it."""
+    if isinstance(error, UnicodeError):
+        return "no host can have this name"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: the broker's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

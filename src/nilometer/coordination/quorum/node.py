@@ -297,6 +297,9 @@ class QuorumNode:
             self._end_with(stopped)
         except (StoreDamaged, OSError, InvariantBroken, CorruptBatch) as error:
             self._end_with(self._replica.fail(error))
+        except Exception as error:  # a bug: a node without one of its loops would look as if it took part
+            logger.exception("The node of the metadata quorum stops, because of an unexpected error")
+            self._end_with(self._replica.fail(error))
 
     def _end_with(self, stopped: QuorumStopped) -> None:
         if self.failure is None:
