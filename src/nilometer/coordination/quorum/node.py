@@ -199,6 +199,7 @@ class QuorumNode:
         self._changes = VoterChanges(self, peers, runtime.clock)
         self._own = own
         self._joins = joins
+        self._has_session = False
         self._refused: ChangeResult | None = None
         """What the last change came to that this node has asked for itself."""
         self._keeper = SessionKeeper(self, runtime.clock, session_timeout_ms)
@@ -504,10 +505,17 @@ class QuorumNode:
                     self._replica.append([encode(End(name))])
         self._tell()
 
+    def note_session(self) -> None:
+        """The broker of this node has a session: no other one that is live has its id, so that it may take
+        the place of a former voter with the same id."""
+        self._has_session = True
+        self._tell()
+
     async def _keep_membership(self) -> None:
         """Ask that the log says where this node listens, and, if it ``joins``, that it is a voter."""
         own, change = self._own, self._change
-        wanted = None if own is None else wanted_change(self._replica, own, joins=self._joins)
+        joins = self._joins and self._has_session
+        wanted = None if own is None else wanted_change(self._replica, own, joins=joins)
         if wanted is None:
             await change.wait()
             return

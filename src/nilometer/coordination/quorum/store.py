@@ -239,6 +239,7 @@ class QuorumStore:
             SessionName(broker_id, live.incarnation), OwnLease(self._timeout_ms, sent_ms), self._runtime
         )
         self._session = session
+        self._node.note_session()
         self._renewing = asyncio.create_task(self._renew(session))
         return session
 
