@@ -273,10 +273,11 @@ class BatchBuilder:
         start: int,
         headers: NumberedHeaders,
         bytes_max: int,
+        value_max: int,
     ) -> int:
         """Add the records of ``values`` from index ``start`` on, as far as the batch has room, and at most
-        ``bytes_max``; the first record of a batch is added in any case. Return the index of the first value
-        that was not added."""
+        ``bytes_max``; the first record of a batch is added in any case. Stop at a value of more than
+        ``value_max`` bytes. Return the index of the first value that was not added."""
         encoded_key = _NULL if key is None else encode_zigzag(len(key)) + key
         name = headers.name.encode()
         count = encode_zigzag(len(headers.before) + 1 + len(headers.after))
@@ -285,9 +286,10 @@ class BatchBuilder:
         room = min(self._room, len(self._buffer) + bytes_max)
         first = headers.first
         for at in range(start, len(values)):
+            value = values[at]
             number = b"%d" % (first + at)
             encoded = before + encode_zigzag(len(number)) + number + after
-            if not self._add(timestamp, encoded_key, values[at], encoded, room):
+            if len(value) > value_max or not self._add(timestamp, encoded_key, value, encoded, room):
                 return at
         return len(values)
 

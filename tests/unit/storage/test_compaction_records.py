@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nilometer.storage.cleaning import batch_cleaner, offset_map
 from nilometer.storage.cleaning.batch_cleaner import (
     RUN_MAX,
     RUN_MIN,
@@ -17,7 +18,15 @@ from nilometer.storage.cleaning.batch_cleaner import (
     read_keys,
     record_spans,
 )
-from nilometer.storage.cleaning.offset_map import DROP, KEEP, SLOT_BYTES, TOMBSTONE, UNKNOWN, RecordMarks
+from nilometer.storage.cleaning.offset_map import (
+    DROP,
+    KEEP,
+    SLOT_BYTES,
+    TOMBSTONE,
+    UNKNOWN,
+    OffsetMap,
+    RecordMarks,
+)
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
@@ -342,3 +351,55 @@ def test_above_the_record_that_did_not_fit_into_the_offset_map_all_records_stay(
     clean_log(filled.log, wall_ms=100, buffer_bytes=3 * SLOT_BYTES)
     assert filled.log.cleaned_offset == 2
     assert [record.offset for record in filled.records()] == [2, 3, 4]
+
+
+NO_CLOCK_HAD = BASE_TIMESTAMP - (1 << 63) + 1
+
+
+def compacted(records: list[bytes], timestamps: int, wall_ms: int = 100) -> list[Record]:
+    """Append a batch as a leader's, compact it twice, and return its records."""
+    filled = Filled(0)
+    header = structs.replace(header_of(len(records), len(records) - 1), base_timestamp=timestamps)
+    filled.log.append_as_follower(pack_batch(header, b"".join(records)), wall_ms=1)
+    for round_ms in (wall_ms, wall_ms + 1):
+        filled.log.roll(round_ms)
+        make_durable(filled.log)
+        clean_log(filled.log, wall_ms=round_ms)
+    return filled.records()
+
+
+def test_a_tombstone_whose_time_is_not_told_from_the_horizon_in_64_bits_stays() -> None:
+    records = [encoded(0, 0, b"a", b"1"), encoded(1, NO_CLOCK_HAD - BASE_TIMESTAMP, b"b", None)]
+    found = compacted(records, BASE_TIMESTAMP)
+    assert [(one.key, one.timestamp) for one in found] == [(b"a", BASE_TIMESTAMP), (b"b", NO_CLOCK_HAD)]
+
+
+def test_a_record_after_all_times_is_copied_as_it_is() -> None:
+    latest = (1 << 63) - 1
+    records = [encoded(0, 0, b"a", b"1"), encoded(1, 0, b"a", b"2"), encoded(2, latest, b"b", b"3")]
+    found = compacted(records, BASE_TIMESTAMP)
+    assert [(one.key, one.value, one.timestamp - BASE_TIMESTAMP) for one in found] == [
+        (b"a", b"2", 0),
+        (b"b", b"3", latest),
+    ]
+
+
+def test_other_threads_may_run_while_a_large_batch_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled loops keep the interpreter's lock."""
+    calls: dict[str, int] = {}
+    for module in (batch_cleaner, offset_map):
+        name = module.__name__
+
+        def count(name: str = name) -> None:
+            calls[name] = calls.get(name, 0) + 1
+
+        monkeypatch.setattr(module, "let_threads_run", count)
+    records = [encoded(delta, 0, b"%d" % delta + b"." * (delta % 3), b"") for delta in range(5_000)]
+    data, header = b"".join(records), header_of(5_000, 4_999)
+    keys = read_keys(data, header)
+    offsets, marks = OffsetMap(1 << 20), RecordMarks(0, 1 << 20)
+    assert offsets.put_all(zip(keys.keys, keys.deltas, strict=True), 0, marks) is None
+    assert offsets.newest(keys.keys) == list(range(5_000))
+    kept_records(data, bytes((KEEP, DROP)) * 2_500)
+    assert calls[batch_cleaner.__name__] >= 8
+    assert calls[offset_map.__name__] >= 8

@@ -319,9 +319,10 @@ def test_some_records_of_a_batch_are_decoded_and_the_others_passed_over(codec: C
     first=st.sampled_from([0, 9, 4_095, 10**12]),
     room=st.integers(0, 900),
     bytes_max=st.integers(0, 900),
+    value_max=st.integers(20, 60),
 )
 def test_numbered_records_are_those_added_one_by_one(
-    values: list[bytes], key: bytes | None, first: int, room: int, bytes_max: int
+    values: list[bytes], key: bytes | None, first: int, room: int, bytes_max: int, value_max: int
 ) -> None:
     headers = NumberedHeaders((("path", b"/a"), ("none", None)), "line", first, (("source", b"x"),))
     together = BatchBuilder(size_max=HEADER_BYTES + room)
@@ -329,8 +330,10 @@ def test_numbered_records_are_those_added_one_by_one(
     limit = min(HEADER_BYTES + room, together.estimated_size + bytes_max)
     alone = BatchBuilder(size_max=limit)
     alone.append(7, None, b"before")
-    reached = together.append_numbered(9, key, values, 1, headers, bytes_max)
+    reached = together.append_numbered(9, key, values, 1, headers, bytes_max, value_max)
     for index in range(1, reached):
         assert alone.append(9, key, values[index], headers.of(index))
-    assert reached == len(values) or not alone.append(9, key, values[reached], headers.of(reached))
+    if reached < len(values) and len(values[reached]) <= value_max:
+        assert not alone.append(9, key, values[reached], headers.of(reached))
+    assert all(len(value) <= value_max for value in values[1:reached])
     assert together.build() == alone.build()

@@ -184,7 +184,7 @@ class Ledger:
         await self._producer.flush()
         sent, self._sent, self._sent_lines = self._sent, [], 0
         for deliveries, run, line in sent:
-            for index in deliveries.that_differ():
+            for index in deliveries.to_look_at():
                 try:
                     place = deliveries[index].result()
                 except KafkaError as error:

@@ -165,14 +165,15 @@ class ProducerBatch:
         start: int,
         headers: NumberedHeaders,
         bytes_max: int,
+        value_max: int,
     ) -> int:
         """Add records as :meth:`BatchBuilder.append_numbered`; return the bytes that they take, or 0 if there
         is no room or the batch is closed."""
         builder = self._builder
-        if (
-            builder is None
-            or builder.append_numbered(timestamp, key, values, start, headers, bytes_max) == start
-        ):
+        if builder is None:
+            return 0
+        reached = builder.append_numbered(timestamp, key, values, start, headers, bytes_max, value_max)
+        if reached == start:
             return 0
         return self._note_growth(builder)
 
@@ -389,9 +390,9 @@ class Deliveries:
             raise IndexError(index)
         return Delivery(self._batch, self._first + index, self._timestamp)
 
-    def that_differ(self) -> range:
-        """Return the indices of deliveries whose results tell those of all: of a batch that was written as a
-        whole, the last one, which has the highest offset."""
+    def to_look_at(self) -> range:
+        """Return the indices of those to look at, to know of all whether they failed and which offset
+        is the highest: of a batch that was written as a whole, the last one."""
         is_whole = isinstance(self._batch.outcome, Acknowledged) and not self._batch.parts
         return range(self._count - 1 if is_whole else 0, self._count)
 
@@ -487,8 +488,10 @@ class RecordAccumulator:
         start: int,
         headers: NumberedHeaders,
         now_ms: int,
+        value_max: int,
     ) -> tuple[ProducerBatch, int] | None:
-        """Add as many of ``values``, from index ``start`` on, as one batch and the memory have room for.
+        """Add as many of ``values``, from index ``start`` on, as one batch and the memory have room for, up
+        to one of more than ``value_max`` bytes; ``values[start]`` has at most so many.
 
         Returns the batch, and the index in it of the first of them, which are its last records; None if
         memory is full.
@@ -502,13 +505,13 @@ class RecordAccumulator:
         if queue:
             batch = queue[-1]
             first = batch.records_count
-            grown = batch.append_numbered(timestamp, key, values, start, headers, room)
+            grown = batch.append_numbered(timestamp, key, values, start, headers, room, value_max)
             if grown:
                 self.held_bytes += grown
                 return batch, first
             batch.close()
         batch = self._new_batch(partition, now_ms)
-        batch.append_numbered(timestamp, key, values, start, headers, room)
+        batch.append_numbered(timestamp, key, values, start, headers, room, value_max)
         self._queue(batch, queue)
         return batch, 0
 

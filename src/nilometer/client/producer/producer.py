@@ -161,7 +161,7 @@ class Producer:
 
         It is :meth:`send` of each, with the headers ``headers.of(index)``, at a small part of the cost.
         Records in a transaction, and those whose partitions are chosen one by one, are added alone. Raises
-        KafkaError as :meth:`send` does; nothing was added then.
+        KafkaError as :meth:`send` of ``values[start]`` does; nothing was added then.
         """
         partitioner = self._partitioner
         if (
@@ -174,20 +174,23 @@ class Producer:
             return Deliveries.of(sent)
         sender = self._open_sender()
         metadata = self.client.metadata
-        longest, last = max(values, key=len), headers.of(len(values) - 1)
-        self._check_size(size_bound(key, longest, last))
+        last = headers.of(len(values) - 1)
+        self._check_size(size_bound(key, values[start], last))
+        value_max = self.config.max_request_size - size_bound(key, None, last)
         chosen = partitioner.partition(topic, key, None, metadata)
         target = self._target(topic, chosen, metadata)
         timestamp, held = self._clock.wall_ms(), self._accumulator.held_bytes
         now_ms = self._clock.monotonic_ms()
-        added = self._accumulator.append_numbered(target, timestamp, key, values, start, headers, now_ms)
+        added = self._accumulator.append_numbered(
+            target, timestamp, key, values, start, headers, now_ms, value_max
+        )
         if added is None:
             sent = await self.send(topic, values[start], key=key, headers=headers.of(start))
             return Deliveries.of(sent)
         batch, first = added
         deliveries = Deliveries(batch, first, batch.records_count - first, timestamp)
         grown, size = self._accumulator.held_bytes - held, size_bound(key, values[-1], last)
-        if start + len(deliveries) < len(values):  # the batch is full
+        if start + len(deliveries) < len(values):  # there was no room for the next one
             partitioner.on_appended(topic, chosen, grown, 0, metadata)
         else:
             room = self.config.batch_size - batch.size

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import structs
 
-from nilometer.compiled.widths import BytesView, Int64
+from nilometer.compiled.widths import BytesView, Int64, let_threads_run
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, TOMBSTONE, OffsetMap, RecordMarks
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
@@ -64,8 +64,11 @@ def _spans(data: bytes, start_at: int, count: int) -> list[RecordSpan]:
     behind: Int64
     offset_delta: Int64
     size: Int64
+    turns: Int64
     spans: list[RecordSpan] = []
-    for _ in range(count):
+    for turns in range(count):
+        if not turns & 0x3FF:
+            let_threads_run()
         low = view[start]
         if low < 0x80:
             length, position = (low >> 1) ^ -(low & 1), start + 1
@@ -387,7 +390,8 @@ class TransactionTracker:
 
 # Copying the records of a batch that are kept, unchanged, into the bytes of a new batch.
 
-NO_DELTA = -(1 << 63)
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+NO_DELTA = INT64_MIN
 """Below all timestamp deltas."""
 _KEPT = re.compile(rb"[^\x01]+", re.DOTALL)
 """Marks of neighbours that are kept: none of them is DROP."""
@@ -439,7 +443,10 @@ def _copy_singly(data: bytes, start_at: int, marks: bytes, pieces: list[bytes]) 
     position: Int64
     end: Int64
     delta: Int64
-    for mark in marks:
+    turns: Int64
+    for turns, mark in enumerate(marks):
+        if not turns & 0x3FF:
+            let_threads_run()
         low = view[start]
         if low < 0x80:
             length, position = (low >> 1) ^ -(low & 1), start + 1
@@ -545,7 +552,8 @@ class BatchCleaner:
                 for span, mark in zip(record_spans(records.data, header), marks, strict=True)
                 if mark != DROP
             ]
-            return _with_horizon(records.data, spans, header, self._horizon)
+            if _fits(spans, header, self._horizon):
+                return _with_horizon(records.data, spans, header, self._horizon)
         if kept == header.records_count:
             return _kept(buffer, position, header)
         data, newest_delta = kept_records(records.data, marks)
@@ -639,6 +647,13 @@ def _with_horizon(data: bytes, spans: list[RecordSpan], header: BatchHeader, hor
     return _packed(records, len(spans), header, _attributes(header, has_horizon=True), horizon, newest_delta)
 
 
+def _fits(spans: list[RecordSpan], header: BatchHeader, horizon: int) -> bool:
+    """Whether the timestamps can be told relative to ``horizon``, in 64 bits. Such a distance is that of a
+    timestamp which no clock had: the batch keeps its tombstones."""
+    shift = header.base_timestamp - horizon
+    return all(INT64_MIN <= span[2] + shift <= INT64_MAX for span in spans)
+
+
 def _attributes(header: BatchHeader, *, has_horizon: bool) -> int:
     return batch_attributes(
         header.codec,
@@ -654,11 +669,12 @@ def _packed(
 ) -> CleanedBatch:
     """``newest_delta``: the largest timestamp delta, relative to the base timestamp of ``header``."""
     is_fixed = header.is_log_append_time
+    newest = min(max(header.base_timestamp + newest_delta, INT64_MIN), INT64_MAX)
     rebuilt = structs.replace(
         header,
         attributes=attributes,
         base_timestamp=base_timestamp,
-        max_timestamp=header.max_timestamp if is_fixed else header.base_timestamp + newest_delta,
+        max_timestamp=header.max_timestamp if is_fixed else newest,
         records_count=count,
     )
     packed = pack_batch(rebuilt, compress(header.codec, records))

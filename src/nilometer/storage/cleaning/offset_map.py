@@ -20,7 +20,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Sequence
 
-from nilometer.compiled.widths import Int64, Int64View, WritableView
+from nilometer.compiled.widths import Int64, Int64View, WritableView, let_threads_run
 from nilometer.wire.record_batch import BatchHeader
 
 # A mark for each record that the first pass of a round has read: whether the second pass keeps it.
@@ -183,7 +183,11 @@ class OffsetMap:
         second: Int64
         at: Int64
         end: Int64
+        turns: Int64 = 0
         for key, delta in records:
+            turns += 1
+            if not turns & 0x3FF:
+                let_threads_run()
             if key is None:
                 at = end_of_base + delta + mark_of_end
                 if 0 <= at < marked:
@@ -225,8 +229,12 @@ class OffsetMap:
         first: Int64
         at: Int64
         end: Int64
+        turns: Int64 = 0
         found: list[int] = []
         for key in keys:
+            turns += 1
+            if not turns & 0x3FF:
+                let_threads_run()
             if key is None:
                 found.append(ALWAYS_NEWER)
                 continue
