@@ -20,6 +20,7 @@ import msgspec
 from click.core import ParameterSource
 
 from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endpoint, HttpEndpoint
+from nilometer.broker.settings.quorum import QUORUM
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
@@ -45,7 +46,6 @@ from nilometer.cli.console_command import console_port_type, serve_console
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, ClusterDescription, ConfigEntry, ConfigSource, ResourceType
 from nilometer.client.network.cluster_metadata import TopicMetadata
-from nilometer.coordination.store import QUORUM
 from nilometer.local.local_cluster import (
     PORTS_APART,
     REPLICATION_FACTOR_MAX,

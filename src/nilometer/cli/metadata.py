@@ -28,7 +28,7 @@ from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.config import ConfigError, parse_properties
 from nilometer.coordination.factory import StoreReader, make_store, open_reader
-from nilometer.coordination.store import QUORUM, CoordinationError, EntriesRetired
+from nilometer.coordination.store import CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
 from nilometer.raft.inspection import inspect
@@ -239,7 +239,7 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
         if (candidate / "store").is_file():
             return f"local:{candidate.absolute()}"
     if (directory := _quorum_directory(folder)) is not None:
-        return f"{QUORUM}:{directory.absolute()}"
+        return f"quorum:{directory.absolute()}"
     raise click.ClickException(
         f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nilometer.coordination.local.store import LocalReader, LocalStore
-from nilometer.coordination.store import QUORUM, CoordinationStore, Entry, Snapshot, StoreRefused
+from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper.connect import (
     OPEN,
     ConnectString,
@@ -74,7 +74,7 @@ async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecuri
     scheme, _, rest = setting.partition(":")
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
-    if scheme == QUORUM and rest:
+    if scheme == "quorum" and rest:
         from nilometer.coordination.quorum.folder_reader import FolderReader  # loads the quorum
 
         return FolderReader(runtime.disk, rest)
@@ -101,10 +101,10 @@ def _parsed(setting: str, text: str) -> ConnectString:
 
 
 def _invalid(setting: str) -> StoreRefused:
-    if setting.partition(":")[0] == QUORUM:
+    if setting.partition(":")[0] == "quorum":
         return StoreRefused(
             "the metadata is in a quorum of the brokers: this command cannot write it there. To read it, "
-            f"give the log directory of a node: {QUORUM}:/log/directory"
+            "give the log directory of a node: quorum:/log/directory"
         )
     return StoreRefused(
         f"invalid value nilometer.coordination={setting}: use local, local:/folder, "

@@ -51,8 +51,6 @@ import msgspec
 
 from nilometer.runtime import Entropy
 
-QUORUM = "quorum"
-"""The value of ``nilometer.coordination`` for a metadata quorum."""
 ENTRY_SIZE_MAX = 900_000
 """Bytes of one entry or session payload: below the 1 MB of a ZooKeeper node."""
 

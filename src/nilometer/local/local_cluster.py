@@ -29,12 +29,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.settings.listeners import LOOPBACK, Endpoint
+from nilometer.broker.settings.quorum import QUORUM
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.client.network.client import Client
 from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition, parse_properties
-from nilometer.coordination.store import QUORUM
-from nilometer.local.secure_cluster import SecureFolder, write_private
+from nilometer.local.private_files import write_private
+from nilometer.local.secure_cluster import SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
 from nilometer.wire.api_keys import ApiKey

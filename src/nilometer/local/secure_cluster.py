@@ -11,161 +11,15 @@ ZooKeeper have hashes. The user ``admin`` may do everything, ``demo`` what
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import secrets
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from nilometer.config import parse_properties
+from nilometer.local.private_files import private_folder, write_private
 from nilometer.security.jaas import SCRAM_MODULE, client_jaas
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import ScramMechanism
-
-# Files and folders that only their owner may read: keys, passwords, settings that contain them.
-
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
-
-
-def private_folder(path: Path) -> Path:
-    """Create a folder for its owner only; one that exists is closed to others."""
-    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    path.chmod(FOLDER_MODE)
-    return path
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file for its owner only, in one step: a reader sees the old content or the new one."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
-
-
-# A private certificate authority in two files: it issues the certificates of a local cluster's brokers.
-
-ORGANIZATION = "Nilometer"
-AUTHORITY_DAYS = 3650
-BROKER_DAYS = 365
-"""Brokers get new certificates whenever `nilometer up` starts them."""
-LATE_CLOCK = timedelta(hours=1)
-"""How far the clock of a client may be behind."""
-
-
-class LocalAuthority:
-    """The authority whose key and certificate are in ``folder``; created if they are not there.
-
-    Keys are of the curve secp256r1.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.certificate_path = folder / "authority.pem"
-        self._key_path = folder / "authority.key"
-        if not (self._key_path.exists() and self.certificate_path.exists()):
-            self._create()
-        key = load_pem_private_key(self._key_path.read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey), "it was created here"
-        self._key = key
-        self._certificate = x509.load_pem_x509_certificate(self.certificate_path.read_bytes())
-
-    def issue(self, path: Path, name: str, hosts: Iterable[str]) -> None:
-        """Write a new key with its certificate to ``path``. ``hosts`` are host names and addresses."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        certificate = (
-            _builder(_name(name), self._certificate.subject, key, BROKER_DAYS)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(issuer, critical=False)
-            .add_extension(names, critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        write_private(path, _key_text(key) + _text(certificate))
-
-    def _create(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name("Nilometer local authority")
-        certificate = (
-            _builder(subject, subject, key, AUTHORITY_DAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        write_private(self._key_path, _key_text(key))
-        write_private(self.certificate_path, _text(certificate))
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - LATE_CLOCK)
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION),
-            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
-        ]
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def _text(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(Encoding.PEM).decode()
-
 
 PROTOCOL = SecurityProtocol.SASL_SSL
 MECHANISM = ScramMechanism.SHA_512
@@ -235,6 +89,8 @@ class SecureFolder:
 
         if self.exists:
             return
+        from nilometer.local.authority import LocalAuthority  # needs the extra `secure`
+
         private_folder(self.folder.parent)
         private_folder(self.folder)
         trusted = str(LocalAuthority(self.folder).certificate_path)
@@ -246,6 +102,8 @@ class SecureFolder:
         """Issue a new key and certificate to a broker, for ``host`` and the names of this machine."""
 
         hosts = (host, "localhost", "127.0.0.1", "::1")
+        from nilometer.local.authority import LocalAuthority
+
         LocalAuthority(self.folder).issue(self._key_path(broker_id), f"broker-{broker_id}", hosts)
 
     def _key_path(self, broker_id: int) -> Path:

@@ -22,7 +22,7 @@ OF_FEATURES = {
     "logging.handlers",
     "nilometer.broker.monitoring",
     "nilometer.cli",
-    "nilometer.client.network.connection",
+    "nilometer.client.network.sasl_login",
     "nilometer.console",
     "nilometer.coordination.zookeeper.store",
     "nilometer.groups.shard",

@@ -19,7 +19,8 @@ from nilometer.config import ConfigDefinition
 from nilometer.coordination.local.store import LocalStore
 from nilometer.local.first_users import write_users
 from nilometer.local.local_cluster import LocalCluster
-from nilometer.local.secure_cluster import SecureFolder, write_private
+from nilometer.local.private_files import write_private
+from nilometer.local.secure_cluster import SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
 

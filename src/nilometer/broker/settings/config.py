@@ -49,6 +49,7 @@ from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.quorum import (
     BOOTSTRAP,
     CONTROLLER_LISTENERS,
+    QUORUM,
     QUORUM_KEYS,
     ROLES,
     VOTERS,
@@ -59,7 +60,6 @@ from nilometer.broker.settings.quorum import (
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
-from nilometer.coordination.store import QUORUM
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults

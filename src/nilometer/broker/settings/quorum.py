@@ -21,6 +21,8 @@ from nilometer.config import ConfigError, Settings, key_table
 from nilometer.raft.exchange import Timing
 from nilometer.runtime.network import is_loopback
 
+QUORUM = "quorum"
+"""The value of ``nilometer.coordination`` for a metadata quorum."""
 ROLES = "process.roles"
 CONTROLLER = "controller"
 VOTERS = "controller.quorum.voters"
