@@ -48,6 +48,19 @@ reached() {  # a state, as an exit code of status, and how many brokers run
 }
 """
 
+LOST = """
+kill -9 $broker1
+wait $broker1 || true
+rm -r /var/lib/nilometer/1
+"""
+OBSERVES = """
+tries=0
+looks() { nilometer cluster quorum describe --bootstrap-server broker2:9092 --json 2>&1 | tr -d ' \\n'; }
+until looks | grep -q '"observers":\\[{'; do
+  [ $((tries += 1)) -lt 200 ] || { cat broker-1.out; exit 1; }
+done
+"""
+
 
 def each(text: str) -> str:
     return "".join(text.replace("N", str(number)) for number in MACHINES)
@@ -77,7 +90,7 @@ def of_machine(number: int, properties: str) -> str:
 @pytest.mark.parametrize("store", ["quorum", "zookeeper"])
 def test_the_cluster_of_the_page_says_what_the_page_says(store: str, tmp_path: Path) -> None:
     properties, instead = code_blocks(PAGE, "properties")
-    key, *_, checks = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
+    key, *_, checks, replacement = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
     script = [NETWORK, each(MACHINE)]
     if store == "zookeeper":
         properties = with_zookeeper(properties, instead)
@@ -90,6 +103,10 @@ def test_the_cluster_of_the_page_says_what_the_page_says(store: str, tmp_path: P
         script.append(key)
     script += [of_machine(number, properties) for number in MACHINES]
     script += [each(BROKER), WAIT, "reached 0 3", checks]
+    if store == "quorum":
+        answered = replacement.replace("remove 1 ", "remove 1 --yes ")
+        assert answered != replacement
+        script += [LOST, BROKER.replace("N", "1"), OBSERVES, f"({answered})", "reached 0 3"]
     script += [
         "kill -9 $broker3; reached 1 2",
         "echo written | nilometer produce orders --bootstrap-server broker1:9092",

@@ -24,6 +24,7 @@ ASKING = {
     "acl remove",
     "user remove",
     "token expire",
+    "cluster quorum remove",
     "log delete-strays",
     "elect-leaders",
     "pipeline capture",
