@@ -1,6 +1,7 @@
 """The listeners of controllers: what the other nodes of a metadata quorum ask of this one.
 
 A connection is served nothing before it is let in (:class:`~nilometer.broker.settings.quorum.Admittance`).
+One whose other side only asks who listens gets that response, and is closed.
 Its requests are answered in their order, each as soon as it can be; how many wait is limited by the
 connection.
 """
@@ -25,7 +26,7 @@ from nilometer.broker.quorum.description import (
     unavailable_partition,
     voting_nodes,
 )
-from nilometer.broker.quorum.key_file import Proving, QuorumKey
+from nilometer.broker.quorum.key_file import Proving, QuorumKey, address_text
 from nilometer.broker.rejected_batches import RejectedTotal
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import CloseConnection, Response
@@ -131,8 +132,7 @@ class QuorumService:
         self._connections[connection] = None
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PROOF_TIMEOUT_S, connection.close, "it did not prove itself in time")
-        proving = None if self._key is None else Proving(self._key, self._runtime.entropy)
-        self._proving[connection] = proving, timer
+        self._proving[connection] = self._new_proving(), timer
         if self._settings.admittance is Admittance.LOOPBACK:
             self._let_in(connection, UNKNOWN_NODE)
         elif self._settings.admittance is Admittance.CERTIFICATE:
@@ -141,6 +141,13 @@ class QuorumService:
                 return False
             self._let_in(connection, UNKNOWN_NODE)
         return True
+
+    def _new_proving(self) -> Proving | None:
+        own = self._settings.own
+        if self._key is None:
+            return None
+        address = "" if own is None else address_text(own.host, own.port)
+        return Proving(self._key, self._runtime.entropy, self._settings.node_id, address)
 
     def _user_of(self, connection: Connection) -> str | None:
         tls = self._settings.tls.get(connection.context.listener)
@@ -185,7 +192,8 @@ class QuorumService:
             if not low <= version <= high:
                 raise CloseConnection(f"version {version} of API {key} is not served by controllers")
             is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
-            if not is_open and not connection.context.is_broker:
+            is_let_in = connection.context.is_broker
+            if not is_open and not is_let_in and not (key == own_apis.ASK_QUORUM and self._asks(connection)):
                 raise CloseConnection("it asked before it proved itself")
             _, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as error:
@@ -194,6 +202,8 @@ class QuorumService:
             return _reply(header, _versions(version))
         if key == own_apis.PROVE_BROKER:
             return _reply(header, self._prove(connection, body))
+        if not is_let_in:
+            return _reply(header, self._who_it_is(connection, body))
         return asyncio.ensure_future(self._answered(header, body))
 
     def _prove(
@@ -207,9 +217,28 @@ class QuorumService:
                 *connection.peer,
             )
             raise CloseConnection("its proof is wrong")
-        if proving.is_proved:
+        if answer.error_code:
+            self._close_after_response(connection)
+        elif proving.is_proved and not proving.only_asks:
             self._let_in(connection, proving.node_id)
         return answer
+
+    def _asks(self, connection: Connection) -> bool:
+        """Whether the other side has proved that it is a node which asks who this one is."""
+        proving = self._proving.get(connection, (None, None))[0]
+        return proving is not None and proving.is_proved
+
+    def _who_it_is(
+        self, connection: Connection, asked: own_apis.AskQuorumRequest
+    ) -> own_apis.AskQuorumResponse:
+        if not isinstance(asked.question, own_apis.AskStanding):
+            raise CloseConnection("it may ask who listens, and nothing else")
+        self._close_after_response(connection)
+        return self._own_standing()
+
+    def _close_after_response(self, connection: Connection) -> None:
+        self._end_proving(connection)
+        asyncio.get_running_loop().call_soon(connection.close)
 
     async def _answered(self, header: messages.RequestHeader, body: Any) -> Response:
         try:
@@ -258,11 +287,13 @@ class QuorumService:
             raise PeerUnavailable("this node does not take part yet")
         return self.node
 
+    def _own_standing(self) -> own_apis.AskQuorumResponse:
+        return own_apis.AskQuorumResponse(standing=None if self.standing is None else self.standing())
+
     async def _answer_question(self, asked: own_apis.AskQuorumRequest) -> own_apis.AskQuorumResponse:
         question = asked.question
         if isinstance(question, own_apis.AskStanding):
-            standing = None if self.standing is None else self.standing()
-            return own_apis.AskQuorumResponse(standing=standing)
+            return self._own_standing()
         if None not in (asked.cluster_id, self.cluster_id) and asked.cluster_id != self.cluster_id:
             return own_apis.AskQuorumResponse(
                 error_code=int(ErrorCode.inconsistent_cluster_id),
