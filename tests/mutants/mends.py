@@ -1566,8 +1566,8 @@ METADATA_QUORUM = (
     Mutant(
         "quorum-asking-lets-in",
         "a proof that only asks who listens lets its connection in",
-        "elif proving.is_proved and not proving.only_asks:",
-        "elif proving.is_proved:",
+        "elif proving.is_proved and not proving.only_asks and",
+        "elif proving.is_proved and",
         ("process/quorum/test_known_nodes.py",),
     ),
     Mutant(

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing, suppress
 import pytest
 
 from nilometer.broker.listening import OpenListeners
+from nilometer.broker.quorum import serving
 from nilometer.broker.quorum.key_file import QuorumKey
 from nilometer.broker.quorum.links import QuorumLinks
 from nilometer.broker.quorum.serving import QuorumService
@@ -20,7 +21,8 @@ from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
-from nilometer.wire.messages import encode_request
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import api, encode_request
 from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest, QuorumStanding
 from support.ports import HOST, free_ports
 
@@ -157,3 +159,49 @@ def test_a_proof_for_a_voter_is_refused_by_another_node() -> None:
                 assert "connected to itself" in await refusal_of(links, voter(-1, port))
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+async def is_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether a connection that has proved nothing is told the versions."""
+    with suppress(ConnectionError):
+        writer.write(encode_request(1, "silent", api(ApiKey.API_VERSIONS, 0).request()))
+        return await frame(reader) != b""
+    return False
+
+
+def test_silent_connections_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_ports(1)[0]
+    monkeypatch.setattr(serving, "UNPROVED_MAX", 5)
+    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
+
+    async def run() -> None:
+        async with listening(settings_of(2, port)):
+            silent: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+            for _ in range(5):
+                silent.append(await asyncio.open_connection(HOST, port))
+                assert await is_open(*silent[-1])
+            with links_of(1) as links, links_of(3) as others:
+                assert await refusal_of(links, voter(2, port)) == LET_IN
+                found = [await is_open(*one) for one in silent]
+                assert found == [False, True, True, True, True], "the oldest one was closed for the node"
+                assert await refusal_of(others, voter(2, port)) != LET_IN, "one is let in at most"
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in() -> None:
+    port = free_ports(1)[0]
+
+    async def run() -> None:
+        settings = settings_of(2, port)
+        async with listening(settings) as service:
+            gate = service.handshakes(settings.listeners[0])
+            begun = [gate.begin("192.0.2.1", number) is not None for number in range(51)]
+            assert begun == [True] * 50 + [False]
+            assert gate.begin("192.0.2.2", 1) is not None
+            gate.end("192.0.2.1")
+            assert service.handshakes(settings.listeners[0]).begin("192.0.2.1", 52) is not None
+
+    asyncio.run(run())
