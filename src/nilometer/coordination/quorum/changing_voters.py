@@ -10,6 +10,7 @@ A node asks for itself that the log has the address at which it listens (UpdateR
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -101,11 +102,12 @@ class VoterChanges:
         if refused not in (None, ChangeRefused.NOT_CAUGHT_UP):
             return result_of(refused, entry.key, node.replica.core)
         try:
-            found = await self._peers.ask(entry, Identify())
-        except PeerUnavailable as error:
+            async with asyncio.timeout(change.timeout_ms / 1000):
+                found = await self._peers.ask(entry, Identify())
+        except (PeerUnavailable, TimeoutError) as error:
+            why = str(error) or f"it has not said who it is within {change.timeout_ms} ms"
             return ChangeResult(
-                ErrorCode.request_timed_out,
-                f"New voter {entry.key} is not ready to receive requests: {error}",
+                ErrorCode.request_timed_out, f"New voter {entry.key} is not ready to receive requests: {why}"
             )
         if found != entry.key:
             return ChangeResult(
