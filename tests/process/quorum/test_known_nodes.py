@@ -205,3 +205,27 @@ def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in() 
             assert service.handshakes(settings.listeners[0]).begin("192.0.2.1", 52) is not None
 
     asyncio.run(run())
+
+
+def test_nothing_is_kept_of_addresses_that_were_named() -> None:
+    port, nothing = free_ports(2)
+
+    def kept(links: QuorumLinks) -> int:
+        found = [held for held in vars(links).values() if isinstance(held, dict)]
+        assert found, "what is kept by address"
+        return sum(map(len, found))
+
+    async def run() -> None:
+        with links_of(1) as links:
+            async with listening(settings_of(2, port)):
+                assert (await links.standing(HOST, port)).node_id == 2
+                for refused in (voter(3, port), voter(2, nothing)):
+                    await asyncio.gather(*(refusal_of(links, refused) for _ in range(3)))
+                assert kept(links) == 0
+                assert await refusal_of(links, voter(2, port)) == LET_IN
+                assert kept(links) == 1, "the connection to a voter is used again"
+            for _ in range(10_000):
+                await asyncio.sleep(0.001 if kept(links) else 0)
+            assert kept(links) == 0, "the connection has ended"
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))

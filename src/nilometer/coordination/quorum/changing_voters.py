@@ -35,7 +35,7 @@ from nilometer.raft.voter_changes import (
     result_of,
     why_invalid,
 )
-from nilometer.raft.voters import NO_VOTERS
+from nilometer.raft.voters import NO_VOTERS, VoterKey
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode
 
@@ -103,7 +103,7 @@ class VoterChanges:
             return result_of(refused, entry.key, node.replica.core)
         try:
             async with asyncio.timeout(change.timeout_ms / 1000):
-                found = await self._peers.ask(entry, Identify())
+                found = await self._who_listens(entry)
         except (PeerUnavailable, TimeoutError) as error:
             why = str(error) or f"it has not said who it is within {change.timeout_ms} ms"
             return ChangeResult(
@@ -120,6 +120,12 @@ class VoterChanges:
                 break
             await node.wait_change(left_ms)
         return await self._made(change, partial(node.replica.add_voter, entry), until_ms)
+
+    async def _who_listens(self, entry: VoterEntry) -> VoterKey:
+        """Return who listens at the first endpoint; this node does not connect to itself."""
+        replica = self._node.replica
+        own = replica.entry_of(replica.core.key)
+        return own.key if entry.endpoints[0] in own.endpoints else await self._peers.ask(entry, Identify())
 
     async def _update(self, change: UpdateVoter, entry: VoterEntry) -> ChangeResult:
         """Does not wait until it is committed, as in Kafka."""
