@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -24,15 +25,19 @@ from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, encode_request
 from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest, QuorumStanding
+from support.authority import Authority
 from support.ports import HOST, free_ports
 
 TIMEOUT_S = 60.0
 KEY = QuorumKey.of(b"k" * 32)
+NO_TLS: Mapping[str, str] = {}
 LET_IN = "this is a node of cluster own"
 """What a connection that was let in is told if it asks for another cluster."""
 
 
-def settings_of(node_id: int, port: int, listens_at: int | None = None) -> QuorumSettings:
+def settings_of(
+    node_id: int, port: int, listens_at: int | None = None, tls: Mapping[str, str] = NO_TLS
+) -> QuorumSettings:
     found = BrokerConfig(
         {
             "node.id": str(node_id),
@@ -41,6 +46,7 @@ def settings_of(node_id: int, port: int, listens_at: int | None = None) -> Quoru
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{HOST}:9092,CONTROLLER://{HOST}:{listens_at or port}",
             "nilometer.quorum.secret.file": "/etc/quorum.key",
+            **tls,
         }
     ).quorum
     assert found is not None
@@ -55,7 +61,7 @@ async def listening(settings: QuorumSettings) -> AsyncIterator[QuorumService]:
     service.cluster_id = "own"
     standing = QuorumStanding(node_id=own.node_id, directory_id=own.directory_id, is_blank=True, voters=())
     service.standing = lambda: standing
-    listeners = OpenListeners(settings.listeners, {})
+    listeners = OpenListeners(settings.listeners, settings.tls)
     await listeners.bind(runtime, service)
     await listeners.start()
     try:
@@ -65,8 +71,8 @@ async def listening(settings: QuorumSettings) -> AsyncIterator[QuorumService]:
         service.close()
 
 
-def links_of(node_id: int) -> closing[QuorumLinks]:
-    links = QuorumLinks(settings_of(node_id, 9_093), Runtime.system(), KEY)
+def links_of(node_id: int, tls: Mapping[str, str] = NO_TLS) -> closing[QuorumLinks]:
+    links = QuorumLinks(settings_of(node_id, 9_093, tls=tls), Runtime.system(), KEY)
     links.cluster_id = "other"
     return closing(links)
 
@@ -191,20 +197,32 @@ def test_silent_connections_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
 
 
-def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in() -> None:
-    port = free_ports(1)[0]
+def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, authority = free_ports(1)[0], Authority(tmp_path / "authority")
+    tls = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+        "ssl.keystore.location": str(authority.issue("node", "/CN=node")),
+        "ssl.keystore.type": "PEM",
+        "ssl.truststore.location": str(authority.certificate),
+        "ssl.truststore.type": "PEM",
+    }
+    monkeypatch.setattr(serving, "PER_ADDRESS_MAX", 2)
 
     async def run() -> None:
-        settings = settings_of(2, port)
-        async with listening(settings) as service:
-            gate = service.handshakes(settings.listeners[0])
-            begun = [gate.begin("192.0.2.1", number) is not None for number in range(51)]
-            assert begun == [True] * 50 + [False]
-            assert gate.begin("192.0.2.2", 1) is not None
-            gate.end("192.0.2.1")
-            assert service.handshakes(settings.listeners[0]).begin("192.0.2.1", 52) is not None
+        async with listening(settings_of(2, port, tls=tls)):
+            with links_of(1, tls) as links:
+                assert await refusal_of(links, voter(2, port)) == LET_IN
+                silent = [await asyncio.open_connection(HOST, port) for _ in range(3)]
+                assert await frame(silent[2][0]) == b""
+                with pytest.raises(PeerUnavailable):
+                    await links.standing(HOST, port)
+                assert await refusal_of(links, voter(2, port)) == LET_IN, "it is let in already"
+                for _, writer in silent:
+                    writer.close()
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
 
 
 def test_nothing_is_kept_of_addresses_that_were_named() -> None:
