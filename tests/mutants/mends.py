@@ -1559,9 +1559,16 @@ METADATA_QUORUM = (
     Mutant(
         "quorum-key-not-asked",
         "the listener of controllers serves connections that have proved nothing",
-        "            if not is_open and not connection.context.is_broker:\n",
-        "            if False:\n",
+        "            is_let_in = connection.context.is_broker\n",
+        "            is_let_in = True\n",
         (QUORUM_OF_BROKERS,),
+    ),
+    Mutant(
+        "quorum-asking-lets-in",
+        "a proof that only asks who listens lets its connection in",
+        "elif proving.is_proved and not proving.only_asks and",
+        "elif proving.is_proved and",
+        ("process/quorum/test_known_nodes.py",),
     ),
     Mutant(
         "quorum-controller-waits-for-the-session",

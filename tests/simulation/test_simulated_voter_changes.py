@@ -102,6 +102,9 @@ def test_a_voter_that_does_not_answer_or_has_another_folder_is_not_added() -> No
         await led(cluster)
         (key,) = await observers(cluster, 1)
         leader = leader_of(cluster)
+        found = await begin(cluster, leader, AddVoter(entry(key), 0))
+        assert found.error is ErrorCode.request_timed_out
+        assert "it has not said who it is within 0 ms" in str(found.message)
         cluster.wire.cut.add(frozenset((leader[1].replica.core.key.node_id, key.node_id)))
         found = await begin(cluster, leader, AddVoter(entry(key), PATIENCE_MS))
         assert found.error is ErrorCode.request_timed_out

@@ -88,10 +88,11 @@ def decode_secrets(data: bytes) -> ClusterSecrets:
 #     initiator ◀── the acceptor's nonce and proof ───────────────  acceptor
 #     initiator ── its proof, once the acceptor's is right ───────▶ acceptor
 #
-# A proof covers the protocol's name, the side that sends it, the cluster id, both broker ids, both nonces and
-# the secret's number. So a proof of one side is not valid for the other side (no reflection), in another
-# exchange (no replay), between other brokers or in another cluster. It authenticates the peer when it
-# connects, but does not protect the bytes that follow: only TLS can do that.
+# A proof covers the protocol's name, the side that sends it, the cluster id, both broker ids, both nonces,
+# the secret's number, and the address of an exchange that only asks who listens there. So a proof of one side
+# is not valid for the other side (no reflection), in another exchange (no replay), between other brokers or
+# in another cluster. It authenticates the peer when it connects, but does not protect the bytes that follow:
+# only TLS can do that.
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -111,6 +112,8 @@ class ProofExchange(msgspec.Struct, frozen=True):
     acceptor_id: int
     initiator_nonce: bytes
     acceptor_nonce: bytes
+    asked_at: str = ""
+    """Not empty: the initiator only asks which node of a metadata quorum listens at this address."""
 
 
 def broker_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
@@ -124,6 +127,7 @@ def broker_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> 
         exchange.initiator_nonce,
         exchange.acceptor_nonce,
         secret.number.to_bytes(8, "big", signed=True),
+        *((exchange.asked_at.encode(),) if exchange.asked_at else ()),
     )
     framed = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return hmac.new(secret.key, framed, hashlib.sha256).digest()

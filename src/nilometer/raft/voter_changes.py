@@ -33,6 +33,11 @@ CHANGE_VERSIONS: Final = {
 }
 """The versions of each message that are served; the newest one is sent."""
 TIMEOUT_MS_MAX: Final = 60_000
+ENDPOINTS_MAX: Final = 16
+NAME_CHARACTERS_MAX: Final = 255
+"""Of a host, and of the name of a listener."""
+LABEL_CHARACTERS_MAX: Final = 63
+"""Of a part of a host's name between dots (RFC 1035)."""
 
 
 class AddVoter(NamedTuple):
@@ -84,6 +89,10 @@ def why_invalid(change: VoterChange, listener: str | None) -> ChangeResult | Non
     if isinstance(change, RemoveVoter):
         return None
     entry = change.voter
+    if len(entry.endpoints) > ENDPOINTS_MAX:
+        return ChangeResult(invalid, f"{kind} voter request has more than {ENDPOINTS_MAX} endpoints")
+    if not all(map(_can_be_looked_up, entry.endpoints)):
+        return ChangeResult(invalid, f"{kind} voter request has an endpoint that is no name of a host")
     if not entry.endpoints or (listener and listener not in [one.listener for one in entry.endpoints]):
         given = ", ".join(f"{one.listener}={one.host}:{one.port}" for one in entry.endpoints)
         return ChangeResult(
@@ -98,6 +107,14 @@ def why_invalid(change: VoterChange, listener: str | None) -> ChangeResult | Non
             f"{kind} voter request didn't include kraft.version {KRAFT_VERSION}: {lowest} to {highest}",
         )
     return None
+
+
+def _can_be_looked_up(endpoint: Endpoint) -> bool:
+    listener, host = endpoint.listener, endpoint.host
+    if max(len(listener), len(host)) > NAME_CHARACTERS_MAX:
+        return False
+    labels = host.removesuffix(".").split(".")
+    return all(0 < len(label) <= LABEL_CHARACTERS_MAX for label in labels)
 
 
 def at_listener(entry: VoterEntry, listener: str | None) -> VoterEntry:

@@ -348,6 +348,8 @@ class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """Empty: the initiator gives no proof; its connection's user is its identity."""
     proof: bytes = b""
     """Only in the second request, which has no other field."""
+    asked_at: str = ""
+    """Between nodes of a metadata quorum: the initiator only asks who listens at this address."""
 
 
 class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

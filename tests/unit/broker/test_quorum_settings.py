@@ -126,7 +126,7 @@ def test_a_proof_is_accepted_once_and_only_with_the_key() -> None:
     key, other = QuorumKey.of(b"k" * 32), QuorumKey.of(b"o" * 32)
     nonce = b"n" * 32
     for used, is_accepted in ((key, True), (other, False)):
-        proving = Proving(key, Runtime.system().entropy)
+        proving = Proving(key, Runtime.system().entropy, 1, "127.0.0.1:9001")
         assert proving.answer(ProveBrokerRequest(broker_id=3, nonce=b"short")) is None
         answer = proving.answer(ProveBrokerRequest(broker_id=3, nonce=nonce))
         assert answer is not None

@@ -85,6 +85,21 @@ INVALID: list[tuple[VoterChange, str]] = [
     (RemoveVoter(VoterKey(BrokerId(-1), TWO.directory_id)), "Remove voter request didn't include a valid"),
     (AddVoter(VoterEntry(TWO), 0), r"endpoint \(Endpoints\(endpoints=\{\}\)\) for the default listener C"),
     (AddVoter(VoterEntry(TWO, (THERE,)), 0), r"Endpoints\(endpoints=\{D=h:9094\}\)"),
+    (AddVoter(VoterEntry(TWO, (HERE,) * 17), 0), "has more than 16 endpoints$"),
+    (UpdateVoter(VoterEntry(TWO, (HERE,) * 17), LeaderEpoch(1)), "has more than 16 endpoints$"),
+    *(
+        (AddVoter(VoterEntry(TWO, (HERE, Endpoint(name, host, 1))), 0), "no name of a host$")
+        for name, host in (
+            ("D", ""),
+            ("D", "."),
+            ("D", "a..b"),
+            ("D", ".a"),
+            ("D", "a" * 64),
+            ("D", "b." + "a" * 64),
+            ("D", "a." * 127 + "aa"),
+            ("D" * 256, "h"),
+        )
+    ),
     (UpdateVoter(VoterEntry(TWO, (HERE,), (0, 0)), LeaderEpoch(1)), "kraft.version 1: 0 to 0"),
     (UpdateVoter(VoterEntry(TWO, (HERE,), (2, 3)), LeaderEpoch(1)), "kraft.version 1: 2 to 3"),
     (UpdateVoter(VoterEntry(TWO, (HERE,), (-1, 1)), LeaderEpoch(1)), "kraft.version 1: -1 to 1"),
@@ -98,6 +113,12 @@ def test_what_no_quorum_could_do_is_invalid(change: VoterChange, why: str) -> No
     assert refused.error is ErrorCode.invalid_request
     with pytest.raises(ValueError, match=why):
         raise ValueError(refused.message)
+
+
+@pytest.mark.parametrize("host", ["a" * 63, "a." * 127 + "a", "host.", "::1", "fe80::1%eth0", "10.0.0.1"])
+def test_the_longest_names_and_addresses_are_accepted(host: str) -> None:
+    endpoints = (HERE, *(Endpoint("D", host, 1),) * 15)
+    assert why_invalid(AddVoter(VoterEntry(TWO, endpoints), 0), "C") is None
 
 
 def test_a_request_for_another_cluster_is_refused_and_one_for_any_is_not() -> None:

@@ -2,6 +2,12 @@
 
 The proof is the one of brokers (:mod:`nilometer.cluster.cluster_secret`), with the key of the file in place
 of the cluster's secret, which is in the metadata log that the nodes are to agree on.
+
+A client that may change the voters can name any address, and have the leader connect to it. What listens
+there must not be let in as the leader by passing the leader's proof on to a node. So there are two kinds of
+proof. One lets a node in; it is for the node id to which the initiator connects, if it knows that. The other
+one (``asked_at``) only asks who listens; it is for the address that was named, and a node with another
+address refuses it.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 KEY_BYTES_MIN = 32
 KEY_BYTES_MAX = 4096
 ANY_NODE = -1
-"""The id of a node that connects to another one without knowing which."""
+"""The id that is expected of a bootstrap server: any."""
 
 
 class UnusableKey(Exception):
@@ -63,11 +69,28 @@ def read_key(disk: Disk, path: str) -> QuorumKey:
 # The proof. A connection has one attempt: ``Proving`` is the accepting side of one.
 
 
-async def prove(connection: Connection, key: QuorumKey, own_id: int, entropy: Entropy) -> None:
-    """Prove that this node has the key, and let the other side prove it. Raises KafkaError."""
+def address_text(host: str, port: int) -> str:
+    """Return an address as both sides of a proof write it."""
+    return f"{host.lower()}:{port}"
+
+
+async def prove(
+    connection: Connection,
+    key: QuorumKey,
+    own_id: int,
+    entropy: Entropy,
+    *,
+    expected_id: int = ANY_NODE,
+    asked_at: str = "",
+) -> None:
+    """Prove that this node has the key, and let the other side prove it: as node ``expected_id``, or as the
+    one whose address is ``asked_at``, which is then asked who it is and nothing else. Raises KafkaError."""
     nonce = entropy.bytes(NONCE_BYTES)
-    answer = await _ask(connection, own_apis.ProveBrokerRequest(broker_id=own_id, nonce=nonce))
-    exchange = ProofExchange("", own_id, ANY_NODE, nonce, answer.nonce)
+    request = own_apis.ProveBrokerRequest(
+        broker_id=own_id, expected_broker_id=expected_id, nonce=nonce, asked_at=asked_at
+    )
+    answer = await _ask(connection, request)
+    exchange = ProofExchange("", own_id, expected_id, nonce, answer.nonce, asked_at)
     if not is_proof(key.secret, Side.ACCEPTOR, exchange, answer.proof):
         where = f"{connection.host}:{connection.port}"
         raise KafkaError(
@@ -88,20 +111,29 @@ async def _ask(connection: Connection, request: own_apis.ProveBrokerRequest) -> 
 class Proving:
     """The other side of a connection proves itself."""
 
-    def __init__(self, key: QuorumKey, entropy: Entropy) -> None:
+    def __init__(self, key: QuorumKey, entropy: Entropy, own_id: int, own_address: str) -> None:
+        """``own_address``: where the others reach this node, by :func:`address_text`."""
         self._key = key
         self._entropy = entropy
+        self._own_id = own_id
+        self._own_address = own_address
         self._exchange: ProofExchange | None = None
         self.is_proved = False
 
     def answer(self, request: own_apis.ProveBrokerRequest) -> own_apis.ProveBrokerResponse | None:
-        """Return the response; None if the request is not the next one, or its proof is wrong."""
+        """Return the response, with an error code if another node is meant; None if the request is not the
+        next one, or its proof is wrong."""
         exchange = self._exchange
         if exchange is None:
             if len(request.nonce) != NONCE_BYTES:
                 return None
+            refusal = self._refusal(request)
+            if refusal is not None:
+                code = int(ErrorCode.cluster_authorization_failed)
+                return own_apis.ProveBrokerResponse(error_code=code, message=refusal)
             nonce = self._entropy.bytes(NONCE_BYTES)
-            exchange = ProofExchange("", request.broker_id, ANY_NODE, request.nonce, nonce)
+            expected, asked_at = request.expected_broker_id, request.asked_at
+            exchange = ProofExchange("", request.broker_id, expected, request.nonce, nonce, asked_at)
             self._exchange = exchange
             proof = broker_proof(self._key.secret, Side.ACCEPTOR, exchange)
             return own_apis.ProveBrokerResponse(nonce=nonce, proof=proof)
@@ -109,6 +141,23 @@ class Proving:
             return None
         self.is_proved = True
         return own_apis.ProveBrokerResponse()
+
+    def _refusal(self, request: own_apis.ProveBrokerRequest) -> str | None:
+        if request.broker_id == self._own_id:
+            return "the node has connected to itself, or another one has its node.id"
+        if request.expected_broker_id not in (ANY_NODE, self._own_id):
+            return f"another node than {request.expected_broker_id} listens there"
+        if request.asked_at not in ("", self._own_address):
+            return (
+                f"the node that listens there has another address than {request.asked_at}: give the one that "
+                "it advertises"
+            )
+        return None
+
+    @property
+    def only_asks(self) -> bool:
+        """Whether the other side may ask who this node is, and nothing else."""
+        return self._exchange is not None and self._exchange.asked_at != ""
 
     @property
     def node_id(self) -> int:

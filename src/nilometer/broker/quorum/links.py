@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from nilometer.broker.quorum.key_file import QuorumKey, prove
+from nilometer.broker.quorum.key_file import ANY_NODE, QuorumKey, address_text, prove
 from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.client.network.connection import Connection
 from nilometer.coordination.quorum.node import FETCH_BYTES_MAX, FETCH_WAIT_MS
@@ -67,19 +68,36 @@ class Purpose(enum.Enum):
     """Of the voters: the response waits until it is committed."""
 
 
+class _Place(NamedTuple):
+    """What a connection is for. One that was opened to any node is not used as one to a certain node."""
+
+    host: str
+    port: int
+    node_id: int
+    purpose: Purpose
+
+
+class _Opening:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class QuorumLinks:
     def __init__(self, settings: QuorumSettings, runtime: Runtime, key: QuorumKey | None) -> None:
         self._settings = settings
         self._runtime = runtime
         self._key = key
         self._listener = "" if not settings.listeners else settings.listeners[0].name
-        self._connections: dict[tuple[str, int, Purpose], Connection] = {}
-        self._opening: dict[tuple[str, int, Purpose], asyncio.Lock] = {}
+        self._connections: dict[_Place, Connection] = {}
+        """Those that are open."""
+        self._opening: dict[_Place, _Opening] = {}
+        """While one is opened or asked for."""
         self.cluster_id: str | None = None
         """None as long as this node does not know it."""
 
     def close(self) -> None:
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
 
@@ -97,9 +115,14 @@ class QuorumLinks:
             raise kind(error.message or error.code.name) from error
 
     async def standing(self, host: str, port: int) -> own_apis.QuorumStanding:
-        """Ask the node that listens there who it is. Raises PeerUnavailable."""
+        """Ask the node that listens there who it is, on a connection for this question only: anyone may
+        listen there. Raises PeerUnavailable."""
         try:
-            answer = await self._question(host, port, own_apis.AskStanding())
+            connection = await self._open(host, port, asked_at=address_text(host, port))
+            try:
+                answer = await self._answer(connection, own_apis.AskStanding())
+            finally:
+                connection.close()
         except KafkaError as error:
             raise PeerUnavailable(error.message or error.code.name) from error
         if answer.standing is None:
@@ -128,7 +151,7 @@ class QuorumLinks:
             message = messages.end_request(request, cluster_id, self._own_endpoints)
             return messages.read_epoch_response(await self._send_election(to, message))
         if isinstance(request, AddVoter | RemoveVoter | UpdateVoter):
-            connection = await self._connection(*_address(to), Purpose.CHANGE)
+            connection = await self._connection(to, Purpose.CHANGE)
             message = change_request(request, cluster_id)
             return read_change_response(await connection.send(message, timeout_ms=CHANGE_TIMEOUT_MS))
         return await self._question_of(to, request)
@@ -136,32 +159,32 @@ class QuorumLinks:
     async def _question_of(
         self, to: VoterEntry, request: Proposal | Renewal | ReadIndex | Describe | Identify
     ) -> Any:
-        host, port = _address(to)
         if isinstance(request, Identify):
-            standing = await self.standing(host, port)
+            standing = await self.standing(*_address(to))
             return VoterKey(BrokerId(standing.node_id), standing.directory_id)
         if isinstance(request, Proposal):
-            answer = await self._question(host, port, own_apis.Propose(command=request.command))
+            answer = await self._question(to, own_apis.Propose(command=request.command))
             if answer.offset < 0:
                 return Proposed(None)
             return Proposed(Offset(answer.offset), LeaderEpoch(answer.epoch))
         if isinstance(request, Renewal):
             broker_id, incarnation = request.session.broker_id, request.session.incarnation
             question = own_apis.RenewSession(broker_id=broker_id, incarnation=incarnation)
-            return (await self._question(host, port, question)).renewed
+            return (await self._question(to, question)).renewed
         if isinstance(request, Describe):
-            return (await self._question(host, port, own_apis.AskReplicas())).description
-        answer = await self._question(host, port, own_apis.AskCommitted())
+            return (await self._question(to, own_apis.AskReplicas())).description
+        answer = await self._question(to, own_apis.AskCommitted())
         return None if answer.offset < 0 else Offset(answer.offset)
 
     async def _question(
-        self,
-        host: str,
-        port: int,
-        question: own_apis.QuorumQuestion,
+        self, to: VoterEntry, question: own_apis.QuorumQuestion
+    ) -> own_apis.AskQuorumResponse:
+        return await self._answer(await self._connection(to, Purpose.QUESTION), question)
+
+    async def _answer(
+        self, connection: Connection, question: own_apis.QuorumQuestion
     ) -> own_apis.AskQuorumResponse:
         message = own_apis.AskQuorumRequest(question=question, cluster_id=self.cluster_id)
-        connection = await self._connection(host, port, Purpose.QUESTION)
         answer: own_apis.AskQuorumResponse = await connection.send(
             message, timeout_ms=self._settings.session_timeout_ms
         )
@@ -173,34 +196,52 @@ class QuorumLinks:
         return await self._send(to, Purpose.ELECTION, message, self._settings.timing.election_ms)
 
     async def _send(self, to: VoterEntry, purpose: Purpose, message: Message, timeout_ms: int) -> Message:
-        connection = await self._connection(*_address(to), purpose)
+        connection = await self._connection(to, purpose)
         answer = await connection.send(message, timeout_ms=timeout_ms)
         if answer.error_code is not ErrorCode.none:  # of the message, not of the partition
             raise KafkaError(answer.error_code, f"{connection.host}:{connection.port} refuses this node")
         return answer
 
-    async def _connection(self, host: str, port: int, purpose: Purpose) -> Connection:
-        place = host, port, purpose
-        async with self._opening.setdefault(place, asyncio.Lock()):
-            known = self._connections.get(place)
-            if known is not None and not known.closed:
-                return known
-            key = self._key
+    async def _connection(self, to: VoterEntry, purpose: Purpose) -> Connection:
+        place = _Place(*_address(to), to.key.node_id, purpose)
+        opening = self._opening.setdefault(place, _Opening())
+        opening.users += 1
+        try:
+            async with opening.lock:
+                known = self._connections.get(place)
+                if known is not None and not known.closed:
+                    return known
+                made = await self._open(place.host, place.port, place.node_id)
+                made.on_lost = partial(self._forget, place)
+                self._connections[place] = made
+                return made
+        finally:
+            opening.users -= 1
+            if not opening.users:
+                del self._opening[place]
 
-            async def prove_key(connection: Connection) -> None:
-                if key is not None:
-                    await prove(connection, key, self._settings.node_id, self._runtime.entropy)
+    def _forget(self, place: _Place, connection: Connection) -> None:
+        if self._connections.get(place) is connection:
+            del self._connections[place]
 
-            self._connections[place] = made = await Connection.open(
-                self._runtime,
-                host,
-                port,
-                client_id=CLIENT_ID,
-                setup_timeout_ms=SETUP_TIMEOUT_MS,
-                before_use=prove_key,
-                security=self._settings.security,
-            )
-            return made
+    async def _open(
+        self, host: str, port: int, expected_id: int = ANY_NODE, asked_at: str = ""
+    ) -> Connection:
+        key, own_id, entropy = self._key, self._settings.node_id, self._runtime.entropy
+
+        async def prove_key(connection: Connection) -> None:
+            if key is not None:
+                await prove(connection, key, own_id, entropy, expected_id=expected_id, asked_at=asked_at)
+
+        return await Connection.open(
+            self._runtime,
+            host,
+            port,
+            client_id=CLIENT_ID,
+            setup_timeout_ms=SETUP_TIMEOUT_MS,
+            before_use=prove_key,
+            security=self._settings.security,
+        )
 
 
 def _address(to: VoterEntry) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """The listeners of controllers: what the other nodes of a metadata quorum ask of this one.
 
 A connection is served nothing before it is let in (:class:`~nilometer.broker.settings.quorum.Admittance`).
+One whose other side only asks who listens gets that response, and is closed.
 Its requests are answered in their order, each as soon as it can be; how many wait is limited by the
 connection.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from nilometer.broker.authentication.handshakes import UnauthenticatedConnections
+from nilometer.broker.authentication.handshakes import ListenerHandshakes, UnauthenticatedConnections
 from nilometer.broker.connection import Connection, ServedConnection
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.quorum.description import (
@@ -25,7 +26,7 @@ from nilometer.broker.quorum.description import (
     unavailable_partition,
     voting_nodes,
 )
-from nilometer.broker.quorum.key_file import Proving, QuorumKey
+from nilometer.broker.quorum.key_file import Proving, QuorumKey, address_text
 from nilometer.broker.rejected_batches import RejectedTotal
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import CloseConnection, Response
@@ -54,7 +55,7 @@ from nilometer.raft.voter_changes import (
 )
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
-from nilometer.runtime.handshakes import HandshakeGate, OpenGate
+from nilometer.runtime.handshakes import Admitted, HandshakeGate
 from nilometer.security.principal import BROKER, USER, Principal, subject_of
 from nilometer.wire import messages, own_apis
 from nilometer.wire.api import Api
@@ -65,6 +66,9 @@ from nilometer.wire.errors import NONE, ErrorCode, KafkaError, MalformedMessage
 logger = logging.getLogger("nilometer.broker.quorum")
 
 CONNECTIONS_MAX = 1_000
+"""Of those that are let in."""
+UNPROVED_MAX = 500
+"""How many connections may be open that are not let in yet: the oldest one is closed for one more."""
 PER_ADDRESS_MAX = 50
 """How many connections that are not let in yet an address may have."""
 PROOF_TIMEOUT_S = 5.0
@@ -83,6 +87,18 @@ SERVED: dict[int, tuple[int, int]] = {
     int(own_apis.PROVE_BROKER): (0, 0),
     int(own_apis.ASK_QUORUM): (0, 0),
 }
+
+
+class _Unlimited:
+    """Implements :class:`~nilometer.broker.authentication.handshakes.Admission`: an address has its limit of
+    connections that are not let in, and there is no other."""
+
+    def begin(self, listener: str, address: str) -> Admitted:
+        return Admitted()
+
+    def end(self, listener: str, address: str) -> None:
+        pass
+
 
 StandingOf = Callable[[], own_apis.QuorumStanding]
 
@@ -105,14 +121,14 @@ class QuorumService:
         self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
         self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}
         """The connections that are not let in yet."""
-        self._connections: dict[Connection, None] = {}
+        self._let_in_now: dict[Connection, None] = {}
         self.standing: StandingOf | None = None
         self.node: QuorumNode | None = None
         """None before this node takes part."""
         self.cluster_id: str | None = None
 
     def close(self) -> None:
-        for connection in list(self._connections):
+        for connection in (*self._proving, *self._let_in_now):
             connection.close()
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────
@@ -122,25 +138,34 @@ class QuorumService:
         return ServedConnection(self, FRAME_BYTES_BEFORE, logger.info, self._requests, context, *shared)
 
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
-        return OpenGate()
+        return ListenerHandshakes(endpoint.name, self._waiting, _Unlimited())
 
     def connection_opened(self, connection: Connection) -> bool:
         address = connection.peer[0]
-        if len(self._connections) >= CONNECTIONS_MAX or not self._waiting.take(address):
+        if not self._waiting.take(address):
             return False
-        self._connections[connection] = None
+        if len(self._proving) >= UNPROVED_MAX:
+            oldest = next(iter(self._proving))
+            self._end_proving(oldest)
+            oldest.abort("it has not proved itself, and too many connections wait to")
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PROOF_TIMEOUT_S, connection.close, "it did not prove itself in time")
-        proving = None if self._key is None else Proving(self._key, self._runtime.entropy)
-        self._proving[connection] = proving, timer
+        self._proving[connection] = self._new_proving(), timer
         if self._settings.admittance is Admittance.LOOPBACK:
-            self._let_in(connection, UNKNOWN_NODE)
-        elif self._settings.admittance is Admittance.CERTIFICATE:
+            return self._let_in(connection, UNKNOWN_NODE)
+        if self._settings.admittance is Admittance.CERTIFICATE:
             if self._user_of(connection) not in self._settings.accepted_users:
                 logger.warning("%s:%d is no user of super.users: it is not let in", *connection.peer)
                 return False
-            self._let_in(connection, UNKNOWN_NODE)
+            return self._let_in(connection, UNKNOWN_NODE)
         return True
+
+    def _new_proving(self) -> Proving | None:
+        own = self._settings.own
+        if self._key is None:
+            return None
+        address = "" if own is None else address_text(own.host, own.port)
+        return Proving(self._key, self._runtime.entropy, self._settings.node_id, address)
 
     def _user_of(self, connection: Connection) -> str | None:
         tls = self._settings.tls.get(connection.context.listener)
@@ -151,12 +176,17 @@ class QuorumService:
         except ValueError:
             return None
 
-    def _let_in(self, connection: Connection, node_id: int) -> None:
+    def _let_in(self, connection: Connection, node_id: int) -> bool:
+        """Serve all requests from now on; return false if too many connections have that already."""
         self._end_proving(connection)
+        if len(self._let_in_now) >= CONNECTIONS_MAX:
+            return False
+        self._let_in_now[connection] = None
         connection.context = dataclasses.replace(
             connection.context, broker_id=node_id, principal=Principal(BROKER, str(node_id))
         )
         connection.hand_over(self, FRAME_BYTES_MAX)
+        return True
 
     def _end_proving(self, connection: Connection) -> None:
         found = self._proving.pop(connection, None)
@@ -165,7 +195,7 @@ class QuorumService:
             self._waiting.release(connection.peer[0])
 
     def connection_closed(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
+        self._let_in_now.pop(connection, None)
         self._end_proving(connection)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +215,8 @@ class QuorumService:
             if not low <= version <= high:
                 raise CloseConnection(f"version {version} of API {key} is not served by controllers")
             is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
-            if not is_open and not connection.context.is_broker:
+            is_let_in = connection.context.is_broker
+            if not is_open and not is_let_in and not (key == own_apis.ASK_QUORUM and self._asks(connection)):
                 raise CloseConnection("it asked before it proved itself")
             _, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as error:
@@ -194,6 +225,8 @@ class QuorumService:
             return _reply(header, _versions(version))
         if key == own_apis.PROVE_BROKER:
             return _reply(header, self._prove(connection, body))
+        if not is_let_in:
+            return _reply(header, self._who_it_is(connection, body))
         return asyncio.ensure_future(self._answered(header, body))
 
     def _prove(
@@ -207,9 +240,28 @@ class QuorumService:
                 *connection.peer,
             )
             raise CloseConnection("its proof is wrong")
-        if proving.is_proved:
-            self._let_in(connection, proving.node_id)
+        if answer.error_code:
+            self._close_after_response(connection)
+        elif proving.is_proved and not proving.only_asks and not self._let_in(connection, proving.node_id):
+            raise CloseConnection("too many connections of nodes")
         return answer
+
+    def _asks(self, connection: Connection) -> bool:
+        """Whether the other side has proved that it is a node which asks who this one is."""
+        proving = self._proving.get(connection, (None, None))[0]
+        return proving is not None and proving.is_proved
+
+    def _who_it_is(
+        self, connection: Connection, asked: own_apis.AskQuorumRequest
+    ) -> own_apis.AskQuorumResponse:
+        if not isinstance(asked.question, own_apis.AskStanding):
+            raise CloseConnection("it may ask who listens, and nothing else")
+        self._close_after_response(connection)
+        return self._own_standing()
+
+    def _close_after_response(self, connection: Connection) -> None:
+        self._end_proving(connection)
+        asyncio.get_running_loop().call_soon(connection.close)
 
     async def _answered(self, header: messages.RequestHeader, body: Any) -> Response:
         try:
@@ -258,11 +310,13 @@ class QuorumService:
             raise PeerUnavailable("this node does not take part yet")
         return self.node
 
+    def _own_standing(self) -> own_apis.AskQuorumResponse:
+        return own_apis.AskQuorumResponse(standing=None if self.standing is None else self.standing())
+
     async def _answer_question(self, asked: own_apis.AskQuorumRequest) -> own_apis.AskQuorumResponse:
         question = asked.question
         if isinstance(question, own_apis.AskStanding):
-            standing = None if self.standing is None else self.standing()
-            return own_apis.AskQuorumResponse(standing=standing)
+            return self._own_standing()
         if None not in (asked.cluster_id, self.cluster_id) and asked.cluster_id != self.cluster_id:
             return own_apis.AskQuorumResponse(
                 error_code=int(ErrorCode.inconsistent_cluster_id),

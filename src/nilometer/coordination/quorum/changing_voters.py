@@ -10,6 +10,7 @@ A node asks for itself that the log has the address at which it listens (UpdateR
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -34,7 +35,7 @@ from nilometer.raft.voter_changes import (
     result_of,
     why_invalid,
 )
-from nilometer.raft.voters import NO_VOTERS
+from nilometer.raft.voters import NO_VOTERS, VoterKey
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode
 
@@ -101,11 +102,12 @@ class VoterChanges:
         if refused not in (None, ChangeRefused.NOT_CAUGHT_UP):
             return result_of(refused, entry.key, node.replica.core)
         try:
-            found = await self._peers.ask(entry, Identify())
-        except PeerUnavailable as error:
+            async with asyncio.timeout(change.timeout_ms / 1000):
+                found = await self._who_listens(entry)
+        except (PeerUnavailable, TimeoutError) as error:
+            why = str(error) or f"it has not said who it is within {change.timeout_ms} ms"
             return ChangeResult(
-                ErrorCode.request_timed_out,
-                f"New voter {entry.key} is not ready to receive requests: {error}",
+                ErrorCode.request_timed_out, f"New voter {entry.key} is not ready to receive requests: {why}"
             )
         if found != entry.key:
             return ChangeResult(
@@ -118,6 +120,12 @@ class VoterChanges:
                 break
             await node.wait_change(left_ms)
         return await self._made(change, partial(node.replica.add_voter, entry), until_ms)
+
+    async def _who_listens(self, entry: VoterEntry) -> VoterKey:
+        """Return who listens at the first endpoint; this node does not connect to itself."""
+        replica = self._node.replica
+        own = replica.entry_of(replica.core.key)
+        return own.key if entry.endpoints[0] in own.endpoints else await self._peers.ask(entry, Identify())
 
     async def _update(self, change: UpdateVoter, entry: VoterEntry) -> ChangeResult:
         """Does not wait until it is committed, as in Kafka."""
