@@ -33,7 +33,7 @@ from nilometer.coordination.store import CoordinationError, OutcomeUnknown, Sess
 from nilometer.identifiers import BrokerId, Offset
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
-from nilometer.raft.exchange import ChangeRefused, Timing
+from nilometer.raft.exchange import BeginEpochRequest, ChangeRefused, Timing
 from nilometer.raft.leading import Leading
 from nilometer.raft.quorum_state import claim, identify
 from nilometer.raft.recovery import METADATA_LOG, format_folder
@@ -224,8 +224,18 @@ class QuorumPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedNode(QuorumNode):
     """A node that listens for the others, and whose ledger is told of what it applies."""
 
-    def __init__(self, *args: Any, owner: str, ledger: QuorumLedger, port: int, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        owner: str,
+        ledger: QuorumLedger,
+        port: int,
+        endpoints: Callable[[BrokerId], tuple[Endpoint, ...]],
+        **options: Any,
+    ) -> None:
+        """``endpoints``: where the node with an id listens; a leader says that of itself."""
         super().__init__(*args, **options)
+        self._endpoints = endpoints
         self._owner = owner
         self._ledger = ledger
         self._port = port
@@ -241,7 +251,12 @@ class ObservedNode(QuorumNode):
 
     async def start(self) -> None:
         await super().start()
-        self._listener = await serve_peers(self._runtime, self._port, self.serve)
+        self._listener = await serve_peers(self._runtime, self._port, self._serve_one)
+
+    async def _serve_one(self, request: Request) -> Any:
+        if isinstance(request, BeginEpochRequest):
+            self.on_announced(request, self._endpoints(request.leader))
+        return await self.serve(request)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -503,6 +518,7 @@ class QuorumVoters:
             owner=f"{process.name} ({process.pid})",
             ledger=self.ledger,
             port=PORT + node_id,
+            endpoints=self._endpoints_of,
         )
         self.members[node_id] = Member(process, node)
         return node
@@ -521,7 +537,10 @@ class QuorumVoters:
         format_folder(disk, folder, self._first, runtime.clock.wall_ms())
 
     def _entry(self, node_id: int, key: VoterKey) -> VoterEntry:
-        return VoterEntry(key, (Endpoint("CONTROLLER", self._hosts[node_id].name, PORT + node_id),))
+        return VoterEntry(key, self._endpoints_of(node_id))
+
+    def _endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
+        return (Endpoint("CONTROLLER", self._hosts[node_id].name, PORT + node_id),)
 
 
 def _directory(node_id: int) -> str:

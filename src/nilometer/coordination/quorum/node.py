@@ -248,8 +248,8 @@ class QuorumNode:
 
     def on_announced(self, request: BeginEpochRequest, endpoints: tuple[Endpoint, ...]) -> None:
         """The leader of an epoch has said where it listens: that counts more than the log, which may not have
-        its new address yet."""
-        if endpoints:
+        its new address yet. A late message of an earlier epoch counts no more."""
+        if endpoints and (self._announced is None or request.epoch >= self._announced[0]):
             self._announced = request.epoch, request.leader, endpoints
 
     # ── from start to end ────────────────────────────────────────────────────────────────────────────────
@@ -857,7 +857,7 @@ class QuorumNode:
             raise PeerUnavailable(str(self.failure))
         try:
             return await self._serve(request)
-        except (QuorumStopped, KafkaError, OSError) as error:
+        except (QuorumStopped, CoordinationError, KafkaError, OSError) as error:
             raise PeerUnavailable(str(error)) from error
 
     async def _serve(self, request: Request) -> Any:
