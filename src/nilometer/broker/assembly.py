@@ -198,13 +198,16 @@ class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
 def assemble(given: Prerequisites) -> BrokerParts:
     """Make all parts of a broker, and subscribe them to each other's events.
 
-    The metadata log calls its subscribers in the order in which the parts are made, one after another, and
-    ``metadata.image`` is the new one for all of them. Two things rest on the order:
+    The metadata log calls its subscribers in the order in which they have subscribed, one after another, and
+    ``metadata.image`` is the new one for all of them. A subscriber may ask for slices of time: clients are
+    served meanwhile, by the new image and by what later subscribers had made of the one before. Two things
+    rest on the order:
 
     - quotas come before replicas: a replica that a new entry makes a follower is throttled from its first
       fetch on;
-    - replicas come before coordinators: when these pass the image to their shells, the partitions have taken
-      their roles, so that shells which the entry ends or begins are gone or there.
+    - replicas come before coordinators: when these pass the image to their shells, the partitions of a
+      registered broker have taken their roles, so that shells which the entry ends or begins are gone or
+      there.
     """
     control = _control(given)
     replication = _replication(given, control)

@@ -46,7 +46,7 @@ def test_three_voters_become_five_and_the_first_two_leave_under_load(tmp_path: P
         left = {1, 2, 3, 4, 5} - {leader, next(each for each in (1, 2) if each != leader)}
         for one in cluster.brokers:
             eventually(partial(has_voters, cluster, one, left), f"broker {one} knows the voters", TIMEOUT_S)
-        assert {"t", *topics} <= set(cluster.topics())
+        eventually(lambda: {"t", *topics} <= set(cluster.topics()), "all topics are known", TIMEOUT_S)
         assert set(acknowledged) <= set(texts_in(cluster, "t", 1, len(acknowledged)))
         away = [one for one in cluster.brokers if one not in left]
         cluster.kill(*away)
