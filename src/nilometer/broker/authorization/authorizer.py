@@ -30,7 +30,7 @@ class Access:
 
     @property
     def who(self) -> tuple[str, str] | None:
-        """Whose rights they are: principal and host. None: every right, whoever it is."""
+        """Whose rights they are: principal and host. None: every right, and it does not matter whose."""
         return None
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
