@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from bench.rows import CLIENT, RECORDS_PER_S, Load, Row
 from bench.secured import secured_systems
 from bench.steady import is_steady, until_steady
 
+ROOT = Path(__file__).resolve().parents[1]
 ROW = Row("some-row", "some row", (RECORDS_PER_S, *CLIENT))
 LOAD = Load(lambda system, seconds: {}, "records_per_s")
 STEADY = (
@@ -25,6 +27,17 @@ STEADY = (
     "28.00 ms max latency, 0 ms 50th, 4 ms 95th, 15 ms 99th, 24 ms 99.9th."
 )
 PRODUCED = f"{STEADY.replace('steady state ', '').replace('285306', '114810')}\n\n{STEADY}\n"
+
+
+def test_each_module_is_imported_as_a_command_does() -> None:
+    names = [
+        f"bench.{path.stem}" for path in sorted((ROOT / "bench").glob("*.py")) if path.stem != "__main__"
+    ]
+    program = f"import importlib; [importlib.import_module(each) for each in {names}]"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_steady_means_that_the_last_three_rounds_are_within_a_tenth() -> None:

@@ -10,7 +10,8 @@ from uuid import UUID
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, api_name
 from nilometer.wire.building import FieldShape, implicit_default, shape_of
-from support.brokers.served_apis import APIS
+
+from ..brokers.served_apis import APIS
 
 NOT_SENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """Without SASL they cost nothing."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
+from nilometer.wire import building
+from nilometer.wire.building import nested_types
 from nilometer.wire.errors import ErrorCode, MalformedRequest, UnsupportedVersion
+from nilometer.wire.later_versions import API_NAMES, schema_module, versions_of
 from nilometer.wire.messages import (
     ApiKey,
     api,
@@ -119,3 +124,33 @@ def test_a_text_that_quotes_long_names_is_cut_so_that_clients_can_read_it(
         assert read.endswith("…")
         assert text.startswith(read[:-1])
         assert STRING_BYTES_MAX - 4 < len(read.encode()) <= STRING_BYTES_MAX
+
+
+def test_few_versions_are_loaded_to_tell_a_field_of_another_version_from_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = list[int]()
+
+    def count(name: str, version: int, part: str) -> ModuleType:
+        loaded.append(version)
+        return schema_module(name, version, part)
+
+    monkeypatch.setattr(building, "schema_module", count)
+    for name in API_NAMES.values():
+        newest_first = sorted(versions_of(name), reverse=True)
+        types_of = {
+            (version, part): nested_types(vars(schema_module(name, version, part)))
+            for version in newest_first
+            for part in ("request", "response")
+        }
+        newest = newest_first[0]
+        for (version, part), types in types_of.items():
+            for type_name, message_type in types.items():
+                other = types_of[newest, part].get(type_name)
+                fields = {field.name for field in building.shape_of(message_type).fields}
+                if version == newest or other is None:
+                    continue
+                for field in fields - {each.name for each in building.shape_of(other).fields}:
+                    loaded.clear()
+                    assert building._has_another_version.__wrapped__(other, field)
+                    assert len(loaded) <= 3, (name, part, type_name, field, loaded)
