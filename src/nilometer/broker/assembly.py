@@ -415,7 +415,7 @@ def _apis(
             )
         ),
         *classic_groups.apis(classic_groups.Parts(groups)),
-        *client_quotas.apis(client_quotas.Parts(control.metadata, rights, controller_requests)),
+        *client_quotas.apis(client_quotas.Parts(tasks, turns, control.metadata, rights, controller_requests)),
         *cluster_description.apis(
             cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
@@ -474,6 +474,7 @@ def _apis(
             metadata.Parts(
                 config,
                 tasks,
+                turns,
                 control.metadata,
                 MissingTopics(config, runtime.entropy, control.metadata, control.link),
                 replication.leader_liveness,

@@ -13,6 +13,8 @@ from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
@@ -27,6 +29,8 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
+    tasks: Tasks
+    turns: Turns
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -35,7 +39,7 @@ class Parts(msgspec.Struct, frozen=True):
 # DescribeClientQuotas: the quotas of the entities that a filter selects (KIP-546).
 
 
-def handle_describe(parts: Parts, request: Request) -> Response:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         return _refuse_describe(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     body = request.body
@@ -44,7 +48,15 @@ def handle_describe(parts: Parts, request: Request) -> Response:
         wanted = QuotaFilter(components, strict=body.strict)
     except KafkaError as error:
         return _refuse_describe(request, error.code, error.message)
-    found = [each for each in parts.metadata.image.client_quotas.items() if wanted.matches(each[0])]
+    return parts.tasks.spawn(_describe(parts, request, wanted), kind="DescribeClientQuotas")
+
+
+async def _describe(parts: Parts, request: Request, wanted: QuotaFilter) -> Response:
+    work, found = LongWork(parts.turns), list[tuple[QuotaEntity, Mapping[str, float]]]()
+    for entity, values in parts.metadata.image.client_quotas.items():
+        if wanted.matches(entity):
+            found.append((entity, values))
+        await work.step(1)
     return request.respond(
         error_message=None, entries=LazySequence(lambda each: _entry(request, *each), found)
     )

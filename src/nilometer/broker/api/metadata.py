@@ -35,6 +35,7 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.response_cache import CachedResponse, ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import INTERNAL_TOPICS, Broker, PartitionState, Topic, why_invalid_name
@@ -48,6 +49,7 @@ from nilometer.wire.large_requests import Division, Repeated
 class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     tasks: Tasks
+    turns: Turns
     metadata: MetadataLog
     missing_topics: MissingTopics
     leader_liveness: LeaderLiveness
@@ -78,7 +80,9 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
             return parts.tasks.spawn(_confirm_then_respond(parts, request, cached.leaders, {}))
         return (cached.to(request.header.correlation_id),)
     if _asks_for_all(request):
-        return _respond(parts, request, {})
+        if parts.rights.access(request).is_full:
+            return _respond_with_all(parts, request, _state(parts), parts.metadata.image.topics())
+        return parts.tasks.spawn(_respond_with_visible(parts, request), kind="Metadata")
     if _is_malformed(request):
         return _reject(request)
     missing, refused = _missing_names(parts, request)
@@ -162,14 +166,6 @@ def _reject(request: Request) -> Response:
         cluster_authorized_operations=OPERATIONS_NOT_ASKED,
         error_code=error,
     )
-
-
-def _all_topics(parts: Parts, request: Request) -> Sequence[Any]:
-    """Return the topics that the client may describe; no others exist for it."""
-    topics, access = parts.metadata.image.topics(), parts.rights.access(request)
-    if not access.is_full:
-        topics = [topic for topic in topics if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False)]
-    return LazySequence(partial(_topic, parts, request), topics)
 
 
 def _leaders(parts: Parts, request: Request) -> set[BrokerId]:
@@ -362,14 +358,35 @@ def _listed_brokers(parts: Parts, request: Request) -> list[Broker]:
     return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
 
 
-def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
-    """Encode the response, and keep it unless a topic has an error.
+async def _respond_with_visible(parts: Parts, request: Request) -> Response:
+    """Respond with the topics that the client may describe; no others exist for it."""
+    state, access, work = _state(parts), parts.rights.access(request), LongWork(parts.turns)
+    visible = list[Topic]()
+    for topic in parts.metadata.image.topics():
+        if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False):
+            visible.append(topic)
+        await work.step(1)
+    return _respond_with_all(parts, request, state, visible)
 
-    ``errors``: of topics that do not exist, by name.
-    """
-    state = _state(parts)
-    asks_for_all = _asks_for_all(request)
-    topics = _all_topics(parts, request) if asks_for_all else _asked_topics(parts, request, errors)
+
+def _respond_with_all(parts: Parts, request: Request, state: Hashable, topics: Sequence[Topic]) -> Response:
+    """``state``: what it was when ``topics`` were found."""
+    described = LazySequence(partial(_topic, parts, request), topics)
+    return _encode(parts, request, state, described, NO_LEADERS)
+
+
+def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
+    """Respond to a request that names its topics; ``errors``: of those that do not exist, by name."""
+    state, topics = _state(parts), _asked_topics(parts, request, errors)
+    # A request for a topic that does not exist may create it, so each is handled.
+    is_kept = all(topic.error_code is ErrorCode.none for topic in topics)
+    return _encode(parts, request, state, tuple(topics), _leaders(parts, request) if is_kept else None)
+
+
+def _encode(
+    parts: Parts, request: Request, state: Hashable, topics: Sequence[Any], leaders: Set[BrokerId] | None
+) -> Response:
+    """Encode the response. It is kept with the leaders to confirm before it is sent again, or not if None."""
     brokers = tuple(
         request.make(
             "MetadataResponseBroker",
@@ -388,13 +405,11 @@ def _respond(parts: Parts, request: Request, errors: Errors) -> Response:
         brokers=brokers,
         cluster_id=parts.cluster_id,
         controller_id=parts.metadata.image.controller_id,
-        topics=topics if asks_for_all else tuple(topics),
+        topics=topics,
         cluster_authorized_operations=operations,
     )
-    # A request for a topic that does not exist may create it, so each is handled.
-    is_kept = asks_for_all or all(topic.error_code is ErrorCode.none for topic in topics)
-    if is_kept:
-        key, leaders = _cache_key(parts, request), NO_LEADERS if asks_for_all else _leaders(parts, request)
+    if leaders is not None:
+        key = _cache_key(parts, request)
 
         def keep(frame: bytes) -> None:
             if state == _state(parts):  # a finding about a leader may have expired while it was encoded
