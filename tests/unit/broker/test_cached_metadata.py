@@ -18,6 +18,7 @@ from nilometer.broker.authorization.authorizer import AclAccess
 from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.response_cache import ResponseCache
+from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import AclIndex
 from nilometer.cluster.records import Endpoint
@@ -28,6 +29,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of
+from support.step_clock import StepClock
 
 VERSION = 12
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -73,7 +75,8 @@ class FakeParts:
         self.metadata_responses = ResponseCache()
         self.leader_liveness = FakeLiveness()
         self.config = SimpleNamespace(boolean=lambda _: True)
-        self.tasks = SimpleNamespace(spawn=asyncio.ensure_future)
+        self.tasks = SimpleNamespace(spawn=lambda work, kind="": asyncio.ensure_future(work))
+        self.turns = Turns(StepClock())
         self.topic = Topic("t", topic_id_of(uuid.UUID(int=5)))
         self.topic.partitions.append(PartitionState((ONE, TWO), (ONE, TWO), TWO))
         self.made = 0
@@ -218,6 +221,22 @@ def test_where_there_are_acls_a_response_is_kept_for_who_asked(names: tuple[str,
     assert parts.made > handled or lists
     bobs = parts.ask(*names, user="bob")
     assert [topic.error_code for topic in bobs.topics] == [ErrorCode.topic_authorization_failed] * len(names)
+
+
+def test_all_topics_are_looked_through_for_those_that_a_client_may_describe_in_slices() -> None:
+    parts, count, slices = FakeParts(), 4 * ELEMENTS_MAX, list[int]()
+    with_acls(parts)
+    parts.metadata.image.topics = lambda: [parts.topic] * count
+    wait_next = parts.turns.wait_next
+
+    async def end_slice() -> None:
+        slices.append(parts.turns.elements)
+        parts.turns.elements = 0
+        await wait_next()
+
+    parts.turns.wait_next = end_slice  # type: ignore[method-assign]
+    assert parts.ask(user="bob").topics == ()
+    assert slices == [ELEMENTS_MAX] * 4
 
 
 def test_each_denial_is_reported() -> None:
