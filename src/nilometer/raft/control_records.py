@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import struct
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -25,7 +27,7 @@ from kio.schema.voters_record.v0.data import KRaftVersionFeature, VotersRecord
 from kio.schema.voters_record.v0.data import Voter as RecordVoter
 from kio.serial import entity_reader
 
-from nilometer.identifiers import BrokerId, LeaderEpoch, Offset, uuid_from_text, uuid_to_text
+from nilometer.identifiers import UNKNOWN_OFFSET, BrokerId, LeaderEpoch, Offset, uuid_from_text, uuid_to_text
 from nilometer.raft.voters import VoterKey, VoterSet
 from nilometer.wire.building import build
 from nilometer.wire.compression import Bytes
@@ -68,6 +70,49 @@ class KRaftVoters(msgspec.Struct, frozen=True):
     @property
     def voters(self) -> VoterSet:
         return VoterSet.of(*(entry.key for entry in self.entries))
+
+
+class VoterEntries:
+    """What the log says of its voters. The newest count, also before their record is committed."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, first: Iterable[VoterEntry]) -> None:
+        """``first``: those of the newest snapshot."""
+        self._records = [(UNKNOWN_OFFSET, _by_key(first))]
+
+    def of(self, voter: VoterKey, below: Offset | None = None) -> VoterEntry:
+        """Return what the records, or those below an offset, say last of ``voter``, also of a former one."""
+        for offset, entries in reversed(self._records):
+            if (below is None or offset < below) and (entry := entries.get(voter)) is not None:
+                return entry
+        return VoterEntry(voter)
+
+    def add(self, offset: Offset, entries: Iterable[VoterEntry]) -> None:
+        """Take those of the record at ``offset``, the end of the log."""
+        self._records.append((offset, _by_key(entries)))
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Forget what the records at or above ``offset`` say: the log has lost them."""
+        del self._records[self._position_of(offset) :]
+
+    def trim_to(self, offset: Offset) -> None:
+        """Forget where the records below ``offset`` were."""
+        position = self._position_of(offset)
+        for _, entries in self._records[1:position]:
+            self._records[0][1].update(entries)
+        del self._records[1:position]
+
+    def learn(self, entries: Iterable[VoterEntry]) -> None:
+        """Take those of a snapshot, which are committed."""
+        self._records[0][1].update(_by_key(entries))
+
+    def _position_of(self, offset: Offset) -> int:
+        return bisect_left(self._records, max(offset, 0), key=itemgetter(0))
+
+
+def _by_key(entries: Iterable[VoterEntry]) -> dict[VoterKey, VoterEntry]:
+    return {entry.key: entry for entry in entries}
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True):

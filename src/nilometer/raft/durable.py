@@ -132,6 +132,8 @@ class DurableReplica:
         self._disk = runtime.disk
         self._log = found.log
         self._entries = found.entries
+        self._new_entry: VoterEntry | None = None
+        """What the record of voters that is appended now says of one of them."""
         self._origins = [found.origin]
         """The snapshots that are kept, the oldest first: the log begins at the first."""
         self._unstored: Election | None = None
@@ -209,7 +211,7 @@ class DurableReplica:
 
     def entry_of(self, voter: VoterKey) -> VoterEntry:
         """Return where a voter listens, as far as the log says so."""
-        return self._entries.get(voter) or VoterEntry(voter)
+        return self._entries.of(voter)
 
     def _now(self) -> Moment:
         return Moment(self._runtime.clock.monotonic_ms(), self._runtime.entropy.uniform(0.0, 1.0))
@@ -322,9 +324,11 @@ class DurableReplica:
     ) -> ChangeRefused | Turn[None]:
         if isinstance(found, ChangeRefused):
             return found
-        if entry is not None:
-            self._entries[entry.key] = entry
-        return self._turn(None, found)
+        self._new_entry = entry
+        try:
+            return self._turn(None, found)
+        finally:
+            self._new_entry = None
 
     # ── the follower ────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> QuorumFetch | SnapshotFetch | None:
@@ -340,13 +344,19 @@ class DurableReplica:
         Raises CorruptBatch, with nothing changed, if they are damaged or do not continue the log.
         """
         with self._event() as now:
+            named: list[tuple[Offset, KRaftVoters]] = []
             if response.error is NONE and records:
-                end_offset, voters = self._read_fetched(request, response, records)
+                end_offset, named = self._read_fetched(request, response, records)
+                voters = tuple(VoterRecord(offset, record.voters) for offset, record in named)
                 response = response._replace(end_offset=end_offset, voters=voters)
             elif response.error is NONE:
                 response = response._replace(end_offset=request.fetch_offset, voters=())
             effects = self.core.on_fetch_response(request, response, now)
-            return self._turn(None, effects, records)
+            turn = self._turn(None, effects, records)
+            if any(isinstance(effect, AppendFetched) for effect in effects):
+                for offset, record in named:
+                    self._entries.add(offset, record.entries)
+            return turn
 
     def on_leader_refused(self, request: QuorumFetch | SnapshotFetch) -> Turn[None]:
         with self._event() as now:
@@ -354,9 +364,9 @@ class DurableReplica:
 
     def _read_fetched(
         self, request: QuorumFetch, response: QuorumFetchResponse, records: Bytes
-    ) -> tuple[Offset, tuple[VoterRecord, ...]]:
+    ) -> tuple[Offset, list[tuple[Offset, KRaftVoters]]]:
         offset, epoch = request.fetch_offset, request.last_fetched_epoch
-        voters: list[VoterRecord] = []
+        voters: list[tuple[Offset, KRaftVoters]] = []
         for position, header in batches(records):
             check_batch(records, position, header)
             if header.base_offset != offset or not epoch <= header.partition_leader_epoch <= response.epoch:
@@ -368,9 +378,8 @@ class DurableReplica:
             if header.is_control:
                 for at, record in read_control_batch(records, position, header):
                     if isinstance(record, KRaftVoters):
-                        voters.append(VoterRecord(at, record.voters))
-                        self._entries.update((entry.key, entry) for entry in record.entries)
-        return offset, tuple(voters)
+                        voters.append((at, record))
+        return offset, voters
 
     def on_snapshot_response(
         self, request: SnapshotFetch, response: SnapshotFetchResponse, part: Bytes = b""
@@ -386,7 +395,7 @@ class DurableReplica:
                 self.reading = None
             content = reading.content
             if content is not None:
-                self._entries.update((entry.key, entry) for entry in content.entries)
+                self._entries.learn(content.entries)
             snapshot = None if content is None else content.snapshot
             return self._turn(None, self.core.on_snapshot_fetched(snapshot, now))
 
@@ -433,7 +442,7 @@ class DurableReplica:
         if last.next_offset != end_offset:
             raise ValueError(f"offset {end_offset} is inside a batch that ends at {last.next_offset}")
         last_timestamp = max(header.max_timestamp for _, header in batches(last.records))
-        entries = [self.entry_of(voter) for voter in voters.voters]
+        entries = [self._entries.of(voter, end_offset) for voter in voters.voters]
         return SnapshotMaking(
             self._disk,
             self.folder,
@@ -510,11 +519,13 @@ class DurableReplica:
             case AppendLeaderChange():
                 self._append(self._first_of_epoch(effect, wall_ms))
             case AppendVoters(epoch, voters):
-                self._append(control_batch([self._voters(voters)], self.log_end_offset, epoch, wall_ms))
+                record = self._voters(voters, self.log_end_offset)
+                self._append(control_batch([record], self.log_end_offset, epoch, wall_ms))
             case AppendFetched(end_offset):
                 self._append(content)
                 check(self.log_end_offset == end_offset, "all that was fetched is appended", end_offset)
             case TruncateLog(offset):
+                self._entries.truncate_to(offset)
                 removable += self._log.truncate_to(offset, wall_ms=wall_ms).removable
             case TrimLog(origin):
                 self._trim(origin, wall_ms, removable)
@@ -524,6 +535,7 @@ class DurableReplica:
                 self.reading = SnapshotReading(self._disk, self.folder, snapshot)
             case ReplaceLog(snapshot):
                 end = snapshot.end_offset
+                self._entries.truncate_to(0)
                 removable += self._log.truncate_fully_and_start_at(end, wall_ms=wall_ms).removable
                 self._forget_snapshots(snapshot, removable)
             case PublishHighWatermark() | PublishLeader():
@@ -545,14 +557,20 @@ class DurableReplica:
         )
         records: list[ControlRecord] = [change]
         if not self.log_end_offset:
-            records += [KRaftVersion(), self._voters(voters)]
+            records += [KRaftVersion(), self._voters(voters, len(records) + 1)]
         return control_batch(records, self.log_end_offset, effect.epoch, wall_ms)
 
-    def _voters(self, voters: VoterSet) -> KRaftVoters:
-        return KRaftVoters(tuple(self.entry_of(voter) for voter in voters.voters))
+    def _voters(self, voters: VoterSet, offset: Offset) -> KRaftVoters:
+        """Return the record of ``voters`` that is appended at ``offset``."""
+        new = self._new_entry
+        named = (new if new and new.key == voter else self.entry_of(voter) for voter in voters.voters)
+        record = KRaftVoters(tuple(named))
+        self._entries.add(offset, record.entries)
+        return record
 
     def _trim(self, origin: SnapshotId, wall_ms: int, removable: list[str]) -> None:
         self._log.advance_log_start_offset(origin.end_offset, self.core.high_watermark)
+        self._entries.trim_to(origin.end_offset)
         while deleted := self._log.delete_old_segments(self.core.high_watermark, wall_ms):
             removable += deleted
         self._forget_snapshots(origin, removable)

@@ -18,12 +18,12 @@ import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from nilometer.raft import snapshot_files
-from nilometer.raft.control_records import KRaftVoters, VoterEntry, read_control_batch
+from nilometer.raft.control_records import KRaftVoters, VoterEntries, VoterEntry, read_control_batch
 from nilometer.raft.exchange import Election
 from nilometer.raft.quorum_state import QUORUM_STATE, read_election
 from nilometer.raft.snapshot_files import BOOTSTRAP
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
-from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord
+from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterRecord
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
@@ -60,8 +60,7 @@ class Recovered(msgspec.Struct, frozen=True):
     log: Log
     election: Election
     voters: VoterHistory
-    entries: dict[VoterKey, VoterEntry]
-    """The voters that the newest snapshot and the log name."""
+    entries: VoterEntries
     origin: SnapshotId
     snapshot: Snapshot | None
     committed: Offset
@@ -128,12 +127,11 @@ def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recover
     committed = read_committed(disk, folder)
     if log.log_end_offset < committed:
         raise QuorumDamaged(folder, log.log_end_offset, committed)
-    first = () if newest is None else newest.entries
-    entries = {entry.key: entry for entry in first}
+    entries = VoterEntries(() if newest is None else newest.entries)
     records: list[VoterRecord] = []
     for offset, found in _voters_in(log):
         records.append(VoterRecord(offset, found.voters))
-        entries.update((entry.key, entry) for entry in found.entries)
+        entries.add(offset, found.entries)
     voters = NO_VOTERS if newest is None else newest.snapshot.voters
     return Recovered(
         log,

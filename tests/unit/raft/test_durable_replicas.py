@@ -647,6 +647,38 @@ def test_a_change_of_the_voters_that_is_not_committed_survives_a_restart() -> No
     assert node.replica.entry_of(key_of(2)) == entry_of(2)
 
 
+def test_an_address_whose_record_is_truncated_does_not_count() -> None:
+    cluster, node, leader = alone()
+    cluster.nodes[2] = follower = Node(2, cluster.clock, 0, range(0))
+    assert follower.replica is not None
+    cluster.finish(follower, follower.replica.on_epoch_response(EpochResponse(NONE, 1, 1)))
+    for _ in range(2):
+        cluster.fetch(follower)
+        cluster.flush(follower)
+    added = leader.add_voter(entry_of(2))
+    assert isinstance(added, Turn)
+    cluster.finish(node, added)
+    cluster.heal()
+    end_offset = leader.log_end_offset
+    moved = VoterEntry(key_of(1), (Endpoint("CONTROLLER", "elsewhere", 9093),))
+    updated = leader.update_voter(moved)
+    assert isinstance(updated, Turn)
+    assert leader.entry_of(key_of(1)) == moved
+    making = leader.begin_snapshot(end_offset, ())
+    assert making is not None
+    making.run()
+    content = snapshot_files.read_snapshot(node.disk, FOLDER, making.id)
+    assert content.entries[0] == entry_of(1), "a snapshot has what is committed"
+    cluster.flush(node)
+    cluster.finish(node, leader.on_begin_epoch(BeginEpochRequest(2, 2)))
+    fetch = leader.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    diverging = QuorumFetchResponse(NONE, 2, 2, diverging=EpochEnd(1, end_offset))
+    cluster.finish(node, leader.on_fetch_response(fetch, diverging))
+    assert leader.log_end_offset == end_offset
+    assert leader.entry_of(key_of(1)) == entry_of(1)
+
+
 def test_too_large_a_batch_is_refused() -> None:
     _, _, replica = alone()
     with pytest.raises(ValueError, match="in one batch"):
