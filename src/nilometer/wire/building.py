@@ -80,16 +80,6 @@ def shape_of(entity: type[Any]) -> EntityShape:
     return EntityShape(entity, entity.__flexible__, fields, plain, tagged)
 
 
-def nested_types(module: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """Return the schema classes that are defined in one of kio's modules, by name."""
-    name = module["__name__"]
-    return {
-        key: value
-        for key, value in module.items()
-        if isinstance(value, type) and value.__module__ == name and dataclasses.is_dataclass(value)
-    }
-
-
 def _field(field: dataclasses.Field[Any]) -> FieldShape:
     inner, nullable = _without_none(field.type)
     is_array = typing.get_origin(inner) is tuple
@@ -177,8 +167,8 @@ _LAST_BEFORE_FIELDS_WENT: Mapping[str, int] = {
     "offset_commit": 4,
     "offset_fetch": 7,
 }
-"""Of APIs that have had two versions or more since then. To load a version takes 2 to 5 ms, in the turn of the
-first request that needs it."""
+"""Of APIs that have had two versions or more since then. To load a version takes 2 to 5 ms, in the turn of
+the first request that needs it."""
 
 
 @functools.cache

@@ -186,19 +186,13 @@ def _define(
         "__api_key__": i16(api_key),
     }
     made: dict[str, type[Any]] = {}
-    found: dict[str, Any] = (
-        {}
-        if before is None
-        else {
-            name: each
-            for name, each in vars(before).items()
-            if isinstance(each, type)
-            and each.__module__ == before.__name__
-            and dataclasses.is_dataclass(each)
-        }
-    )
+    found: dict[str, Any] = {} if before is None else nested_types(vars(before))
     for name in [*(name for name in changes if name not in found), *found]:
         base, change = found.get(name), changes.get(name, _Change())
+        is_same = base is not None and change == _Change() and not _refers_to(base, made)
+        if base is not None and is_same and base.__type__ is EntityType.nested:
+            made[name] = base
+            continue
         fields = [] if base is None else list(_fields_of(base, change.remove, made))
         for field in change.add:
             entry = field.name, *_made(field, made)
@@ -218,6 +212,21 @@ def _define(
         made[name].__module__ = path
     vars(module).update(made)
     return module
+
+
+def _refers_to(base: Any, made: Mapping[str, type[Any]]) -> bool:
+    """Whether a field has the type of a class that differs in this version."""
+    return any(_renewed(field.type, made) != field.type for field in dataclasses.fields(base))
+
+
+def nested_types(module: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """Return the schema classes of one of kio's modules, by name. Some may be those of an earlier version."""
+    api = module["__name__"].rsplit(".", 2)[0] + "."
+    return {
+        key: value
+        for key, value in module.items()
+        if isinstance(value, type) and value.__module__.startswith(api) and dataclasses.is_dataclass(value)
+    }
 
 
 def _kind_of(name: str, base: Any) -> EntityType:

@@ -19,7 +19,7 @@ from kio.serial import entity_reader
 
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, build, milliseconds, nested_types
+from nilometer.wire.building import Message, build, milliseconds
 from nilometer.wire.encoder import encode_slices, writer
 from nilometer.wire.errors import (
     ErrorCode,
@@ -28,7 +28,7 @@ from nilometer.wire.errors import (
     MalformedResponse,
     UnsupportedVersion,
 )
-from nilometer.wire.later_versions import API_NAMES, message_type, schema_module, versions_of
+from nilometer.wire.later_versions import API_NAMES, message_type, nested_types, schema_module, versions_of
 from nilometer.wire.own_apis import OWN_APIS, OWN_VERSIONS
 from nilometer.wire.survey import skip_tagged_fields, survey
 

@@ -7,9 +7,8 @@ from types import ModuleType
 import pytest
 
 from nilometer.wire import building
-from nilometer.wire.building import nested_types
 from nilometer.wire.errors import ErrorCode, MalformedRequest, UnsupportedVersion
-from nilometer.wire.later_versions import API_NAMES, schema_module, versions_of
+from nilometer.wire.later_versions import API_NAMES, nested_types, schema_module, versions_of
 from nilometer.wire.messages import (
     ApiKey,
     api,
