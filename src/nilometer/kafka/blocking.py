@@ -20,7 +20,7 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord, K, V
 from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.clients import KS, VS, ConnectionSettings, Transaction
 from nilometer.kafka.connection import Kafka, TypedProducer

@@ -17,15 +17,15 @@ from typing_extensions import TypeVar
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.consumer.share_consumer import ShareConsumer
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.transaction_manager import ProducerState
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig, GivenValue
-from nilometer.client.share.share_consumer import ShareConsumer
-from nilometer.client.transactions.transaction_manager import ProducerState
+from nilometer.client.settings import ClientSettings, GivenConfig, GivenValue
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.formats import Data, Format, Headers, encoded, to_headers
