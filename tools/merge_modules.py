@@ -38,6 +38,7 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src"
+COMPILED = SOURCE / "nilometer" / "compiled" / "modules.py"
 ROOTS = ("src", "tests", "bench", "tools", "packaging")
 TEXTS = (".md", ".toml", ".cfg", ".ini", ".txt", ".yml", ".yaml", ".service", ".rst", ".sh", ".importlinter")
 LINE = 110
@@ -113,7 +114,7 @@ def name_by_subject(target: Target) -> None:
     for part, subject in target.subject.items():
         others = {name for other in target.parts if other != part for name in kinds[other]}
         for name, is_class in kinds[part].items():
-            if name == "API" or (name in others and name not in ("_LOGGER", "__all__")):
+            if name == "API" or (name in others and name != "__all__"):
                 target.rename.setdefault((part, name), _named(name, subject, is_class))
 
 
@@ -534,9 +535,9 @@ def read_part(plan: Plan, rewriting: Rewriting) -> Part:
             start, end = source.span(node)
             for name in bound_names(node):
                 new = rewriting.rebound.get(name, name)
-                part.defined[new] = (
-                    ast.dump(node) if isinstance(node, ast.Assign) else source.result(start, end)
-                )
+                value = ast.dump(node) if isinstance(node, ast.Assign) else source.result(start, end)
+                # Two loggers that are each called after their module are two things.
+                part.defined[new] = f"{module}: {value}" if "'__name__'" in value else value
     for node in ast.walk(source.tree):
         if (
             isinstance(node, ast.Call)
@@ -749,6 +750,20 @@ class Texts:
             text = self._path.sub(lambda found: found[1] + self._paths[found[2]], text)
         return text
 
+    def follow_compiled(self, text: str) -> str:
+        """Return the list of compiled modules, which names them without the package, with the new names."""
+        lines: list[str] = []
+        for line in text.splitlines(keepends=True):
+            if (found := re.fullmatch(r'    "([a-z_.]+)",\n', line)) is not None:
+                line = f'    "{self._dotted_name(found[1])}",\n'
+                if line in lines:
+                    continue
+            lines.append(line)
+        return "".join(lines)
+
+    def _dotted_name(self, name: str) -> str:
+        return self._home.get(f"nilometer.{name}", f"nilometer.{name}").removeprefix("nilometer.")
+
     def _dotted(self, found: re.Match[str]) -> str:
         words = found[0].split(".")
         for size in range(len(words), 1, -1):
@@ -819,6 +834,8 @@ def carry_out(targets: Sequence[Target]) -> list[Path]:
             parts[module] = read_part(plan, rewriting)
         else:
             text = texts.follow(rewriting.source.result())
+            if path == COMPILED:
+                text = texts.follow_compiled(text)
             if text != rewriting.source.raw.decode():
                 written[path] = text
     removed = [path_of(part) for part in plan.home]

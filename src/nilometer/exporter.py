@@ -25,7 +25,7 @@ from nilometer.client.network.cluster_metadata import (
     TopicPartition,
 )
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.http.server import HttpServer, Response, plain
 from nilometer.metrics import CONTENT_TYPE, Family, Kind, Measured, Registry, Series
 from nilometer.runtime import Runtime

@@ -16,8 +16,8 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.transaction_manager import AbortableTransactionError
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.transactions.transaction_manager import AbortableTransactionError
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Main, Process, World
 from nilometer.wire.api_keys import ApiKey

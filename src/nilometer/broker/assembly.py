@@ -371,9 +371,11 @@ def _coordinators(
     groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out, rights)
     producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
-    markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections, given.turns)
+    marker_sender = MarkerSender(
+        config.node_id, runtime, tasks, metadata, marker_writer, connections, given.turns
+    )
     transactions = TransactionCoordinator(
-        config, runtime, tasks, metadata, replicas, topics, producer_ids, markers
+        config, runtime, tasks, metadata, replicas, topics, producer_ids, marker_sender
     )
     return CoordinatorParts(
         producer_ids=producer_ids,
@@ -398,10 +400,10 @@ def _apis(
     """Return the APIs of all subjects, each with the parts that its handlers use."""
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
     groups, transactions, cluster_id = coordinators.groups, coordinators.transactions, given.store.cluster_id
-    rights, quotas, controller_requests = serving.rights, serving.client_quotas, serving.controller_requests
+    rights, quotas, on_controller = serving.rights, serving.client_quotas, serving.controller_requests
     quorum = given.store if isinstance(given.store, QuorumStore) else None
     specs = (
-        *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, controller_requests)),
+        *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, on_controller)),
         *between_brokers.apis(
             between_brokers.Parts(
                 config,
@@ -411,19 +413,19 @@ def _apis(
                 given.secrets,
                 quotas,
                 BrokerUsers(config, serving.rights.authorizer, control.metadata),
-                controller_requests,
+                on_controller,
             )
         ),
         *classic_groups.apis(classic_groups.Parts(groups)),
-        *client_quotas.apis(client_quotas.Parts(tasks, turns, control.metadata, rights, controller_requests)),
+        *client_quotas.apis(client_quotas.Parts(tasks, turns, control.metadata, rights, on_controller)),
         *cluster_description.apis(
             cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
-        *configs.apis(configs.Parts(config, control.metadata, rights, controller_requests)),
+        *configs.apis(configs.Parts(config, control.metadata, rights, on_controller)),
         *consumer_groups.apis(consumer_groups.Parts(control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
-                runtime, tasks, turns, control.metadata, serving.tokens, rights, controller_requests
+                runtime, tasks, turns, control.metadata, serving.tokens, rights, on_controller
             )
         ),
         *features.apis(
@@ -434,7 +436,7 @@ def _apis(
                 control.metadata,
                 quorum,
                 rights,
-                controller_requests,
+                on_controller,
             )
         ),
         *fetch.apis(
@@ -485,7 +487,7 @@ def _apis(
             )
         ),
         *offsets.apis(offsets.Parts(tasks, replication.replicas, serving.record_reading, rights)),
-        *placement.apis(placement.Parts(control.metadata, rights, controller_requests)),
+        *placement.apis(placement.Parts(control.metadata, rights, on_controller)),
         *produce.apis(
             produce.Parts(
                 runtime,
@@ -565,11 +567,11 @@ def _apis(
                 rights,
             )
         ),
-        *topics.apis(topics.Parts(config, runtime, control.metadata, rights, controller_requests)),
+        *topics.apis(topics.Parts(config, runtime, control.metadata, rights, on_controller)),
         *transaction_administration.apis(
             transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
         ),
-        *users.apis(users.Parts(control.metadata, rights, controller_requests)),
+        *users.apis(users.Parts(control.metadata, rights, on_controller)),
         *write_txn_markers.apis(write_txn_markers.Parts(runtime, coordinators.marker_writer, rights)),
     )
     specs = (*specs, forward_request.api_over(forward_request.Parts(tasks, turns), specs))

@@ -19,7 +19,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import BROKER_ID
 from nilometer.client.admin.quorum_admin import QuorumAdmin, QuorumEndpoint, QuorumReplica, QuorumView
-from nilometer.client.settings.client_settings import parse_server
+from nilometer.client.settings import parse_server
 from nilometer.config import ConfigError
 from nilometer.identifiers import uuid_from_text
 from nilometer.wire.errors import ErrorCode, KafkaError

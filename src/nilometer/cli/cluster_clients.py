@@ -9,10 +9,9 @@ import click
 
 from nilometer.cli.cluster_options import COMMON_CONFIG, client_config, run_async
 from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.replica_survey import DEFAULT_TIMEOUT_MS, ReplicaSurvey
 from nilometer.client.network.client import Client
-from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, ReplicaSurvey
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings, client_security
 from nilometer.runtime import Runtime
 
 ADMIN_TIMEOUT_MS = 15_000

@@ -25,8 +25,16 @@ from nilometer.client.admin.admin import (
     ConfigSource,
     ResourceType,
 )
-from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
-from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings, parse_server
+from nilometer.client.settings import (
+    COMMON_KEYS,
+    JAAS,
+    MECHANISM,
+    MODULES,
+    SECURITY_KEYS,
+    ClientSettings,
+    client_security,
+    parse_server,
+)
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
 from nilometer.runtime.loop_errors import on_loop_error
 from nilometer.security.jaas import client_jaas

@@ -42,7 +42,7 @@ from nilometer.client.consumer.tail import LogRange, log_ranges, read_tail
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.network.client import no_such_topic, topic_exists
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -28,7 +28,7 @@ from nilometer.client.ingest.state_file import BadState
 from nilometer.client.ingest.tracker import COPY
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.producer.producer_settings import COMPRESSION_TYPES
-from nilometer.client.settings.client_settings import COMMON_KEYS
+from nilometer.client.settings import COMMON_KEYS
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -38,7 +38,7 @@ from nilometer.client.network.client import no_such_topic, topic_exists
 from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.producer_settings import COMPRESSION_TYPES
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

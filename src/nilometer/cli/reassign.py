@@ -28,8 +28,7 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import INT64_MAX, PARTITION
 from nilometer.cli.console import OutputConsole
 from nilometer.client.admin.admin import Admin
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.replicas.reassignments import (
+from nilometer.client.admin.reassignments import (
     BadReassignment,
     ElectionType,
     LogDirs,
@@ -48,9 +47,10 @@ from nilometer.client.replicas.reassignments import (
     reassignment_progress,
     unthrottle,
 )
-from nilometer.client.replicas.reassignments import elect_leaders as ask_to_elect
-from nilometer.client.replicas.reassignments import throttle as set_throttle
-from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
+from nilometer.client.admin.reassignments import elect_leaders as ask_to_elect
+from nilometer.client.admin.reassignments import throttle as set_throttle
+from nilometer.client.admin.replica_survey import ReplicaSurvey, Survey
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.cluster.placement import CannotPlace, PlannedMove, UsableBroker, plan_reassignment
 from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -30,7 +30,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import BROKER_ID, watch_options
 from nilometer.cli.console import OutputConsole
-from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, ReplicaSurvey, Survey
+from nilometer.client.admin.replica_survey import BrokerAnswer, ReplicaRow, ReplicaSurvey, Survey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import LEADER, NOT_HELD, OFFLINE, LeaderState, ReplicaState
 

@@ -34,8 +34,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import watch_options
 from nilometer.cli.console import OutputConsole
-from nilometer.client.admin.quorum_admin import quorum_member
-from nilometer.client.health.cluster_health import (
+from nilometer.client.admin.cluster_health import (
     RUNNING,
     BrokerHealth,
     ClusterHealth,
@@ -47,7 +46,8 @@ from nilometer.client.health.cluster_health import (
     named,
     problems,
 )
-from nilometer.client.health.health_check import HealthCheck
+from nilometer.client.admin.health_check import HealthCheck
+from nilometer.client.admin.quorum_admin import quorum_member
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime

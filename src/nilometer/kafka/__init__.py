@@ -10,7 +10,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.kafka.admin import KafkaAdmin, OffsetRange
 from nilometer.kafka.blocking import connect
-from nilometer.kafka.connection import Kafka, Transaction, TypedProducer
+from nilometer.kafka.clients import Transaction
+from nilometer.kafka.connection import Kafka, TypedProducer
 from nilometer.kafka.errors import KafkaError
 from nilometer.kafka.formats import JSON, Data, Format, Headers, nullable
 from nilometer.kafka.queue import DeadLetter, Jobs, Queue, QueueStats

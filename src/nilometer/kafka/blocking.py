@@ -20,9 +20,10 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord, K, V
 from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.kafka.admin import KafkaAdmin
-from nilometer.kafka.connection import KS, VS, ConnectionSettings, Kafka, Transaction, TypedProducer
+from nilometer.kafka.clients import KS, VS, ConnectionSettings, Transaction
+from nilometer.kafka.connection import Kafka, TypedProducer
 from nilometer.kafka.formats import JSON, FormatLike, Headers
 from nilometer.kafka.queue import DRAIN_S, TIME_LIMIT_S, DeadLetter, Jobs, Queue
 from nilometer.kafka.queue_jobs import Ended, Job, Pauses

@@ -23,7 +23,7 @@ from __future__ import annotations
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.network.connection import ConnectionLost, RequestTimedOut
-from nilometer.client.transactions.transaction_manager import (
+from nilometer.client.producer.transaction_manager import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFenced,

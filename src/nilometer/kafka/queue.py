@@ -15,29 +15,32 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord, V
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
+from nilometer.kafka.admin import KafkaAdmin
+from nilometer.kafka.clients import Clients, Transaction
 from nilometer.kafka.errors import InvalidSetting, LockLost, RecordDeserializationError
-from nilometer.kafka.formats import Format, Headers, encoded
+from nilometer.kafka.formats import Format, Headers, encoded, to_bytes, to_headers
 from nilometer.kafka.queue_jobs import HEADER_PREFIX, HELD_MAX, Backoff, Ended, Job, Pauses, Worker
 from nilometer.kafka.queue_settings import (
     ROUND_HEADER,
     Duration,
+    Returner,
     dead_letter_topic,
     pauses_among,
     retry_group,
     retry_topic,
     seconds_of,
+    settings_of,
 )
+from nilometer.kafka.records import Reading
+from nilometer.runtime import Clock, Runtime
 from nilometer.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from nilometer.kafka.connection import Kafka, Transaction
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +85,8 @@ class QueueStats(NamedTuple):
 class Queue(Generic[V]):
     """``kafka.queue("jobs")``."""
 
-    def __init__(self, kafka: Kafka, name: str, form: Format[V] | None) -> None:
-        self._kafka = kafka
+    def __init__(self, clients: Clients, name: str, form: Format[V] | None) -> None:
+        self._clients = clients
         self.name = name
         self._form = form
         self._stops: list[asyncio.Event] = []
@@ -122,7 +125,13 @@ class Queue(Generic[V]):
 
     async def _enqueue(self, value: V, key: bytes | str | None, headers: Headers) -> Delivery:
         data = await encoded(value, self.name, "value", self._form)
-        return await self._kafka.enqueue(self.name, data, key=key, headers=headers)
+        producer = await self._clients.producer()
+        return await producer.send(
+            self.name,
+            data,
+            key=to_bytes(key, self.name, "key"),
+            headers=to_headers(headers, self.name),
+        )
 
     # --- working
 
@@ -163,7 +172,7 @@ class Queue(Generic[V]):
             try:
                 await _Runner(worker, handle, concurrency, drain_s, idle_s, stop).run()
             finally:
-                await self._kafka.close_worker(worker)
+                await self._clients.close_worker(worker)
         finally:
             self._stops.remove(stop)
         return worker.ended
@@ -187,7 +196,7 @@ class Queue(Generic[V]):
         Locks are renewed until a job ends, at most for ``time_limit``. The arguments are as in :meth:`run`.
         """
         idle_s = None if until_idle is None else seconds_of(until_idle, "until_idle")
-        return Jobs(lambda: self._worker(time_limit, pauses, max_deliveries, lock), self._kafka, idle_s)
+        return Jobs(lambda: self._worker(time_limit, pauses, max_deliveries, lock), self._clients, idle_s)
 
     async def _worker(
         self,
@@ -196,30 +205,52 @@ class Queue(Generic[V]):
         max_deliveries: int | None,
         lock: Duration | None,
     ) -> Worker[V]:
-        return await self._kafka.open_worker(
-            self.name,
+        time_limit_s = seconds_of(time_limit, "time_limit")
+        settings = await settings_of(self._clients.admin, self.name, max_deliveries=max_deliveries, lock=lock)
+        clock = Runtime.system().clock
+        consumer = self._clients.share_consumer(self.name, self.name)
+        worker = Worker(
+            consumer,
+            settings,
+            clock,
+            self._clients.send,
             self._form,
-            time_limit_s=seconds_of(time_limit, "time_limit"),
+            time_limit_s=time_limit_s,
             pauses=pauses or Backoff(),
-            max_deliveries=max_deliveries,
-            lock=lock,
+            returner=self._returner(settings.retry_after_s, clock) if settings.retry_after_s else None,
         )
+        try:
+            await worker.start()
+        except BaseException:
+            await consumer.close()
+            raise
+        self._clients.add_worker(worker)
+        return worker
+
+    def _returner(self, pauses_s: Sequence[int], clock: Clock) -> Returner:
+        own = {"group.id": retry_group(self.name), "enable.auto.commit": False}
+        consumer = self._clients.consumer({**own, "auto.offset.reset": "earliest"})
+        return Returner(consumer, self.name, pauses_s, clock, self._clients.send)
 
     # --- looking after it
 
+    @property
+    def _admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self._clients.admin)
+
     async def stats(self) -> QueueStats:
         """Return how many jobs wait, and how many are dead. Raises KafkaError."""
-        lags = await self._kafka.admin.share_group_lags(self.name, self.name)
-        offsets = await self._kafka.admin.offsets(self.name)
+        lags = await self._admin.share_group_lags(self.name, self.name)
+        offsets = await self._admin.offsets(self.name)
         waiting = sum(lags.get(index, both.end - both.start) for index, both in offsets.items())
         dead = await self._left(dead_letter_topic(self.name), redrive_group(self.name))
-        pauses = pauses_among(await self._kafka.admin.topics(), self.name)
+        pauses = pauses_among(await self._admin.topics(), self.name)
         retries = [await self._left(retry_topic(self.name, each), retry_group(self.name)) for each in pauses]
         return QueueStats(waiting, dead, sum(retries))
 
     async def _left(self, topic: str, group: str) -> int:
         """Return how many records of a topic are after the committed offsets of a group."""
-        begins, offsets = await self._begins(topic, group), await self._kafka.admin.offsets(topic)
+        begins, offsets = await self._begins(topic, group), await self._admin.offsets(topic)
         return sum(both.end - begins[index] for index, both in offsets.items())
 
     async def dead(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
@@ -227,7 +258,8 @@ class Queue(Generic[V]):
         topic = dead_letter_topic(self.name)
         begins = await self._begins(topic, redrive_group(self.name))
         count = 0
-        records = self._kafka.consume(topic, offsets=begins, until_end=True, read_committed=True)
+        reading = Reading(topics=(topic,), offsets=begins, until_end=True)
+        records = self._clients.records(reading, read_committed=True)
         async with records:
             async for record in records:
                 if limit is not None and count >= limit:
@@ -244,15 +276,14 @@ class Queue(Generic[V]):
         topic = dead_letter_topic(self.name)
         group = redrive_group(self.name)
         moved = 0
-        async with self._kafka.consume(
-            topic, group=group, auto_commit=False, until_end=True, read_committed=True
-        ) as records:
+        reading = Reading(topics=(topic,), group=group, auto_commit=False, until_end=True)
+        async with self._clients.records(reading, read_committed=True) as records:
             while limit is None or moved < limit:
                 count = batch if limit is None else min(batch, limit - moved)
                 found = await records.next_batch(count)
                 if not found:
                     break
-                async with self._kafka.transaction(group) as transaction:
+                async with self._clients.transaction(group) as transaction:
                     for record in found:
                         own = [one for one in record.headers if not one[0].startswith(ADDED_HEADERS)]
                         await transaction.send_encoded(self.name, record.value, key=record.key, headers=own)
@@ -262,9 +293,9 @@ class Queue(Generic[V]):
 
     async def _begins(self, topic: str, group: str) -> dict[int, int]:
         """Return, by partition, where the records begin that are after the committed offsets of a group."""
-        offsets = await self._kafka.admin.offsets(topic)
+        offsets = await self._admin.offsets(topic)
         places = {index: TopicPartition(topic, index) for index in offsets}
-        committed = await self._kafka.admin.group_offsets(group, places.values())
+        committed = await self._admin.group_offsets(group, places.values())
         return {index: max(committed.get(place, 0), offsets[index].start) for index, place in places.items()}
 
 
@@ -281,10 +312,10 @@ class Jobs(Generic[V]):
     """The jobs of ``queue.jobs()``. Iterate in one task. ``async with`` gives back what is left."""
 
     def __init__(
-        self, open_worker: Callable[[], Awaitable[Worker[V]]], kafka: Kafka, idle_s: float | None
+        self, open_worker: Callable[[], Awaitable[Worker[V]]], clients: Clients, idle_s: float | None
     ) -> None:
         self._open_worker = open_worker
-        self._kafka = kafka
+        self._clients = clients
         self._idle_s = idle_s
         self._worker: Worker[V] | None = None
         self._is_closed = False
@@ -306,7 +337,7 @@ class Jobs(Generic[V]):
         """Give back the jobs that were not ended, and leave the group. Closing again does nothing."""
         self._is_closed = True
         if self._worker is not None:
-            await self._kafka.close_worker(self._worker)
+            await self._clients.close_worker(self._worker)
 
     def __aiter__(self) -> Jobs[V]:
         return self

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, cast
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord, V
-from nilometer.client.share.share_consumer import AcquiredRecord, ShareConsumer
-from nilometer.client.share.share_session import AcknowledgedRecord
+from nilometer.client.consumer.share_consumer import AcquiredRecord, ShareConsumer
+from nilometer.client.consumer.share_session import AcknowledgedRecord
 from nilometer.kafka.errors import LockLost, RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, from_bytes
 from nilometer.kafka.queue_settings import (

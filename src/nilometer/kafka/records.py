@@ -100,18 +100,18 @@ class Reading:
     """What :class:`Records` reads."""
 
     topics: tuple[str, ...]
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str] | None = None
     """Instead of ``topics``."""
-    partitions: Sequence[int] | None
-    offsets: Mapping[int, int] | None
-    until_end: bool
-    group: str | None
-    auto_commit: bool
-    listener: RebalanceListener | None
+    partitions: Sequence[int] | None = None
+    offsets: Mapping[int, int] | None = None
+    until_end: bool = False
+    group: str | None = None
+    auto_commit: bool = True
+    listener: RebalanceListener | None = None
 
 
 class Send(Protocol):
-    """``Kafka.send``, for dead letters."""
+    """``Clients.send``, for dead letters."""
 
     async def __call__(
         self, topic: str, value: bytes | None, *, key: bytes | None, headers: Headers

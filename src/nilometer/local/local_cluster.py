@@ -32,7 +32,7 @@ from nilometer.broker.settings.listeners import LOOPBACK, Endpoint
 from nilometer.broker.settings.quorum import QUORUM
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.client.network.client import Client
-from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
+from nilometer.client.settings import COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition, parse_properties
 from nilometer.local.private_files import write_private
 from nilometer.local.secure_cluster import SecureFolder

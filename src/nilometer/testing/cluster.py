@@ -25,8 +25,7 @@ import msgspec
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import PartitionMetadata, metadata_request, read_metadata
 from nilometer.client.network.connection import Connection
-from nilometer.client.settings.client_security import SECURITY_KEYS, ClientSecurity, client_security
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import SECURITY_KEYS, ClientSecurity, ClientSettings, client_security
 from nilometer.config import ConfigDefinition
 from nilometer.local.local_cluster import broker_environment
 from nilometer.runtime import Runtime

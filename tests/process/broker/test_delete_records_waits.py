@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from nilometer.client.admin.admin import ConfigChange, ResourceType
+from nilometer.client.admin.reassignments import ElectionType, alter_reassignments, elect_leaders
+from nilometer.client.admin.replica_survey import ReplicaSurvey
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import ElectionType, alter_reassignments, elect_leaders
-from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

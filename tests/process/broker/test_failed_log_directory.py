@@ -11,8 +11,8 @@ import confluent_kafka.admin
 import pytest
 
 from nilometer.broker.replicas import log_directories
-from nilometer.client.health.cluster_health import ClusterHealth, cluster_health
-from nilometer.client.health.health_check import HealthCheck
+from nilometer.client.admin.cluster_health import ClusterHealth, cluster_health
+from nilometer.client.admin.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicPartition
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_broker import NilometerBroker

@@ -12,8 +12,8 @@ from typing import Any
 
 import confluent_kafka
 
+from nilometer.client.admin.replica_survey import ReplicaSurvey
 from nilometer.client.network.connection import Connection
-from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from support.brokers.broker_identity import Identity

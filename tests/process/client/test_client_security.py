@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import nilometer
-from nilometer.client.settings.client_security import MODULES
+from nilometer.client.settings import MODULES
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.authority import Authority
 from support.brokers.sasl_broker import MECHANISMS, PASSWORDS, SaslBroker, sasl_broker

@@ -16,14 +16,14 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
-from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.settings.client_settings import ClientSettings, parse_server
-from nilometer.client.transactions.transaction_manager import (
+from nilometer.client.producer.transaction_manager import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFenced,
     ProducerState,
 )
+from nilometer.client.producer.transactional_producer import TransactionalProducer
+from nilometer.client.settings import ClientSettings, parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

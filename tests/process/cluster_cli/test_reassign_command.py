@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from nilometer.client.admin.reassignments import list_reassignments
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import list_reassignments
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.command_line import Nilometer
 from support.eventually import eventually

@@ -10,8 +10,8 @@ import pytest
 
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
+from nilometer.client.admin.reassignments import alter_reassignments
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import alter_reassignments
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.command_line import Outcome
 from support.eventually import eventually

@@ -27,7 +27,7 @@ from nilometer.kafka.queue import Queue
 from nilometer.testing import Cluster
 
 PAIRS = [
-    (Kafka, BlockingKafka, {"close", "close_worker", "open_worker"}),
+    (Kafka, BlockingKafka, {"close"}),
     (TypedProducer, BlockingProducer, set[str]()),
     (Transaction, BlockingTransaction, {"on_committed", "send_encoded"}),
     (Records, BlockingRecords, {"closed", "has_buffered", "next_buffered", "on_committed", "processed"}),

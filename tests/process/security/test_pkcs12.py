@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.settings.client_security import STORE_KEYS, tls_files
+from nilometer.client.settings import STORE_KEYS, tls_files
 from nilometer.config import ConfigDefinition, ConfigError, Settings
 from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, TlsFiles, TlsUnusable, client_context
 from support.authority import Authority

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.admin.reassignments import ElectionType, alter_reassignments, elect_leaders
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
-from nilometer.client.replicas.reassignments import ElectionType, alter_reassignments, elect_leaders
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
+from nilometer.client.admin.replica_survey import ReplicaSurvey, Survey
 from nilometer.identifiers import NO_LEADER
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError

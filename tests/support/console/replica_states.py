@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nilometer.client.admin.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
     PartitionMetadata,
     TopicMetadata,
 )
-from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.wire.own_apis import (
     BrokerState,
     DescribeReplicasResponse,

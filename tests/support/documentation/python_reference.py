@@ -26,8 +26,7 @@ NAMES = {
 """The parts of the page, with the names that each has."""
 NOT_FOR_PROGRAMS = frozenset(
     {
-        *("has_buffered", "next_buffered", "on_committed", "processed", "open_worker", "close_worker"),
-        *("send_encoded", "decode", "of"),
+        *("has_buffered", "next_buffered", "on_committed", "processed", "send_encoded", "decode", "of"),
     }
 )
 _ROLE = re.compile(r":\w+:`~?([^`]+)`")

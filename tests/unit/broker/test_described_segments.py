@@ -11,8 +11,8 @@ import pytest
 
 from nilometer.broker.api import replicas
 from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.admin.replica_survey import ReplicaSurvey, Survey
 from nilometer.client.producer.producer import Producer
-from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, World

@@ -12,8 +12,8 @@ import pytest
 from nilometer.broker.replicas.delayed_requests import DeleteOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.admin.replica_survey import ReplicaSurvey
 from nilometer.client.producer.producer import Producer
-from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.invariants import InvariantBroken
 from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime

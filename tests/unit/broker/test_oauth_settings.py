@@ -8,8 +8,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.oauth import OAuthSettings
-from nilometer.client.settings.client_security import OAuthLogin, client_security
-from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
+from nilometer.client.settings import COMMON_KEYS, ClientSettings, OAuthLogin, client_security
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.http.url import HttpUrl
 from nilometer.security.jaas import OAUTHBEARER_MODULE

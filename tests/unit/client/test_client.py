@@ -18,7 +18,7 @@ from nilometer.client.network.cluster_metadata import (
 )
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -9,7 +9,7 @@ import pytest
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
-from nilometer.client.settings.client_settings import ClientSettings, parse_server
+from nilometer.client.settings import ClientSettings, parse_server
 from nilometer.config import ConfigError
 from nilometer.runtime.runtime import SeededEntropy
 

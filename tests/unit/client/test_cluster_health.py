@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from nilometer.cli.status import document, picture
-from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction
-from nilometer.client.health.cluster_health import (
+from nilometer.client.admin.cluster_health import (
     DOWN,
     RUNNING,
     UNREACHABLE,
@@ -26,6 +25,9 @@ from nilometer.client.health.cluster_health import (
     cluster_health,
     problems,
 )
+from nilometer.client.admin.reassignments import OngoingMove
+from nilometer.client.admin.replica_survey import BrokerAnswer, ReplicaRow, Survey
+from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
@@ -33,8 +35,6 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
     TopicPartition,
 )
-from nilometer.client.replicas.reassignments import OngoingMove
-from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.wire.own_apis import (
     FOLLOWER,
     LEADER,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nilometer.client.network.connection import Connection, ConnectionLost
-from nilometer.client.settings.client_security import ClientSecurity
+from nilometer.client.settings import ClientSecurity
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

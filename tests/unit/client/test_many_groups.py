@@ -10,7 +10,7 @@ from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
 from nilometer.client.admin.group_admin import GROUPS_AT_ONCE, GroupAdmin, GroupDescription
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from nilometer.client.admin.cluster_health import Findings, cluster_health, problems, quorum_problems
 from nilometer.client.admin.quorum_admin import METADATA_TOPIC, QuorumView, quorum_member, read_view
-from nilometer.client.health.cluster_health import Findings, cluster_health, problems, quorum_problems
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import api

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import (
+from nilometer.client.admin.reassignments import (
     BadReassignment,
     format_reassignment,
     parse_log_dirs,
     parse_reassignment,
 )
+from nilometer.client.network.cluster_metadata import TopicPartition
 
 KAFKAS = (
     '{"version":1,"partitions":[{"topic":"foo","partition":1,"replicas":[5,6],"log_dirs":["any","any"]},'

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.client.share.share_session import (
+from nilometer.client.consumer.share_session import (
     ACKNOWLEDGEMENTS_MAX,
     AcknowledgedRecord,
     Outcome,

@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.client.group.group_exchange import GroupMetadata, MemberIdentity, OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.transactions.transaction_manager import (
+from nilometer.client.producer.transaction_manager import (
     AbortableTransactionError,
     AddOffsets,
     AddPartitions,

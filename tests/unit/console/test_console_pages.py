@@ -13,13 +13,13 @@ import pytest
 from msgspec import structs
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
+from nilometer.client.admin.cluster_health import Findings, cluster_health
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.quorum_admin import QuorumReplica, QuorumView
 from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
-from nilometer.client.health.cluster_health import Findings, cluster_health
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.batch import RecordMetadata
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
-from nilometer.client.share.share_consumer import AcquiredRecord
-from nilometer.client.share.share_session import AcknowledgedRecord, SharePartition
+from nilometer.client.consumer.share_consumer import AcquiredRecord
+from nilometer.client.consumer.share_session import AcknowledgedRecord, SharePartition
 from nilometer.kafka.errors import InvalidSetting, KafkaError, LockLost, RecordDeserializationError
 from nilometer.kafka.formats import JSON
 from nilometer.kafka.queue_jobs import HELD_MAX, Backoff, Ended, Job, Worker

@@ -11,8 +11,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import COMMON_KEYS, ClientSettings
+from nilometer.client.settings import COMMON_KEYS, ClientSettings, client_security
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigDefinition

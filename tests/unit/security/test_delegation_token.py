@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.cli.cluster_options import COMMON_CONFIG
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings, client_security
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
 from nilometer.security.jaas import SCRAM_MODULE
 from nilometer.security.sasl import SaslRejected

@@ -12,7 +12,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION, BrokerAuthentication
 from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
-from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
+from nilometer.client.settings import NO_SECURITY, ClientSecurity
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.client.settings.client_security import ClientSecurity
+from nilometer.client.settings import ClientSecurity
 from nilometer.config import ConfigError, key_table
 from nilometer.security.principal import USER, Principal
 from nilometer.security.protocol import SecurityProtocol

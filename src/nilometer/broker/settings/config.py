@@ -58,7 +58,7 @@ from nilometer.broker.settings.quorum import (
     quorum_settings,
 )
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
-from nilometer.client.settings.client_security import NO_SECURITY
+from nilometer.client.settings import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.security.protocol import SecurityProtocol

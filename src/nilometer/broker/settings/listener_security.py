@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.oauth import OAUTH_KEYS, OAuthSettings, check_allowed, oauth_settings
-from nilometer.client.settings.client_security import (
+from nilometer.client.settings import (
     OAUTH_LOGIN_KEYS,
     STORE_KEYS,
     TOKEN_URL,

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.client.settings.client_security import FILE_PREFIX, file_path, oauth_tls
+from nilometer.client.settings import FILE_PREFIX, file_path, oauth_tls
 from nilometer.config import ConfigError, ConfigValue, Settings, key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check

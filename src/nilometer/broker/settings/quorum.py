@@ -15,8 +15,7 @@ import msgspec
 
 from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import LISTENERS, LOOPBACK, Endpoint
-from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
-from nilometer.client.settings.client_settings import parse_server
+from nilometer.client.settings import NO_SECURITY, ClientSecurity, parse_server
 from nilometer.config import ConfigError, Settings, key_table
 from nilometer.raft.exchange import Timing
 from nilometer.runtime.network import is_loopback

@@ -30,7 +30,7 @@ from nilometer.client.offsets.offset_queries import (
     list_offsets,
 )
 from nilometer.client.offsets.positions import EARLIEST, LATEST, OffsetReset, Positions
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ from nilometer.client.consumer.fetch_exchange import FetchLimits
 from nilometer.client.group.group_settings import GROUP_KEYS
 from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
 from nilometer.client.offsets.positions import OffsetReset, parse_offset_reset
-from nilometer.client.settings.client_settings import API_TIMEOUT, COMMON_KEYS, ClientSettings
+from nilometer.client.settings import API_TIMEOUT, COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition, ConfigValue, key_table
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.group.assignors import ASSIGNOR_NAMES, Assignor, assignor_by_name, common_protocol
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.config import ConfigError, ConfigValue, key_table
 
 

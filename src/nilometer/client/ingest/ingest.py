@@ -25,7 +25,7 @@ from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.tracker import NotText, Tracker
 from nilometer.client.producer.producer import Producer
-from nilometer.client.settings.client_settings import COMMON_KEYS, GivenConfig
+from nilometer.client.settings import COMMON_KEYS, GivenConfig
 from nilometer.runtime import Runtime
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state, read_back
 from nilometer.client.producer.batch import Deliveries
 from nilometer.client.producer.producer import Producer
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

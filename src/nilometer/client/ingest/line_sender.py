@@ -14,7 +14,7 @@ from nilometer.client.ingest.state_file import LINE_HEADER, PIECE_HEADER, checks
 from nilometer.client.producer.batch import Deliveries, size_bound
 from nilometer.client.producer.producer import Headers, Producer
 from nilometer.client.producer.producer_settings import ProducerConfig
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings import GivenConfig
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Codec

@@ -32,7 +32,7 @@ from nilometer.client.network.cluster_metadata import (
 )
 from nilometer.client.network.connection import ConnectionLost, MakeRequest
 from nilometer.client.network.connection_pool import Backoff, ConnectionPool
-from nilometer.client.settings.client_settings import ClientSettings, parse_server
+from nilometer.client.settings import ClientSettings, parse_server
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

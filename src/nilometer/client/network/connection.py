@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
+from nilometer.client.settings import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.direct_future import DirectFuture
 from nilometer.runtime.tls import TlsUnusable

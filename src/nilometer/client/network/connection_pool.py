@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from nilometer.client.network.cluster_metadata import BrokerNode
 from nilometer.client.network.connection import Connection, ConnectionLost, FinalizedFeatures
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings, client_security
 from nilometer.runtime import Entropy, Runtime
 from nilometer.wire.errors import KafkaError
 

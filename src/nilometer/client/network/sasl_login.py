@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 from urllib.parse import quote, urlencode
 
-from nilometer.client.settings.client_security import ClientSecurity, OAuthLogin
+from nilometer.client.settings import ClientSecurity, OAuthLogin
 from nilometer.http.client import HttpFailed, request
 from nilometer.http.url import HttpUrl
 from nilometer.runtime import Runtime

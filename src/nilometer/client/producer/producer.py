@@ -32,8 +32,8 @@ from nilometer.client.producer.partitioner import (
 )
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
 from nilometer.client.producer.sender import Sender
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
-from nilometer.client.transactions.transaction_manager import TransactionManager
+from nilometer.client.producer.transaction_manager import TransactionManager
+from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
-from nilometer.client.settings.client_settings import COMMON_KEYS, INT_MAX, ClientSettings
+from nilometer.client.settings import COMMON_KEYS, INT_MAX, ClientSettings
 from nilometer.config import ConfigDefinition, ConfigError, key_table
 from nilometer.wire.compression import Codec
 

@@ -34,8 +34,8 @@ from nilometer.client.producer.batch import (
 )
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict
 from nilometer.client.producer.producer_settings import ProducerConfig
-from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
-from nilometer.client.transactions.transaction_runner import PREVIOUS_END_PAUSE_MS, PRODUCE_OF_VERSION_1_MAX
+from nilometer.client.producer.transaction_manager import ProducerState, TransactionManager
+from nilometer.client.producer.transaction_runner import PREVIOUS_END_PAUSE_MS, PRODUCE_OF_VERSION_1_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey

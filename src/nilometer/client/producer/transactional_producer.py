@@ -28,13 +28,13 @@ from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.partitioner import PartitionFunction
 from nilometer.client.producer.producer import Headers, Producer
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
-from nilometer.client.transactions.transaction_manager import (
+from nilometer.client.producer.transaction_manager import (
     FatalTransactionError,
     ProducerState,
     TransactionManager,
 )
-from nilometer.client.transactions.transaction_runner import TransactionRunner
+from nilometer.client.producer.transaction_runner import TransactionRunner
+from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, PROTOCOL
+from nilometer.client.settings import JAAS, MECHANISM, MODULES, PROTOCOL
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import RecordReader, RecordSlots

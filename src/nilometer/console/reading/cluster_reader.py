@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ResourceType
+from nilometer.client.admin.cluster_health import cluster_health
 from nilometer.client.admin.group_admin import (
     SHARE,
     GroupAdmin,
@@ -22,6 +23,8 @@ from nilometer.client.admin.group_admin import (
     lags,
     lags_by_topic,
 )
+from nilometer.client.admin.health_check import HealthCheck
+from nilometer.client.admin.replica_survey import Survey
 from nilometer.client.admin.security_admin import (
     AclAdmin,
     EntityQuotas,
@@ -30,10 +33,7 @@ from nilometer.client.admin.security_admin import (
     UserCredential,
 )
 from nilometer.client.admin.transaction_admin import TransactionAdmin, TransactionListing
-from nilometer.client.health.cluster_health import cluster_health
-from nilometer.client.health.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.replicas.replica_survey import Survey
 from nilometer.cluster.acl import Acl, AclFilter
 from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
 from nilometer.console.views.groups import (

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
-from nilometer.client.replicas.replica_survey import ReplicaSurvey
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.admin.replica_survey import ReplicaSurvey
+from nilometer.client.settings import ClientSettings, client_security
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.client.replicas.replica_survey import ReplicaRow
+from nilometer.client.admin.replica_survey import ReplicaRow
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import (
     LEADER,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.client.admin.admin import LogDirDescription
+from nilometer.client.admin.cluster_health import ClusterHealth, problems
 from nilometer.client.admin.quorum_admin import QuorumView
-from nilometer.client.health.cluster_health import ClusterHealth, problems
-from nilometer.client.replicas.replica_survey import Survey
+from nilometer.client.admin.replica_survey import Survey
 from nilometer.console.views.rates import Chart, Rate
 from nilometer.console.views.transactions import HangingRow, hanging_row
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
+from nilometer.client.admin.replica_survey import ReplicaRow, Survey
 from nilometer.console.views.hold import Hold, why_held
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import LEADER, LeaderState, ReplicaState, SegmentsState, SegmentState

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nilometer.client.admin.replica_survey import Survey
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.replica_survey import Survey
 from nilometer.wire.own_apis import LEADER
 
 # A small chart of a number over the last minutes, as the points of a line. Pure.

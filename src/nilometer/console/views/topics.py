@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
+from nilometer.client.admin.replica_survey import ReplicaRow, Survey
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata
-from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
 from nilometer.console.views.groups import GroupRow
 from nilometer.console.views.hold import Hold, why_held
 from nilometer.console.views.paging import Asked, Columns, Page, page_of

@@ -28,7 +28,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError, SinkError
 from nilometer.pipeline.repeats import (

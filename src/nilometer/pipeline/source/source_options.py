@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError
 

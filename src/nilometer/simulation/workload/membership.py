@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.reassignments import alter_reassignments
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignments import alter_reassignments
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime

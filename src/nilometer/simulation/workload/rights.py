@@ -13,7 +13,7 @@ import msgspec
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.admin.security_admin import AclAdmin
 from nilometer.client.network.connection import Connection
-from nilometer.client.settings.client_security import ClientSecurity
+from nilometer.client.settings import ClientSecurity
 from nilometer.cluster.acl import (
     WILDCARD,
     WILDCARD_PRINCIPAL,

@@ -18,7 +18,7 @@ from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.connection import MakeRequest
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions import Fate, LoggedTransaction, TransactionLedger
 from nilometer.simulation.world import Host, Program

@@ -15,8 +15,8 @@ from nilometer.client.group.group_exchange import MemberIdentity, fetch_offsets_
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery
+from nilometer.client.producer.transaction_manager import AbortableTransactionError
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.transactions.transaction_manager import AbortableTransactionError
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions import (
     NO_PRODUCER_ID,

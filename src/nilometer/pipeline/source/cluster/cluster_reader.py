@@ -33,7 +33,7 @@ from nilometer.client.offsets.offset_queries import (
     READ_UNCOMMITTED,
     list_offsets,
 )
-from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings import ClientSettings
 from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.positions import OffsetRange
 from nilometer.pipeline.source.source_options import EARLIEST, LATEST, Selection

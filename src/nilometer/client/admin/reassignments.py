@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nilometer.client.admin.admin import Admin, AlterOperation, ConfigChange, ResourceType
+from nilometer.client.admin.replica_survey import ReplicaRow, ReplicaSurvey, Survey
 from nilometer.client.admin.requests import raise_error
 from nilometer.client.network.cluster_metadata import (
     MetadataAnswer,
@@ -21,7 +22,6 @@ from nilometer.client.network.cluster_metadata import (
     numbers_by_topic,
     read_metadata,
 )
-from nilometer.client.replicas.replica_survey import ReplicaRow, ReplicaSurvey, Survey
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message

@@ -19,10 +19,10 @@ from typing import TypeVar
 import msgspec
 
 from nilometer.client.admin.quorum_admin import QuorumView
+from nilometer.client.admin.reassignments import OngoingMove
+from nilometer.client.admin.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.client.admin.transaction_admin import OpenTransaction
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.replicas.reassignments import OngoingMove
-from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import LEADER, OFFLINE, CompactionState, ReplicaState
 

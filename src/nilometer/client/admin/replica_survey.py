@@ -26,12 +26,11 @@ from nilometer.client.network.cluster_metadata import (
     read_metadata,
 )
 from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest, NotServed
-from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
-from nilometer.client.settings.client_settings import parse_server
+from nilometer.client.settings import NO_SECURITY, ClientSecurity, parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
-from nilometer.wire.messages import Message
 from nilometer.wire.own_apis import (
     DESCRIBE_REPLICAS,
     LEADER,

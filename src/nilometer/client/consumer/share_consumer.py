@@ -28,15 +28,7 @@ from typing import Any, NamedTuple
 
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord, FetchedRecords
-from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
-from nilometer.client.group.group_settings import GroupConfig
-from nilometer.client.group.member import Heartbeats
-from nilometer.client.network.client import STALE_METADATA, Client, Jobs
-from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.network.connection import Connection
-from nilometer.client.network.connection_pool import Backoff
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
-from nilometer.client.share.share_session import (
+from nilometer.client.consumer.share_session import (
     RENEWALS_SINCE,
     AcknowledgedRecord,
     AcquiredRange,
@@ -51,6 +43,14 @@ from nilometer.client.share.share_session import (
     share_acknowledge_request,
     share_fetch_request,
 )
+from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
+from nilometer.client.group.group_settings import GroupConfig
+from nilometer.client.group.member import Heartbeats
+from nilometer.client.network.client import STALE_METADATA, Client, Jobs
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection import Connection
+from nilometer.client.network.connection_pool import Backoff
+from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.share.partition_events import AcknowledgeType
@@ -67,7 +67,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 # Invariant: a member keeps its id, also when it was fenced and joins again: what it has
 # acquired stays its own.
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("nilometer.client.share.share_consumer")
 _member_logger = logging.getLogger("nilometer.client.share.share_member")
 
 JOIN_EPOCH = 0

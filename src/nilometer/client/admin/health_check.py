@@ -10,25 +10,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
+from nilometer.client.admin.cluster_health import FailedLogDirectory, Findings, RegisteredNode
 from nilometer.client.admin.quorum_admin import QuorumView, describe_request, read_view
-from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
-from nilometer.client.health.cluster_health import FailedLogDirectory, Findings, RegisteredNode
-from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
-from nilometer.client.network.connection import NotServed
-from nilometer.client.replicas.reassignments import OngoingMove
-from nilometer.client.replicas.replica_survey import (
+from nilometer.client.admin.reassignments import OngoingMove
+from nilometer.client.admin.replica_survey import (
     DEFAULT_TIMEOUT_MS,
     BrokerAnswer,
     ReplicaSurvey,
     Survey,
     is_refusal,
 )
-from nilometer.client.settings.client_security import client_security
-from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.connection import NotServed
+from nilometer.client.settings import ClientSettings, GivenConfig, client_security
 from nilometer.runtime import Runtime
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
 
 HANGING_AFTER_MS = 15 * 60_000
 """The default of the brokers' ``transaction.max.timeout.ms``: coordinators abort older transactions."""

@@ -14,7 +14,7 @@ from nilometer.client.group.group_exchange import CoordinatorType, MemberIdentit
 from nilometer.client.network.client import STALE_METADATA, Client, Jobs
 from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.client.network.connection_pool import Backoff
-from nilometer.client.transactions.transaction_manager import (
+from nilometer.client.producer.transaction_manager import (
     AddOffsets,
     AddPartitions,
     CommitOffsets,

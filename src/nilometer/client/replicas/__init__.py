@@ -1,1 +1,0 @@
-"""Surveys of replicas, leader elections, and reassignments with their throttle."""
