@@ -376,7 +376,7 @@ def _seconds(retry_after: str | None) -> float | None:
         return min(float(retry_after), RETRY_AFTER_MAX_S)
     try:
         left_s = parsedate_to_datetime(retry_after).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return min(max(left_s, 0.0), RETRY_AFTER_MAX_S)
 
