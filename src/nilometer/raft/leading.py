@@ -26,7 +26,7 @@ class Position(NamedTuple):
 
 
 POSITIONS_MAX: Final = 1_000
-"""So many replicas are known; beyond, those are forgotten that have not fetched for the longest time."""
+"""So many replicas are known; beyond, the observer is forgotten that has not fetched for the longest time."""
 
 
 class Leading:
@@ -46,18 +46,21 @@ class Leading:
         self.round = 0
         """How many reads have begun."""
 
-    def on_fetch(self, replica: VoterKey, fetch_offset: Offset, round_known: int, now: Moment) -> None:
+    def on_fetch(
+        self, replica: VoterKey, voters: VoterSet, fetch_offset: Offset, round_known: int, now: Moment
+    ) -> None:
         """``round_known``: see :meth:`confirmed_round`."""
-        self._note(replica, Position(fetch_offset, now.ms, round_known))
+        self._note(replica, voters, Position(fetch_offset, now.ms, round_known))
 
-    def on_snapshot_fetch(self, replica: VoterKey, now: Moment) -> None:
+    def on_snapshot_fetch(self, replica: VoterKey, voters: VoterSet, now: Moment) -> None:
         """The replica is there, though its log does not continue this one yet."""
-        self._note(replica, Position(self.end_offset_of(replica) or 0, now.ms))
+        self._note(replica, voters, Position(self.end_offset_of(replica) or 0, now.ms))
 
-    def _note(self, replica: VoterKey, position: Position) -> None:
+    def _note(self, replica: VoterKey, voters: VoterSet, position: Position) -> None:
         positions = self._positions
         if replica not in positions and len(positions) >= POSITIONS_MAX:
-            del positions[min(positions, key=lambda one: positions[one].fetched_ms)]
+            observers = (one for one in positions if one not in voters)
+            del positions[min(observers, key=lambda one: positions[one].fetched_ms)]
         positions[replica] = position
 
     @property

@@ -379,13 +379,13 @@ class RaftReplica:
         if not isinstance(role, Leading):
             return self._refuse_fetch(ErrorCode.not_leader_or_follower), []
         if self._log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):
-            role.on_snapshot_fetch(request.replica, now)
+            role.on_snapshot_fetch(request.replica, self.voters.latest, now)
             assert self._log.snapshot is not None, "a log that begins later has one"
             return self._refuse_fetch(NONE)._replace(snapshot=self._log.snapshot.id), []
         diverging = self._divergence(request)
         if diverging is not NO_DIVERGENCE:
             return self._refuse_fetch(NONE)._replace(diverging=diverging), []
-        role.on_fetch(request.replica, request.fetch_offset, request.round, now)
+        role.on_fetch(request.replica, self.voters.latest, request.fetch_offset, request.round, now)
         effects = self._advance(role, now)
         end = self._log.log_end_offset
         voters = self.voters.between(request.fetch_offset, end)
@@ -422,7 +422,7 @@ class RaftReplica:
             return self._refuse_snapshot(ErrorCode.unknown_leader_epoch), []
         if not isinstance(role, Leading):
             return self._refuse_snapshot(ErrorCode.not_leader_or_follower), []
-        role.on_snapshot_fetch(request.replica, now)
+        role.on_snapshot_fetch(request.replica, self.voters.latest, now)
         if snapshot is None or snapshot.id != request.snapshot:
             return self._refuse_snapshot(ErrorCode.snapshot_not_found), []
         if not 0 <= request.position < snapshot.size:

@@ -335,14 +335,16 @@ def test_a_follower_tells_the_leader_of_which_round_it_has_heard() -> None:
     assert isinstance(third, QuorumFetch) and third.round == 0, "another leader's rounds are others"
 
 
-def test_a_leader_knows_a_bounded_number_of_replicas() -> None:
+def test_a_leader_knows_a_bounded_number_of_replicas_and_always_the_voters() -> None:
     one, _ = elected(log := FakeLog(7))
     log.ends.append(8)
+    one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(999))
     for number in range(POSITIONS_MAX + 5):
         one.on_fetch(QuorumFetch(VoterKey(9, f"folder-{number}"), 1, 1, 8, 1), Moment(1_000 + number))
     assert isinstance(one.role, Leading)
     known = [one.role.end_offset_of(VoterKey(9, f"folder-{number}")) for number in range(POSITIONS_MAX + 5)]
-    assert known[:5] == [None] * 5 and known[5:] == [8] * POSITIONS_MAX
+    assert known[:6] == [None] * 6 and known[6:] == [8] * (POSITIONS_MAX - 1)
+    assert one.role.end_offset_of(TWO) == 8
 
 
 # ── snapshots ───────────────────────────────────────────────────────────────────────────────────

@@ -772,11 +772,10 @@ class QuorumNode:
         if self.failure is not None or not isinstance(role, Leading):
             return None
         voters, now_ms = core.voters.latest, self._runtime.clock.monotonic_ms()
-        observers = sorted(
-            key
-            for key, known in role.positions.items()
-            if key not in voters and key != core.key and now_ms - known.fetched_ms <= OBSERVER_MS
-        )
+        fetching = {
+            key for key, known in role.positions.items() if now_ms - known.fetched_ms <= OBSERVER_MS
+        } | {core.key}  # a leader that removes itself leads on until that is committed
+        observers = sorted(key for key in fetching if key not in voters)
 
         def describe(key: VoterKey) -> QuorumReplica:
             known = role.positions.get(key)
