@@ -129,7 +129,7 @@ def test_a_connection_keeps_no_records_that_were_closed(connected: Run, topic: s
     async def work(kafka: Kafka) -> None:
         for _ in range(3):
             assert await values(kafka.consume(topic, until_end=True)) == []
-        assert len(kafka._records) == 1
+        assert len(kafka._clients._records) == 1
 
     connected(work)
 

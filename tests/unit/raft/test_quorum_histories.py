@@ -202,8 +202,10 @@ def test_a_fetch_that_was_sent_before_a_read_began_does_not_confirm_it() -> None
 def test_a_read_that_counts_fetches_when_they_arrive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     note = Leading.on_fetch
 
-    def count(self: Leading, replica: Any, fetch_offset: int, round_known: int, now: Any) -> None:
-        note(self, replica, fetch_offset, self.round, now)
+    def count(
+        self: Leading, replica: Any, voters: Any, fetch_offset: int, round_known: int, now: Any
+    ) -> None:
+        note(self, replica, voters, fetch_offset, self.round, now)
 
     monkeypatch.setattr(Leading, "on_fetch", count)
     state = take(QuorumWorld(READING), A_FETCH_OF_BEFORE)
