@@ -15,7 +15,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
-from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
+from nilometer.cluster.controller.access import QuotaAlteration, decide_alter_client_quotas
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.quotas import QuotaEntity, entity_of
