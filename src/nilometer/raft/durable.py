@@ -77,7 +77,8 @@ from nilometer.raft.leading import Leading
 from nilometer.raft.quorum_state import write_election
 from nilometer.raft.recovery import LOG_CONFIG, Recovered, recover, write_committed
 from nilometer.raft.replica import RaftReplica
-from nilometer.raft.snapshots import SnapshotId, SnapshotMaking, SnapshotReading, fetched_path, snapshot_path
+from nilometer.raft.snapshot_files import SnapshotMaking, SnapshotReading, fetched_path, snapshot_path
+from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime.runtime import Runtime
 from nilometer.storage.errors import LogFenced

@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset
-from nilometer.raft import snapshots
+from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import KRaftVoters, VoterEntry, read_control_batch
 from nilometer.raft.exchange import Election
 from nilometer.raft.quorum_state import FOLDER, QUORUM_STATE, read_election
-from nilometer.raft.snapshots import BEGINNING, BOOTSTRAP, Snapshot, SnapshotId, find_snapshots, read_snapshot
+from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot
+from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
@@ -76,9 +77,9 @@ def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_m
     _make_folder(disk, folder)
     for name in disk.list_directory(folder):
         has_records = name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name))
-        if has_records or name == QUORUM_STATE or name.endswith(snapshots.SUFFIX):
+        if has_records or name == QUORUM_STATE or name.endswith(snapshot_files.SUFFIX):
             raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
-    snapshots.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
+    snapshot_files.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
 
 
 def _make_folder(disk: Disk, folder: str) -> None:
@@ -101,10 +102,10 @@ def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recover
         checkpoints.write_partition_metadata(disk, folder, TOPIC_ID)
         checkpoints.sync_partition_metadata(disk, folder)
     for name in disk.list_directory(folder):
-        if name.endswith((snapshots.PART_SUFFIX, names.DELETED_SUFFIX)):
+        if name.endswith((snapshot_files.PART_SUFFIX, names.DELETED_SUFFIX)):
             disk.remove(posixpath.join(folder, name))
-    known = snapshots.find_snapshots(disk, folder)
-    newest = snapshots.read_snapshot(disk, folder, known[-1]) if known else None
+    known = snapshot_files.find_snapshots(disk, folder)
+    newest = snapshot_files.read_snapshot(disk, folder, known[-1]) if known else None
     options = OpenOptions(clean=False, wall_ms=wall_ms)
     log = Log.open(SegmentFiles.on(disk), folder, METADATA_LOG, config, options)
     log.resolve_gap(wall_ms=wall_ms)
@@ -121,7 +122,7 @@ def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recover
     log.move_log_start(origin.end_offset)
     for one in known:
         if origin != BEGINNING and one < origin:
-            disk.remove(snapshots.snapshot_path(folder, one))
+            disk.remove(snapshot_files.snapshot_path(folder, one))
     plan = log.flush_plan()
     plan.run()
     log.mark_flushed(plan, wall_ms=wall_ms)

@@ -14,7 +14,7 @@ import pytest
 
 from nilometer.identifiers import uuid_to_text
 from nilometer.invariants import InvariantBroken
-from nilometer.raft import snapshots
+from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica, QuorumStopped, Turn
 from nilometer.raft.exchange import (
@@ -30,7 +30,8 @@ from nilometer.raft.exchange import (
 from nilometer.raft.leading import Leading
 from nilometer.raft.quorum_state import read_election
 from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder, write_committed
-from nilometer.raft.snapshots import SnapshotId, SnapshotMaking
+from nilometer.raft.snapshot_files import SnapshotMaking
+from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey
 from nilometer.replication.epochs import EpochEnd
 from nilometer.runtime.runtime import Runtime, SeededEntropy
@@ -93,7 +94,7 @@ class Node:
         assert replica is not None
         snapshot = replica.core.snapshot
         if snapshot is not None and snapshot.id.end_offset > self.applied:
-            found = snapshots.snapshot_values(self.disk, FOLDER, snapshot.id)
+            found = snapshot_files.snapshot_values(self.disk, FOLDER, snapshot.id)
             self.values = {int(value): value for value in found}
             self.applied = snapshot.id.end_offset
         while self.applied < replica.high_watermark:
@@ -465,7 +466,7 @@ def test_a_fetched_snapshot_replaces_the_log_also_after_a_crash_in_between() -> 
     node.crash(machine=False)
     snapshot = SnapshotId(9, 5)
     entries = [entry_of(1), entry_of(2)]
-    snapshots.write_snapshot(node.disk, FOLDER, snapshot, entries, [b"7"], wall_ms=1)
+    snapshot_files.write_snapshot(node.disk, FOLDER, snapshot, entries, [b"7"], wall_ms=1)
     node.start()
     assert node.replica is not None
     core = node.replica.core
@@ -490,7 +491,7 @@ def test_a_snapshot_that_the_log_contradicts_replaces_it(snapshot: SnapshotId, l
     _, node, replica = alone()
     replica.append([b"1"])
     node.crash(machine=False)
-    snapshots.write_snapshot(node.disk, FOLDER, snapshot, [entry_of(1)], [b"7"], wall_ms=1)
+    snapshot_files.write_snapshot(node.disk, FOLDER, snapshot, [entry_of(1)], [b"7"], wall_ms=1)
     node.start()
     assert node.replica is not None
     assert node.replica.log_end_offset == log_end_offset
@@ -508,11 +509,11 @@ def test_a_log_whose_snapshot_was_removed_is_not_opened() -> None:
             cluster.append(node)
         cluster.flush(node)
         cluster.snapshot(node)
-    assert len(snapshots.find_snapshots(node.disk, FOLDER)) == 3, "the first voters, and two"
+    assert len(snapshot_files.find_snapshots(node.disk, FOLDER)) == 3, "the first voters, and two"
     assert replica._log.segments.first.base_offset > 0  # pyright: ignore[reportPrivateUsage]
     node.crash(machine=False)
     for name in node.disk.list_directory(FOLDER):
-        if name.endswith(snapshots.SUFFIX):
+        if name.endswith(snapshot_files.SUFFIX):
             node.disk.remove(f"{FOLDER}/{name}")
     with pytest.raises(CorruptCheckpoint, match="no snapshot reaches it"):
         node.start()
@@ -548,7 +549,7 @@ def test_a_snapshot_ends_with_a_batch() -> None:
     assert made is not None
     made.run()
     replica.on_snapshot_made(made)
-    content = snapshots.read_snapshot(node.disk, FOLDER, SnapshotId(5, 1))
+    content = snapshot_files.read_snapshot(node.disk, FOLDER, SnapshotId(5, 1))
     assert content.last_timestamp == 2_000, "of the last record"
     assert content.snapshot == replica.core.snapshot
 

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from nilometer.identifiers import NO_LEADER, uuid_to_text
-from nilometer.raft import snapshots
+from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import (
     ControlRecord,
     Endpoint,
@@ -170,7 +170,7 @@ VALUES = [b"%d" % number for number in range(5)]
 def written(entries: list[VoterEntry]) -> tuple[MemoryDisk, str]:
     disk = MemoryDisk(1)
     disk.make_directories(FOLDER)
-    size = snapshots.write_snapshot(
+    size = snapshot_files.write_snapshot(
         disk, FOLDER, SNAPSHOT, entries, VALUES, wall_ms=1_000, last_timestamp=900
     )
     path = f"{FOLDER}/00000000000000000042-0000000003.checkpoint"
@@ -181,24 +181,24 @@ def written(entries: list[VoterEntry]) -> tuple[MemoryDisk, str]:
 
 def test_a_snapshot_is_written_and_read() -> None:
     disk, _ = written([ENTRY])
-    content = snapshots.read_snapshot(disk, FOLDER, SNAPSHOT)
+    content = snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
     assert (content.entries, content.last_timestamp) == ((ENTRY,), 900)
     assert (content.snapshot.id, content.snapshot.voters) == (SNAPSHOT, VoterSet.of(KEY))
-    assert list(snapshots.snapshot_values(disk, FOLDER, SNAPSHOT)) == VALUES
-    assert snapshots.find_snapshots(disk, FOLDER) == [SNAPSHOT]
+    assert list(snapshot_files.snapshot_values(disk, FOLDER, SNAPSHOT)) == VALUES
+    assert snapshot_files.find_snapshots(disk, FOLDER) == [SNAPSHOT]
     for folder in ("/", "/meta"):
         disk.sync_directory(folder)
     disk.crash_machine()
-    assert snapshots.read_snapshot(disk, FOLDER, SNAPSHOT) == content
+    assert snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT) == content
 
 
 def test_a_snapshot_of_large_records_has_several_batches() -> None:
     disk = MemoryDisk(1)
     disk.make_directories(FOLDER)
     values = [bytes(700_000), bytes(700_000), bytes(2_000_000), b"end"]
-    snapshots.write_snapshot(disk, FOLDER, SNAPSHOT, [], values, wall_ms=1_000)
-    assert snapshots.read_snapshot(disk, FOLDER, SNAPSHOT).snapshot.voters == NO_VOTERS
-    assert list(snapshots.snapshot_values(disk, FOLDER, SNAPSHOT)) == values
+    snapshot_files.write_snapshot(disk, FOLDER, SNAPSHOT, [], values, wall_ms=1_000)
+    assert snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT).snapshot.voters == NO_VOTERS
+    assert list(snapshot_files.snapshot_values(disk, FOLDER, SNAPSHOT)) == values
 
 
 def test_a_snapshot_that_is_cut_anywhere_is_not_taken() -> None:
@@ -207,7 +207,7 @@ def test_a_snapshot_that_is_cut_anywhere_is_not_taken() -> None:
     for size in range(len(whole)):
         disk.replace_file(path, whole[:size])
         with pytest.raises(CorruptCheckpoint):
-            snapshots.read_snapshot(disk, FOLDER, SNAPSHOT)
+            snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
 
 
 def test_a_snapshot_with_a_damaged_byte_is_not_taken() -> None:
@@ -218,7 +218,7 @@ def test_a_snapshot_with_a_damaged_byte_is_not_taken() -> None:
         damaged[position] ^= 0x10
         disk.replace_file(path, damaged)
         with pytest.raises(CorruptCheckpoint):
-            snapshots.read_snapshot(disk, FOLDER, SNAPSHOT)
+            snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
 
 
 def test_a_snapshot_of_two_is_not_taken() -> None:
@@ -226,4 +226,4 @@ def test_a_snapshot_of_two_is_not_taken() -> None:
     whole = disk.read_file(path)
     disk.replace_file(path, whole + whole)
     with pytest.raises(CorruptCheckpoint, match="another snapshot"):
-        snapshots.read_snapshot(disk, FOLDER, SNAPSHOT)
+        snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)

@@ -24,7 +24,7 @@ from nilometer.coordination.store import (
 from nilometer.identifiers import Offset
 from nilometer.raft.quorum_state import FOLDER
 from nilometer.raft.recovery import read_committed
-from nilometer.raft.snapshots import BOOTSTRAP, find_snapshots, snapshot_values
+from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, snapshot_values
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.errors import CorruptCheckpoint

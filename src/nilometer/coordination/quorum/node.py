@@ -68,7 +68,7 @@ from nilometer.raft.exchange import (
 )
 from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica, Role, Unattached
-from nilometer.raft.snapshots import snapshot_values
+from nilometer.raft.snapshot_files import snapshot_values
 from nilometer.raft.voter_changes import (
     DONE,
     AddVoter,
