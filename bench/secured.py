@@ -15,7 +15,7 @@ from tests.support.brokers.sasl_broker import ITERATIONS, upsertion
 from tests.support.ports import HOST, free_ports
 from tests.support.wire.wire_peer import WirePeer
 
-from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.security.scram import ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -37,7 +37,7 @@ from nilometer.client.settings import (
 )
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
 from nilometer.runtime.loop_errors import on_loop_error
-from nilometer.security.jaas import client_jaas
+from nilometer.security.sasl import client_jaas
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -31,7 +31,7 @@ from nilometer.coordination.factory import StoreReader, make_store, open_reader
 from nilometer.coordination.store import CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
-from nilometer.raft.inspection import inspect
+from nilometer.raft.recovery import inspect
 from nilometer.runtime import Runtime
 
 # Reads the store without a session, so brokers do not notice it and need not run.

@@ -8,7 +8,7 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json
-from nilometer.raft.inspection import NodeFolder, inspect
+from nilometer.raft.recovery import NodeFolder, inspect
 from nilometer.runtime import Runtime
 
 

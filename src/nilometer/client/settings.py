@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from nilometer.config import ConfigDefinition, ConfigError, ConfigValue, Settings, key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
-from nilometer.security.jaas import (
+from nilometer.security.oauthbearer import OAUTHBEARER
+from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.sasl import (
     OAUTHBEARER_MODULE,
+    PLAIN,
     PLAIN_MODULE,
     SCRAM_MODULE,
     InvalidJaas,
     LoginModule,
     parse_jaas,
 )
-from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.protocol import SecurityProtocol
-from nilometer.security.sasl import PLAIN
 from nilometer.security.scram import TOKEN_EXTENSION, ScramMechanism
 
 # How a client connects: security protocol, TLS, and its user, from settings with Kafka's names. Brokers

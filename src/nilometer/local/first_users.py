@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from nilometer.broker.control.offline_changes import change_offline
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
-from nilometer.cluster.controller.acls import decide_create_acls
-from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alter_scram_credentials
+from nilometer.cluster.controller.access import (
+    ScramUpsertion,
+    decide_alter_scram_credentials,
+    decide_create_acls,
+)
 from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
@@ -17,7 +20,7 @@ from nilometer.coordination.factory import make_store
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Entropy, Runtime
-from nilometer.security.jaas import parse_jaas
+from nilometer.security.sasl import parse_jaas
 from nilometer.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salt_of, salted_password
 from nilometer.steps import at_once
 

@@ -20,13 +20,13 @@ from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import KRaftVoters, VoterEntries, VoterEntry, read_control_batch
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import QUORUM_STATE, read_election
-from nilometer.raft.snapshot_files import BOOTSTRAP
+from nilometer.raft.quorum_state import FOLDER, QUORUM_STATE, read_election
+from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
-from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterRecord
+from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterRecord, VoterSet
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
-from nilometer.storage.directories.log_directory import METADATA_TOPIC
+from nilometer.storage.directories.log_directory import METADATA_TOPIC, MetaProperties, read_meta_properties
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
@@ -34,6 +34,7 @@ from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.errors import CorruptBatch
 
 METADATA_LOG: Final = TopicPartition(METADATA_TOPIC, 0)
 TOPIC_ID: Final = uuid.UUID(int=1)
@@ -190,3 +191,64 @@ def write_committed(disk: Disk, folder: str, committed: Offset) -> None:
     """Make it durable. Blocks. Raises OSError."""
     path = posixpath.join(folder, names.REPLICATION_OFFSET_CHECKPOINT)
     checkpoints.write_offsets(disk, path, {METADATA_LOG: committed})
+
+
+# What a log directory says of its node of the quorum, while the node runs or not. Nothing is changed.
+
+
+class NodeFolder(msgspec.Struct, frozen=True, kw_only=True):
+    properties: MetaProperties
+    """Of ``meta.properties``."""
+    election: Election | None
+    """None: it has not taken part in an election."""
+    snapshot: SnapshotId | None
+    log_end_offset: Offset
+    committed: Offset
+    """What is below was committed when this was written down last."""
+    voters: tuple[VoterEntry, ...]
+    """The last ones that the snapshot and the log name, committed or not."""
+    damage: str | None
+    """Why the end of the log cannot be read: it is being written, or damaged."""
+
+
+def inspect(disk: Disk, directory: str) -> NodeFolder | None:
+    """Return what a log directory has of a quorum's node; None if it has nothing. Blocks.
+
+    Raises CorruptCheckpoint, OSError.
+    """
+    properties = read_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES))
+    folder = posixpath.join(directory, FOLDER)
+    if properties is None or not disk.is_directory(folder):
+        return None
+    snapshots = find_snapshots(disk, folder)
+    entries = (
+        {} if not snapshots else {one.key: one for one in read_snapshot(disk, folder, snapshots[-1]).entries}
+    )
+    voters = VoterSet.of(*entries) if entries else VoterSet(())
+    end = snapshots[-1].end_offset if snapshots else Offset(0)
+    damage: str | None = None
+    logs = sorted(name for name in disk.list_directory(folder) if name.endswith(names.LOG_SUFFIX))
+    for name in logs:
+        file = disk.open(posixpath.join(folder, name), writable=False)
+        try:
+            for batch in scan(file, 0, file.size()):
+                end = max(end, Offset(batch.header.next_offset))
+                if not batch.header.is_control:
+                    continue
+                for _, record in read_control_batch(batch.buffer, batch.at, batch.header):
+                    if isinstance(record, KRaftVoters):
+                        voters = record.voters
+                        entries.update((one.key, one) for one in record.entries)
+        except CorruptBatch as error:
+            damage = f"{name}: {error}"
+        finally:
+            file.close()
+    return NodeFolder(
+        properties=properties,
+        election=read_election(disk, folder),
+        snapshot=snapshots[-1] if snapshots else None,
+        log_end_offset=end,
+        committed=read_committed(disk, folder),
+        voters=tuple(entries[key] for key in voters.voters),
+        damage=damage,
+    )

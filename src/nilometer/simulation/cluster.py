@@ -33,8 +33,8 @@ from nilometer.coordination.store import BrokerIdInUse, OutcomeUnknown, StoreUna
 from nilometer.identifiers import BrokerId
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
-from nilometer.security.jaas import PLAIN_MODULE
 from nilometer.security.principal import ANONYMOUS
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.simulation.disk import FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, QUORUM_KINDS, Fault, Kind
 from nilometer.simulation.offloaded_job import ATOMIC, Pace

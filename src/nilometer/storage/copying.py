@@ -17,7 +17,7 @@ from nilometer.storage import flushing
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange, UnexpectedAppendOffset
 from nilometer.storage.log import Log
 from nilometer.storage.log_state import LogState
-from nilometer.storage.retention import delete_below_log_start
+from nilometer.storage.removal import delete_below_log_start
 from nilometer.wire.compression import Bytes
 
 

@@ -15,7 +15,7 @@ Time and randomness are arguments: a log has no clock, and does not know its lea
 
 from __future__ import annotations
 
-from nilometer.storage import appending, flushing, reading, retention, time_search, truncation
+from nilometer.storage import appending, flushing, reading, removal, time_search
 from nilometer.storage.cleaning.cleaning_plan import CleanableView
 from nilometer.storage.log_state import LogState
 from nilometer.storage.names import TopicPartition
@@ -78,11 +78,11 @@ class Log(LogState):
     offset_for_timestamp = time_search.offset_for_timestamp
     offset_of_max_timestamp = time_search.offset_of_max_timestamp
 
-    truncate_to = truncation.truncate_to
-    truncate_fully_and_start_at = truncation.truncate_fully_and_start_at
-    resolve_gap = truncation.resolve_gap
-    advance_log_start_offset = retention.advance_log_start_offset
-    delete_old_segments = retention.delete_old_segments
+    truncate_to = removal.truncate_to
+    truncate_fully_and_start_at = removal.truncate_fully_and_start_at
+    resolve_gap = removal.resolve_gap
+    advance_log_start_offset = removal.advance_log_start_offset
+    delete_old_segments = removal.delete_old_segments
 
     flush_plan = flushing.plan_flush
     mark_flushed = flushing.mark_flushed

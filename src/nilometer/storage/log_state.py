@@ -22,11 +22,11 @@ from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
-from nilometer.storage.damage import Damage, SegmentGap
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import DeferredSnapshot, ProducerStateManager
+from nilometer.storage.recovery import Damage, SegmentGap
 from nilometer.storage.segments.segment import LogSegment, LogSegments
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig

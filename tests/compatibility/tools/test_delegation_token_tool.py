@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE
+from nilometer.security.sasl import PLAIN_MODULE, SCRAM_MODULE
 from nilometer.wire.errors import ErrorCode
 from support.authorization.prepared import AUTHORIZER
 from support.brokers.nilometer_broker import NilometerBroker

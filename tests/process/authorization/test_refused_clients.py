@@ -12,7 +12,7 @@ from nilometer.cli.main import run
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.runtime import Runtime
-from nilometer.security.jaas import PLAIN_MODULE, client_jaas
+from nilometer.security.sasl import PLAIN_MODULE, client_jaas
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.brokers.sasl_broker import PASSWORDS, SaslBroker, sasl_broker
 from support.command_line import Nilometer, Outcome

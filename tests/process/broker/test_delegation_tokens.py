@@ -13,7 +13,7 @@ import pytest
 
 import nilometer
 from nilometer.cli.main import run
-from nilometer.security.jaas import SCRAM_MODULE
+from nilometer.security.sasl import SCRAM_MODULE
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import milliseconds

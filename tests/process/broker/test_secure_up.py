@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from nilometer.config import parse_properties
 from nilometer.exporter import Exporter, Selection
 from nilometer.runtime import Runtime
-from nilometer.security.jaas import parse_jaas
+from nilometer.security.sasl import parse_jaas
 from support.brokers.cluster_shell import COMMAND, TIMEOUT_S, Shell
 from support.metrics.scrape import Scrape
 from support.ports import HOST, free_ports

@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
-from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.authority import Authority

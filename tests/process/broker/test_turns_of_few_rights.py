@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nilometer.cluster.controller.credentials import REQUESTER_BYTES_MAX
+from nilometer.cluster.controller.access import REQUESTER_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.secured_broker import PREFIX, SecuredBroker

@@ -19,7 +19,7 @@ from nilometer.cli.main import run
 from nilometer.console import server
 from nilometer.console.serving import Serving
 from nilometer.local.local_cluster import LocalCluster
-from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.testing import Cluster
 from support.brokers.cluster_shell import COMMAND
 from support.console.console_process import console

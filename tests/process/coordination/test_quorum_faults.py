@@ -14,7 +14,7 @@ from itertools import combinations
 
 import pytest
 
-from nilometer.coordination.quorum import leases, node, sessions, store
+from nilometer.coordination.quorum import node, sessions, store
 from nilometer.coordination.quorum.commands import Append, Command, End, Outcome, encode
 from nilometer.coordination.quorum.peers import PeerUnavailable, Proposal
 from nilometer.coordination.quorum.store import QuorumStore
@@ -240,12 +240,12 @@ def _renewals_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _short_first_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new leader ends sessions sooner than one time-out after its election."""
-    init = leases.SessionBook.__init__
+    init = sessions.SessionBook.__init__
 
-    def early(self: leases.SessionBook, timeout_ms: int, live: object, elected_ms: int) -> None:
+    def early(self: sessions.SessionBook, timeout_ms: int, live: object, elected_ms: int) -> None:
         init(self, timeout_ms, live, elected_ms - timeout_ms * 9 // 10)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(leases.SessionBook, "__init__", early)
+    monkeypatch.setattr(sessions.SessionBook, "__init__", early)
 
 
 def _outcome_of_another_command(monkeypatch: pytest.MonkeyPatch) -> None:

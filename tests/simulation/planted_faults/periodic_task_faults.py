@@ -17,7 +17,7 @@ from nilometer.cluster.controller.decision import OK, Decision
 from nilometer.replication.shell_interface import AdvanceLogStart, ReleaseProduce
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
-from nilometer.storage import retention
+from nilometer.storage import removal
 from nilometer.storage.log import Log
 from nilometer.storage.segments.segment_files import FilePool
 
@@ -43,7 +43,7 @@ def unregister_no_broker(patch: Patch) -> None:
 
 
 def delete_above_the_high_watermark(patch: Patch) -> None:
-    careful = retention.delete_old_segments
+    careful = removal.delete_old_segments
 
     def careless(log: Any, high_watermark: int, wall_ms: int) -> list[str]:
         return careful(log, log.log_end_offset, wall_ms)
@@ -56,14 +56,14 @@ def delete_too_much(patch: Patch) -> None:
         excess = log.size - log.config.retention_bytes
         return lambda segment, _: excess >= segment.size
 
-    patch.setattr(retention, "_beyond_size", beyond_size)
+    patch.setattr(removal, "_beyond_size", beyond_size)
 
 
 def delete_too_soon(patch: Patch) -> None:
     def beyond_age(log: Any, wall_ms: int) -> Any:
         return lambda segment, _: wall_ms - segment.largest_timestamp() > log.config.retention_ms // 2
 
-    patch.setattr(retention, "_beyond_age", beyond_age)
+    patch.setattr(removal, "_beyond_age", beyond_age)
 
 
 def keep_the_log_start(patch: Patch) -> None:

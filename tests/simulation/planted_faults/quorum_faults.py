@@ -9,9 +9,8 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.coordination.quorum import sessions as sessions_module
 from nilometer.coordination.quorum.commands import AppliedState, Command, Outcome
-from nilometer.coordination.quorum.leases import SessionBook
 from nilometer.coordination.quorum.node import QuorumNode
-from nilometer.coordination.quorum.sessions import SessionKeeper
+from nilometer.coordination.quorum.sessions import SessionBook, SessionKeeper
 from nilometer.raft import durable
 from nilometer.raft.quorum_state import identify
 from nilometer.raft.replica import RaftReplica

@@ -15,7 +15,6 @@ from nilometer.broker.sharing.share_partitions import LedSharePartition
 from nilometer.broker.turns import LongWork
 from nilometer.share import share_partition, state_shard
 from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
-from nilometer.share.fetched_records import fetched
 from nilometer.share.in_flight import Span
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
@@ -24,6 +23,7 @@ from nilometer.share.partition_events import (
     Fetched,
     OffsetRange,
     Write,
+    fetched,
 )
 from nilometer.share.share_partition import SharePartition
 from nilometer.share.state_records import ShareUpdate

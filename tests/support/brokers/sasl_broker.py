@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.security.scram import ScramMechanism, salted_password
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -8,8 +8,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE
-from nilometer.security.sasl import PlainClient
+from nilometer.security.sasl import PLAIN_MODULE, SCRAM_MODULE, PlainClient
 from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

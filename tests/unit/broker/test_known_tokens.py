@@ -13,7 +13,7 @@ from nilometer.broker.connection import CloseConnection, Connection, Dispatcher
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_tasks import ExpiredTokens
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster.controller.credentials import TokenLifetimes
+from nilometer.cluster.controller.access import TokenLifetimes
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage

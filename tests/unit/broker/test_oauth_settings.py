@@ -11,7 +11,7 @@ from nilometer.broker.settings.oauth import OAuthSettings
 from nilometer.client.settings import COMMON_KEYS, ClientSettings, OAuthLogin, client_security
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.http.url import HttpUrl
-from nilometer.security.jaas import OAUTHBEARER_MODULE
+from nilometer.security.sasl import OAUTHBEARER_MODULE
 
 URL = "https://issuer.example:8443/keys"
 PREFIX = "listener.name.sasl_plaintext."

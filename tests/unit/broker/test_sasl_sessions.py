@@ -16,7 +16,7 @@ from nilometer.broker.authentication.sasl import SaslGate, SaslListener
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listener_security import SaslSettings
-from nilometer.cluster.controller.credentials import TokenLifetimes
+from nilometer.cluster.controller.access import TokenLifetimes
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.runtime import Runtime

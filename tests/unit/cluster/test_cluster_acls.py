@@ -7,7 +7,7 @@ from cluster_harness import ClusterWorld
 
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import Verdict
-from nilometer.cluster.controller.acls import decide_create_acls, decide_delete_acls
+from nilometer.cluster.controller.access import decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.decision import Outcome
 from nilometer.cluster.entries import (
     Entry,

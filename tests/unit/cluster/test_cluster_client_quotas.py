@@ -14,7 +14,7 @@ from nilometer.cluster.client_quotas import (
     FilterComponent,
     QuotaFilter,
 )
-from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
+from nilometer.cluster.controller.access import QuotaAlteration, decide_alter_client_quotas
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import QUOTAS_FORMAT_VERSION, ClientQuotaChanged, Record, TopicDeleted

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.cluster.controller.credentials import (
+from nilometer.cluster.controller.access import (
     REMOVALS_MAX,
     REQUESTER_BYTES_MAX,
     TIME_MAX_MS,

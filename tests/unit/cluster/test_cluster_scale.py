@@ -9,7 +9,7 @@ import pytest
 from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from nilometer.cluster.controller.acls import decide_create_acls, decide_delete_acls
+from nilometer.cluster.controller.access import decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.brokers import (
     decide_broker_up,
     decide_brokers_down,

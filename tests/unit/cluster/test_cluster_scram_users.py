@@ -6,11 +6,7 @@ import base64
 
 import pytest
 
-from nilometer.cluster.controller.credentials import (
-    ScramDeletion,
-    ScramUpsertion,
-    decide_alter_scram_credentials,
-)
+from nilometer.cluster.controller.access import ScramDeletion, ScramUpsertion, decide_alter_scram_credentials
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.image import ClusterImage

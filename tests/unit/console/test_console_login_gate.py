@@ -25,7 +25,7 @@ from nilometer.console.web.login import (
     Sessions,
     own_path,
 )
-from nilometer.security.jaas import parse_jaas
+from nilometer.security.sasl import parse_jaas
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.console.asgi_client import HOST, Answer, ask
 from support.console.sessions import Clock, Opened, Sleeps

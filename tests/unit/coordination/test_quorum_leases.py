@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.coordination.quorum.leases import OwnLease, SessionBook
+from nilometer.coordination.quorum.sessions import OwnLease, SessionBook
 from nilometer.coordination.store import SessionName
 
 ONE, TWO = SessionName(1, 10), SessionName(2, 11)

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.groups.streams.assignor import MemberSpec, assign_sticky
-from nilometer.groups.streams.tasks import Tasks
+from nilometer.groups.streams.tasks import MemberSpec, Tasks, assign_sticky
 from nilometer.groups.streams_topology import ConfiguredSubtopology, Task
 from support.properties import examples
 

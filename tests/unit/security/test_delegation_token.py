@@ -7,8 +7,7 @@ import pytest
 from nilometer.cli.cluster_options import COMMON_CONFIG
 from nilometer.client.settings import ClientSettings, client_security
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
-from nilometer.security.jaas import SCRAM_MODULE
-from nilometer.security.sasl import SaslRejected
+from nilometer.security.sasl import SCRAM_MODULE, SaslRejected
 from nilometer.security.scram import (
     ScramClient,
     ScramCredential,

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, client_jaas, parse_jaas
-from nilometer.security.sasl import PlainClient, PlainServer, SaslRejected
+from nilometer.security.sasl import (
+    PLAIN_MODULE,
+    InvalidJaas,
+    PlainClient,
+    PlainServer,
+    SaslRejected,
+    client_jaas,
+    parse_jaas,
+)
 
 USERS = {"alice": "secret", "bob": "passwörd"}
 

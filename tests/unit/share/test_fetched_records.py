@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.share.fetched_records import batches_of, fetched
-from nilometer.share.partition_events import Acquired, OffsetRange
+from nilometer.share.partition_events import Acquired, OffsetRange, batches_of, fetched
 from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 
 

@@ -10,11 +10,11 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import checkpoints
-from nilometer.storage.damage import DamageKind
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
+from nilometer.storage.recovery import DamageKind
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import KafkaError
 from support.logs.memory_disk import MemoryDisk

@@ -15,12 +15,12 @@ from log_model import build_batch, read_from
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import copying
 from nilometer.storage.copying import StepKind, next_step
-from nilometer.storage.damage import DamageKind
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition, future_folder_name
 from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.recovery import DamageKind
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker

@@ -10,13 +10,12 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import names
-from nilometer.storage.damage import DamageKind
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.recovery import DamageKind, OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches

@@ -8,14 +8,13 @@ import random
 import pytest
 from log_model import build_batch, read_from
 
-from nilometer.storage.damage import DamageKind
 from nilometer.storage.errors import CorruptRecordFound, LogFenced, OffsetOutOfRange, UnexpectedAppendOffset
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import AppendOrigin
-from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.retention import SEGMENTS_AT_ONCE
+from nilometer.storage.recovery import DamageKind, OpenOptions
+from nilometer.storage.removal import SEGMENTS_AT_ONCE
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -18,7 +18,7 @@ from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from nilometer.cluster.controller.acls import DeletedAcls, decide_create_acls, decide_delete_acls
+from nilometer.cluster.controller.access import DeletedAcls, decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.decision import Decision, Outcome, Steps
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime

@@ -17,7 +17,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
-from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
+from nilometer.cluster.controller.access import QuotaAlteration, decide_alter_client_quotas
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.quotas import QuotaEntity, entity_of

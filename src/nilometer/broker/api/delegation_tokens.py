@@ -20,7 +20,7 @@ from nilometer.broker.connection import Response
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.credentials import (
+from nilometer.cluster.controller.access import (
     TokenRequest,
     check_principals,
     decide_create_token,

@@ -16,7 +16,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.credentials import (
+from nilometer.cluster.controller.access import (
     ScramAlteration,
     ScramDeletion,
     ScramUpsertion,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster.controller.credentials import TokenLifetimes
+from nilometer.cluster.controller.access import TokenLifetimes
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock

@@ -10,7 +10,7 @@ from nilometer.broker.control import decision_log
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.controller.credentials import decide_remove_expired_tokens
+from nilometer.cluster.controller.access import decide_remove_expired_tokens
 from nilometer.cluster.controller.reassignments import decide_preferred_leaders
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Clock

@@ -22,7 +22,7 @@ from nilometer.storage.directories.log_manager import LogManager
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.truncation import Truncation
+from nilometer.storage.removal import Truncation
 
 logger = logging.getLogger("nilometer.broker.replicas")
 

@@ -22,7 +22,6 @@ from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.raft.quorum_state import OWNER
 from nilometer.runtime import Clock, Disk, Runtime
 from nilometer.storage import names
-from nilometer.storage.damage import DamageKind
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC, LogDirectory
 from nilometer.storage.directories.log_manager import (
@@ -36,6 +35,7 @@ from nilometer.storage.directories.log_manager import (
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.names import FolderKind, TopicPartition
+from nilometer.storage.recovery import DamageKind
 from nilometer.storage.topic_config import LogConfig
 
 NAME = "last-registered-life"  # codespell:ignore

@@ -21,11 +21,10 @@ from nilometer.client.settings import (
 )
 from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
 from nilometer.runtime.tls import ServerTls
-from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.principal import PrincipalMapping
 from nilometer.security.protocol import SecurityProtocol
-from nilometer.security.sasl import PLAIN
+from nilometer.security.sasl import PLAIN, PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.scram import ScramMechanism
 
 SASL_KEYS = (

@@ -15,8 +15,8 @@ from nilometer.config import ConfigError, ConfigValue, Settings, key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check
 from nilometer.runtime.tls import ClientTls
-from nilometer.security.jaas import OAUTHBEARER_MODULE, LoginModule
 from nilometer.security.oauthbearer import OAUTHBEARER, TokenRules
+from nilometer.security.sasl import OAUTHBEARER_MODULE, LoginModule
 
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 VALIDATORS = (f"{_PACKAGE}.DefaultJwtValidator", f"{_PACKAGE}.BrokerJwtValidator")

@@ -48,8 +48,14 @@ from nilometer.identifiers import (
     uuid_from_text,
 )
 from nilometer.runtime import Runtime
-from nilometer.share.fetched_records import batches_of, fetched
-from nilometer.share.partition_events import AcknowledgementBatch, AcknowledgeType, Acquired, AcquireMode
+from nilometer.share.partition_events import (
+    AcknowledgementBatch,
+    AcknowledgeType,
+    Acquired,
+    AcquireMode,
+    batches_of,
+    fetched,
+)
 from nilometer.share.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

@@ -18,9 +18,9 @@ from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import RecordReader, RecordSlots
 from nilometer.runtime import Clock, Runtime
-from nilometer.security.jaas import client_jaas
 from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.sasl import client_jaas
 from nilometer.wire.errors import KafkaError
 
 # Each subject is read by one task, however many browsers watch it. A browser that is slow gets the newest

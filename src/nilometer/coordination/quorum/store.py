@@ -27,8 +27,8 @@ from nilometer.coordination.quorum.commands import (
     Resign,
     snapshot_parts,
 )
-from nilometer.coordination.quorum.leases import OwnLease
 from nilometer.coordination.quorum.node import QuorumNode
+from nilometer.coordination.quorum.sessions import OwnLease
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
     BrokerIdInUse,

@@ -49,8 +49,13 @@ from nilometer.groups.requests import (
     ShareGroupPartitions,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share.assignor import assign_simply
-from nilometer.groups.share.group import SHARE_GROUP_KEYS, ShareGroup, ShareMember, StatePartitions
+from nilometer.groups.share.group import (
+    SHARE_GROUP_KEYS,
+    ShareGroup,
+    ShareMember,
+    StatePartitions,
+    assign_simply,
+)
 from nilometer.groups.topics import BY_NUMBER, Assignment, Topics, described_partitions, topic_partitions
 from nilometer.groups.turn import (
     AssignmentNeeded,

@@ -43,7 +43,6 @@ from nilometer.groups.requests import (
     TaskOffset,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.streams.assignor import MemberSpec, assign_sticky
 from nilometer.groups.streams.group import (
     NOT_VALIDATED,
     STREAMS_GROUP_KEYS,
@@ -66,9 +65,11 @@ from nilometer.groups.streams.heartbeat import (
 )
 from nilometer.groups.streams.tasks import (
     NOTHING_OWNED,
+    MemberSpec,
     MemberState,
     Owned,
     Tasks,
+    assign_sticky,
     next_step,
     task_ids,
 )

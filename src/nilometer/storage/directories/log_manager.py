@@ -21,7 +21,6 @@ import msgspec
 
 from nilometer.runtime import Disk, Entropy
 from nilometer.storage import checkpoints, copying, names
-from nilometer.storage.damage import Damage
 from nilometer.storage.directories import checkpoint_files
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan, LogWaiting
 from nilometer.storage.directories.log_directory import LogDirectory
@@ -39,10 +38,10 @@ from nilometer.storage.directories.second_logs import (
 from nilometer.storage.log import Log
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS
-from nilometer.storage.recovery import OpenOptions, Progress
+from nilometer.storage.recovery import Damage, OpenOptions, Progress
+from nilometer.storage.removal import Truncation
 from nilometer.storage.segments.segment_files import OPEN_FILES_MAX, SegmentFiles
 from nilometer.storage.topic_config import LogConfig
-from nilometer.storage.truncation import Truncation
 
 __all__ = ["DirectoryDescription", "LoadingProgress", "LogManager", "ManagerOptions", "NoLogDirectory"]
 

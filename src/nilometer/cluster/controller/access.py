@@ -1,22 +1,139 @@
-"""The credentials of users: SCRAM credentials (KIP-554) and delegation tokens (KIP-48, KIP-373)."""
+"""What the controller decides about clients: the ACLs of principals, the credentials by which users log in,
+and the quotas of what they may use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps
-from nilometer.cluster.entries import record_bytes
+from nilometer.cluster.acl import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from nilometer.cluster.acl_table import AclId, record_of
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps, Stepwise
+from nilometer.cluster.entries import Unit, record_bytes
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import DelegationTokenChanged, Record, ScramCredentialChanged
+from nilometer.cluster.records import (
+    AclDeleted,
+    ClientQuotaChanged,
+    DelegationTokenChanged,
+    Record,
+    ScramCredentialChanged,
+)
 from nilometer.identifiers import uuid_to_text
+from nilometer.quotas import (
+    ADDRESS_KEYS,
+    CLIENT_KEYS,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    ENTITY_TYPES,
+    IP,
+    PRODUCER_BYTE_RATE,
+    QuotaEntity,
+    canonical_address,
+)
 from nilometer.runtime import Entropy
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.principal import USER, Principal
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism, credential_of
 from nilometer.wire.errors import ErrorCode
+
+# CreateAcls and DeleteAcls: each ACL is created or deleted independently of the others of its request.
+#
+# The checks are those of Kafka's controller. To create an ACL that exists already succeeds and changes
+# nothing.
+
+CREATIONS_MAX = 10_000
+"""A request that creates or deletes more ACLs than this is rejected, as in Kafka."""
+
+DeletedAcls = tuple[Outcome, tuple[Acl, ...]]
+"""The result of one filter of DeleteAcls, and the ACLs that it deleted."""
+
+
+def decide_create_acls(
+    image: ClusterImage, acls: Sequence[Acl], *, chance: Entropy
+) -> Decision[tuple[Outcome, ...]]:
+    """Create the valid ones of ``acls``; the reply has an outcome for each, in their order."""
+    outcomes: list[Outcome] = []
+    created: dict[Acl, AclId] = {}
+    for acl in acls:
+        why = _why_invalid(acl)
+        if why is None and len(created) >= CREATIONS_MAX:
+            why = f"A request creates at most {CREATIONS_MAX} ACLs."
+        outcomes.append(OK if why is None else Outcome(ErrorCode.invalid_request, why))
+        if why is None and acl not in image.acls and acl not in created:
+            created[acl] = _new_id(image, chance)
+    return Decision(tuple((record_of(acl_id, acl),) for acl, acl_id in created.items()), tuple(outcomes))
+
+
+def _new_id(image: ClusterImage, chance: Entropy) -> AclId:
+    while image.acls.has_id(acl_id := uuid_to_text(chance.uuid())):
+        pass
+    return AclId(acl_id)
+
+
+def _why_invalid(acl: Acl) -> str | None:
+    if acl.resource_type is ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if not acl.resource_name:
+        return "Invalid empty resource name"
+    if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
+        return f"Invalid resourceType {acl.resource_type.name}"
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return f"Invalid patternType {acl.pattern_type.name}"
+    if acl.operation in (Operation.UNKNOWN, Operation.ANY):
+        return f"Invalid operation {acl.operation.name}"
+    if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        return f"Invalid permissionType {acl.permission.name}"
+    if ":" not in acl.principal:
+        return (
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal "
+            "type from the principal name)"
+        )
+    return None
+
+
+@Stepwise
+def decide_delete_acls(image: ClusterImage, filters: Sequence[AclFilter]) -> Steps[tuple[DeletedAcls, ...]]:
+    """Delete the ACLs that ``filters`` select; the reply has a result for each filter, in their order.
+
+    An ACL that several filters select is in the result of each of them.
+    """
+    results: list[DeletedAcls] = []
+    deleted: dict[AclId, None] = {}
+    for each in filters:
+        found = yield from image.acls.select(each)
+        why = _why_invalid_filter(each)
+        if why is None and len(deleted.keys() | found.keys()) > CREATIONS_MAX:
+            why = f"Cannot remove more than {CREATIONS_MAX} acls in a single delete operation."
+        if why is not None:
+            results.append((Outcome(ErrorCode.invalid_request, why), ()))
+            continue
+        deleted.update(dict.fromkeys(found))
+        results.append((OK, tuple(found.values())))
+    return Decision(tuple((AclDeleted(id=acl_id),) for acl_id in sorted(deleted)), tuple(results))
+
+
+def _why_invalid_filter(wanted: AclFilter) -> str | None:
+    if wanted.resource_type is ResourceType.UNKNOWN or wanted.pattern_type is PatternType.UNKNOWN:
+        return "Unknown patternFilter."
+    if wanted.operation is Operation.UNKNOWN or wanted.permission is Permission.UNKNOWN:
+        return "Unknown entryFilter."
+    return None
+
+
+# The credentials of users: SCRAM credentials (KIP-554) and delegation tokens (KIP-48, KIP-373).
 
 # AlterUserScramCredentials: setting and deleting the SCRAM credentials of users (KIP-554).
 
@@ -236,3 +353,109 @@ def _expiring(token_id: str, token: DelegationToken, expires_ms: int) -> Decisio
 
 def _later(now_ms: int, duration_ms: int) -> int:
     return min(now_ms + duration_ms, TIME_MAX_MS)
+
+
+# AlterClientQuotas: setting and removing the quotas of entities (KIP-546).
+#
+# The checks are those of Kafka's controller. Beyond these, a value must be a finite number, and an address is
+# one in numbers, because the controller resolves no host names.
+
+_LARGEST = {
+    PRODUCER_BYTE_RATE: (2**63 - 1, "a LONG"),
+    CONSUMER_BYTE_RATE: (2**63 - 1, "a LONG"),
+    CONNECTION_CREATION_RATE: (2**31 - 1, "an INT"),
+}
+"""The keys whose values are whole numbers, with the largest one and its type."""
+_FRACTION_MAX = 1e-6
+
+
+class QuotaAlteration(msgspec.Struct, frozen=True):
+    entity: QuotaEntity
+    changes: Sequence[tuple[str, float | None]]
+    """Values by key; None removes the quota."""
+
+
+def decide_alter_client_quotas(
+    image: ClusterImage, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
+) -> Decision[dict[QuotaEntity, Outcome]]:
+    """Decide the alteration of each entity; the reply has their outcomes.
+
+    An entity's changes are all made or none. As in Kafka, of several alterations of one entity the first is
+    made, although its outcome is that of a duplicate: INVALID_REQUEST.
+    """
+    units: list[Unit] = []
+    outcomes: dict[QuotaEntity, Outcome] = {}
+    for alteration in alterations:
+        entity = alteration.entity
+        try:
+            keys = Counter(key for key, _ in alteration.changes)
+            if entity in outcomes or any(count > 1 for count in keys.values()):
+                raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+            unit = _records(image, entity, dict(alteration.changes))
+        except Refusal as refusal:
+            outcomes[entity] = refusal.outcome
+            continue
+        outcomes[entity] = OK
+        if unit:
+            units.append(unit)
+    return Decision(() if validate_only else tuple(units), outcomes)
+
+
+def _records(image: ClusterImage, entity: QuotaEntity, changes: Mapping[str, float | None]) -> Unit:
+    """Return the records of the changes that change something. Raises Refusal."""
+    keys = _keys_of(entity)
+    current = image.client_quotas.of(entity)
+    for key, value in changes.items():
+        if value is not None:
+            _check_value(keys, key, value)
+    return tuple(
+        ClientQuotaChanged(entity=entity, key=key, value=value)
+        for key, value in changes.items()
+        if current.get(key) != value
+    )
+
+
+def _keys_of(entity: QuotaEntity) -> tuple[str, ...]:
+    """Return the keys that the entity may have. Raises Refusal if there is no such entity."""
+    names = dict(entity)
+    if not names:
+        raise _invalid("Invalid empty client quota entity")
+    for kind, name in entity:
+        if kind not in ENTITY_TYPES:
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    if IP not in names:
+        return CLIENT_KEYS
+    if len(names) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+        )
+    address = names[IP]
+    if address is not None and canonical_address(address) is None:
+        raise _invalid(f"{address} is not a valid IP or resolvable host.")
+    return ADDRESS_KEYS
+
+
+def _check_value(keys: Sequence[str], key: str, value: float) -> None:
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if value <= 0:
+        raise _invalid(f"Quota {key} must be greater than 0")
+    if not math.isfinite(value):
+        raise _invalid(f"Quota {key} must be a number")
+    if key in _LARGEST:
+        largest, kind = _LARGEST[key]
+        if value > float(largest):
+            raise _invalid(f"Proposed value for {key} is too large for {kind}.")
+        if value % 1 > _FRACTION_MAX:
+            raise _invalid(f"{key} cannot be a fractional value.")
+
+
+def _shown(entity: QuotaEntity) -> str:
+    names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+    return f"ClientQuotaEntity(entries={{{names}}})"
+
+
+def _invalid(why: str) -> Refusal:
+    return Refusal(ErrorCode.invalid_request, why)
