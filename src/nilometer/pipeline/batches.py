@@ -418,6 +418,13 @@ def window_start_us(time: str, window: timedelta) -> Column:
     return at - F.pmod(at, F.lit(microseconds(window)))
 
 
+def window_text(start: str) -> Column:
+    """Return the start of a window in ISO 8601, with a fraction only if it has one: ids have it."""
+    is_whole = F.unix_micros(start) % 1_000_000 == 0
+    with_fraction = F.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
+    return F.when(is_whole, F.date_format(start, "yyyy-MM-dd'T'HH:mm:ssXXX")).otherwise(with_fraction)
+
+
 def send(records: DataFrame, to_topic: Mapping[str, str], writer: str, *, once: bool = True) -> None:
     """Write records to a topic, from one task; once for readers of committed records, also if repeated."""
     options = {**to_topic, "writerId": writer, **({"exactlyOnce": "true"} if once else {})}

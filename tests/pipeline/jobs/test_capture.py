@@ -19,10 +19,10 @@ from psycopg.rows import dict_row
 
 from nilometer.pipeline.capture.capture import source_of
 from nilometer.pipeline.capture.databases import slots
-from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
+from nilometer.pipeline.changes.change_events import Change
 from nilometer.pipeline.errors import PipelineError
 from support.applications.application import WAIT_S
-from support.applications.capture import NILOMETER, CaptureCommand, listed
+from support.applications.capture import NILOMETER, CaptureCommand, captured_changes, listed
 from support.applications.committed_reader import committed_records
 from support.applications.postgres_server import PostgresServer
 from support.eventually import eventually
@@ -39,6 +39,8 @@ VALUES = {
     "double precision": ("0.1", 0.1),
     "numeric": ("12345678901234567.89", "12345678901234567.89"),
     "numeric(20,4)": ("1.1000", "1.1000"),
+    "numeric(20,5)": ("'NaN'", "NAN"),
+    "decimal": ("'-Infinity'", "NEGATIVE_INFINITY"),
     "numeric(10,0)": ("12", "12"),
     "money": ("12.34", "12.34"),
     "boolean": ("true", True),
@@ -120,22 +122,11 @@ def topic(topics: Topics) -> Iterator[str]:
 
 
 def changes_in(topics: Topics, topic: str) -> list[Change]:
-    """Return the changes of a topic; those of one row are in order."""
-    found: list[Change] = []
-    for one in committed_records(topics.bootstrap, topic, partitions=3):
-        try:
-            found.append(decode_change(one.key(), one.value(), headers(one.headers()), 0))
-        except LeftOut:
-            continue
-    return found
+    return captured_changes(topics.bootstrap, topic, partitions=3)
 
 
 def updates_in(topics: Topics, topic: str) -> Counter[Any]:
     return Counter(one.row for one in changes_in(topics, topic) if one.op == "u")
-
-
-def headers(given: list[tuple[str, bytes]] | None) -> list[dict[str, Any]]:
-    return [{"key": key, "value": value} for key, value in given or ()]
 
 
 def in_order(row: Any) -> str:
@@ -344,6 +335,22 @@ def test_what_is_dropped_in_the_database_and_here(
 
 
 @pytest.mark.long
+def test_a_table_that_is_empty_when_it_is_captured_again_is_empty(
+    topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic)
+    capture.now()
+    capture.run("--drop", "--yes")
+    database.execute("DELETE FROM t")
+    capture.now()
+    assert captured_rows(topics, topic) == []
+    database.execute("INSERT INTO t VALUES (2)")
+    capture.now()
+    assert captured_rows(topics, topic) == [{"id": 2}]
+
+
+@pytest.mark.long
 def test_a_topic_that_was_created_again_has_not_what_was_captured(
     topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
 ) -> None:
@@ -437,6 +444,59 @@ def test_tables_that_cannot_be_captured_are_named(database: Database, dsn: str) 
     for table, says in (("nowhere", "no table public.nowhere"), ("keyless", "no primary key")):
         with pytest.raises(PipelineError, match=says):
             prepare(dsn, table)
+
+
+def test_tables_of_which_the_log_or_the_first_rows_would_lack_something_are_refused(
+    database: Database, dsn: str
+) -> None:
+    database.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN REPLICATION")
+    database.execute("GRANT CREATE ON DATABASE shop TO reader")
+    as_reader = dsn.replace("//postgres@", "//reader@")
+    for name, table, says in (
+        ("later", "(id int PRIMARY KEY DEFERRABLE)", "whose primary key is DEFERRABLE"),
+        ("parent", "(id int PRIMARY KEY); CREATE TABLE child () INHERITS (parent)", "tables inherit from"),
+        ("made", "(id int, k int GENERATED ALWAYS AS (id) STORED PRIMARY KEY)", "has a generated column"),
+        (
+            "hidden",
+            "(id int PRIMARY KEY); ALTER TABLE hidden OWNER TO reader; "
+            "ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+            r"row security hides rows of public\.hidden from reader",
+        ),
+    ):
+        database.execute(f"CREATE TABLE {name} {table}".encode())
+        with pytest.raises(PipelineError, match=says):
+            prepare(as_reader if name == "hidden" else dsn, name)
+    database.execute("ALTER TABLE later REPLICA IDENTITY FULL")
+    prepare(dsn, "later")
+    database.execute("UPDATE later SET id = 2")
+    database.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+@pytest.mark.long
+def test_a_value_that_debezium_cannot_convert_ends_the_capture_and_is_not_null(
+    topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, odd numeric(9,2)[])")
+    database.execute("INSERT INTO t VALUES (1, '{1.5,NaN}')")
+    said = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic).run("--available-now", code=1)
+    assert "Debezium cannot convert a value of public.t" in said
+    assert "odd" in said
+    assert changes_in(topics, topic) == []
+
+
+@pytest.mark.long
+def test_columns_that_the_changes_would_lack_are_left_out_of_all_rows_with_a_warning(
+    topics: Topics, topic: str, dsn: str, database: Database, tmp_path: Path
+) -> None:
+    database.execute(
+        'CREATE TABLE t (id int PRIMARY KEY, "a,b" int GENERATED ALWAYS AS (id) STORED, m int[][], n int)'
+    )
+    database.execute("INSERT INTO t (id, m) VALUES (1, '{{1,2},{3,4}}'), (2, NULL)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, dsn, "t", topic)
+    assert "rows of public.t are captured without a,b, m" in capture.now()
+    database.execute("UPDATE t SET n = 5 WHERE id = 1")
+    capture.now()
+    assert captured_rows(topics, topic) == [{"id": 1, "n": 5}, {"id": 2, "n": None}]
 
 
 def test_names_are_different_for_each_table_of_each_database(

@@ -12,9 +12,10 @@ import pytest
 
 from nilometer.pipeline.capture.capture import source_of
 from nilometer.pipeline.errors import PipelineError
-from support.applications.capture import CaptureCommand
+from support.applications.capture import CaptureCommand, captured_changes
 from support.applications.committed_reader import committed_records
 from support.applications.mariadb_server import MariadbServer
+from support.pipeline.debezium_events import rows_of
 from support.pipeline.filled_topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.application]
@@ -61,6 +62,42 @@ def test_changes_are_there_once_and_a_purged_log_is_named(
     assert not [one for one in topics.names() if one.startswith("nilometer-capture-nilometer_shop_accounts")]
     capture.now()
     assert operations(topics, topic) == {"r": 5_000 + 4_997, "u": 10}
+
+
+@pytest.mark.long
+def test_unsigned_integers_are_as_they_are_and_a_table_that_is_captured_again_may_be_empty(
+    topics: Topics, server: MariadbServer, cursor: Any, tmp_path: Path
+) -> None:
+    topic = topics.create(1, prefix="captured")
+    cursor.execute("CREATE TABLE large (id bigint unsigned PRIMARY KEY, n bigint unsigned)")
+    cursor.execute("INSERT INTO large VALUES (1, 18446744073709551615), (2, 9223372036854775807)")
+    capture = CaptureCommand(tmp_path, topics.bootstrap, server.url("shop"), "large", topic)
+    capture.now()
+    cursor.execute("INSERT INTO large VALUES (18446744073709551615, 1), (3, NULL)")
+    cursor.execute("UPDATE large SET n = 9223372036854775808 WHERE id = 2")
+    capture.now()
+
+    def rows() -> dict[int, int]:
+        found = rows_of(captured_changes(topics.bootstrap, topic)).values()
+        return {row["id"]: row["n"] for row in found}
+
+    largest = 2**64 - 1
+    assert rows() == {1: largest, 2: 2**63, 3: None, largest: 1}
+    capture.run("--drop", "--yes")
+    cursor.execute("DELETE FROM large")
+    capture.now()
+    assert rows() == {}
+    cursor.execute("INSERT INTO large VALUES (2, 7)")
+    capture.now()
+    assert rows() == {2: 7}
+
+
+@pytest.mark.parametrize("option", ["--binlog-ignore-db=shop", "--binlog-do-db=other"])
+def test_a_database_that_is_not_in_the_log_is_refused(option: str) -> None:
+    with MariadbServer(option) as server, server.connect("shop") as database, database.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        with pytest.raises(PipelineError, match="the binary log leaves out database shop"):
+            source_of(server.url("shop"), "t", None).prepare(has_begun=False)
 
 
 def test_what_cannot_be_captured_is_named(server: MariadbServer, cursor: Any) -> None:

@@ -85,6 +85,37 @@ def test_late_records_are_in_their_topic_as_they_were_to_be_run_again(spark, top
     assert sorted(row.minute.minute for row in rows) == [1, 2]
 
 
+def test_late_records_of_two_inputs_are_in_a_topic_for_each(spark, topics, tmp_path):
+    def order(number: int, at: str) -> bytes:
+        event = {"order": f"o{number}", "customer": "c1", "amount": 5, "at": f"2024-05-01T{at}:00Z"}
+        return json.dumps(event).encode()
+
+    def payment(number: int, at: str) -> bytes:
+        event = {"payment": f"p{number}", "order": f"o{number}", "amount": 5, "at": f"2024-05-01T{at}:00Z"}
+        return json.dumps(event).encode()
+
+    inputs = [topics.create(1), topics.create(1)]
+    late = topics.create(1, prefix="late")
+    late_topics = [topics.create(1, name=f"{late}-{name}") for name in ("orders", "payments")]
+    table = tmp_path / "customers.csv"
+    table.write_text("customer,name,country\nc1,Ann,Egypt\n")
+    for orders, payments in (
+        ([order(1, "12:00"), order(2, "14:00")], [payment(2, "14:00")]),
+        ([order(3, "13:49"), order(4, "13:50")], [payment(1, "12:30"), payment(4, "13:50")]),
+    ):
+        for topic, values in zip(inputs, (orders, payments), strict=True):
+            send_values(topics, values, topic, timestamp=AFTER_SAMPLES_MS)
+        settings = join.Settings(late_topic=late)
+        last = run_pipeline(
+            spark, topics, "join", ",".join(inputs), tmp_path / "out", table=str(table), settings=settings
+        )
+    assert last is not None
+    assert last.totals is not None
+    assert {name: one["late"] for name, one in last.totals.items()} == {"orders": 1, "payments": 1}
+    sent = [read_values(spark, topics, topic) for topic in late_topics]
+    assert sent == [[order(3, "13:49")], [payment(1, "12:30")]]
+
+
 def test_records_of_aborted_transactions_are_in_no_result_and_no_account(spark, topics, tmp_path):
     topic, alerts = topics.create(1), topics.create(1)
     producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic})
@@ -228,9 +259,17 @@ def test_spans_with_a_fraction_of_a_second_count_as_they_are(spark, topics, tmp_
     topic = send_values(topics, [*values, minute(5)], timestamp=AFTER_SAMPLES_MS)
     settings = metrics.Settings(window=span)
     run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=topics.create(1), settings=settings)
-    rows = spark.read.parquet(f"{tmp_path}/rollups").collect()
+    rollups = spark.read.parquet(f"{tmp_path}/rollups")
+    rows = rollups.collect()
     starts = {row.minute.second + row.minute.microsecond / 1e6: row["count"] for row in rows}
     assert starts == {0: 2, 1.5: 2, 3: 1}
+    everything = metrics.Settings(rules=(metrics.Rule("any", "latency_ms", "count", 0),))
+    alerts = [json.loads(row.value) for row in metrics.alerts_of(rollups, everything).collect()]
+    assert sorted(one["id"] for one in alerts) == [
+        "web/any/2024-05-01T12:00:00Z",
+        "web/any/2024-05-01T12:00:01.500000Z",
+        "web/any/2024-05-01T12:00:03Z",
+    ]
 
     start = datetime(2024, 5, 1, 12, tzinfo=UTC)
     schema = "host string, agent string, time timestamp, path string, status int"

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from nilometer.pipeline.capture.databases import CONNECTOR, CONNECTORS
+from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
 
 from ..eventually import eventually
 from ..kafka.apache_kafka import CONNECT_JARS, ensure_java
 from .application import WAIT_S
+from .committed_reader import committed_records
 from .kafka_connect import PLUGINS
 
 NILOMETER = (sys.executable, "-m", "nilometer.cli")
@@ -124,6 +127,16 @@ class CaptureCommand:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def captured_changes(bootstrap: str, topic: str, partitions: int = 1) -> list[Change]:
+    """Return the changes of a topic; those of one row are in order."""
+    found: list[Change] = []
+    for one in committed_records(bootstrap, topic, partitions=partitions):
+        headers = [{"key": key, "value": value} for key, value in one.headers() or ()]
+        with suppress(LeftOut):
+            found.append(decode_change(one.key(), one.value(), headers, 0))
+    return found
 
 
 def listed(dsn: str) -> list[dict[str, Any]]:

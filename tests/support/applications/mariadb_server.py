@@ -25,11 +25,12 @@ STOP_TIMEOUT_S = 60.0
 class MariadbServer:
     """`with MariadbServer() as server: server.connect("shop")`. The database ``shop`` exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         if shutil.which("mariadbd") is None:
             raise RuntimeError("MariaDB is not installed: tests/components.sh installs it")
         self.port = free_ports(1)[0]
         self._folder = Path(tempfile.mkdtemp(prefix="nilometer-mariadb-"))
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self, database: str | None = None) -> pymysql.Connection[Any]:
@@ -62,6 +63,7 @@ class MariadbServer:
                     f"--bind-address={HOST}", f"--socket={self._folder / 'socket'}", "--server-id=1",
                     "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL",
                     "--innodb-buffer-pool-size=16M", "--skip-name-resolve", f"--init-file={first}",
+                    *self._options,
                 ],
                 stdout=said, stderr=said,
             )  # fmt: skip

@@ -8,6 +8,7 @@ from base64 import b64encode
 import msgspec
 import pytest
 
+from nilometer.pipeline.capture.capture import truncate_event
 from nilometer.pipeline.changes.change_events import (
     MESSAGE,
     SNAPSHOT_SEQ,
@@ -142,6 +143,40 @@ def test_types_of_mariadb_with_their_schemas():
         "an_enum": "ok",
     }
     assert {name: row[name] for name in expected} == expected
+
+
+def test_an_unsigned_integer_of_mysql_is_a_number_with_all_its_digits():
+    parameters = {"scale": "0", "__debezium.source.column.type": "BIGINT UNSIGNED ZEROFILL"}
+    kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": parameters}
+    row = {"type": "struct", "fields": [{**kind, "field": "id"}, {**kind, "field": "n"}]}
+    source = {"connector": "mariadb", "db": "shop", "table": "t", "file": "log.1", "pos": 4, "ts_ms": 5}
+    largest = b64encode(b"\0" + b"\xff" * 8).decode()
+    event = {"op": "c", "source": source, "after": {"id": largest, "n": None}}
+    schema = {"type": "struct", "fields": [{**row, "field": "after"}]}
+    key = {"schema": row, "payload": {"id": largest}}
+    change = decode({"schema": schema, "payload": event}, key)
+    assert (change.key, change.row) == ('{"id":18446744073709551615}', '{"id":18446744073709551615,"n":null}')
+
+
+@pytest.mark.parametrize(
+    ("source", "table", "position"),
+    [
+        (
+            {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "lsn": 700},
+            "shop.public.t",
+            (700, 0),
+        ),
+        (
+            {"connector": "mariadb", "name": "shop", "db": "shop", "file": "log.000003", "pos": 0},
+            "shop.shop.t",
+            (3 << 32, 0),
+        ),
+    ],
+)
+def test_the_truncate_that_a_capture_writes_is_one_of_all_rows(source, table, position):
+    change = decode(truncate_event({**source, "table": "t"}, 5), None)
+    assert (change.op, change.table, change.key) == ("t", table, None)
+    assert ((change.lsn, change.seq), change.at_us) == (position, 5_000)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if "plain" in name])

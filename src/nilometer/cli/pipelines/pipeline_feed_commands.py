@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,8 @@ from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.offsets.positions import LATEST_TIMESTAMP
 from nilometer.identifiers import uuid_to_text
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.capture import capture as captures
@@ -312,9 +315,15 @@ def _capture(
     as_json: bool,
 ) -> None:
     exit_on_sigterm()
-    lacking = source.prepare(has_begun=bool(run_async(_state_topics(source, client))))
+    has_begun = bool(run_async(_state_topics(source, client)))
+    lacking = source.prepare(has_begun=has_begun)
     if lacking is not None:
         click.echo(f"WARNING: {lacking}", err=True)
+    topic_id, has_records = run_async(_topic_state(topic, client))
+    if not has_begun and has_records and (emptied := source.if_empty()) is not None:
+        # The first rows of a capture end those of an earlier one; of an empty table there are none.
+        event = captures.truncate_event(emptied, int(time.time() * 1000))
+        send(client, [Outgoing(topic, 0, None, event, ())])
 
     def say(state: str, text: str) -> None:
         message = {"capture": source.name, "topic": topic, "state": state}
@@ -323,7 +332,7 @@ def _capture(
     captures.run(
         source,
         topic,
-        run_async(_topic_id(topic, client)),
+        topic_id,
         client,
         log or Path(LOG.replace("NAME", source.name)),
         jars,
@@ -342,16 +351,22 @@ async def _state_topics(source: Source, client: Mapping[str, str]) -> list[str]:
         return [one for one in await admin.list_topics() if one.startswith(captures.state_prefix(source))]
 
 
-async def _topic_id(topic: str, client: Mapping[str, str]) -> str:
-    """Return the id of the topic, which is created if it is not there. Raises KafkaError."""
+async def _topic_state(topic: str, client: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the topic's id, and whether it has had records; it is created if it is not there.
+
+    Raises KafkaError.
+    """
     async with Admin(Runtime.system(), client) as admin:
         [found] = (await admin.describe_topics([topic])).values()
         if isinstance(found, KafkaError) and found.code == ErrorCode.unknown_topic_or_partition:
             await admin.create_topic(NewTopic(topic))
             [found] = (await admin.describe_topics([topic])).values()
-    if isinstance(found, KafkaError):
-        raise found
-    return uuid_to_text(found.topic_id) if found.topic_id is not None else ""
+        if isinstance(found, KafkaError):
+            raise found
+        places = [TopicPartition(topic, number) for number in range(len(found.partitions))]
+        ends = await admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
+    topic_id = uuid_to_text(found.topic_id) if found.topic_id is not None else ""
+    return topic_id, any(one.offset > 0 for one in ends.values())
 
 
 async def _delete_topics(source: Source, client: Mapping[str, str]) -> None:

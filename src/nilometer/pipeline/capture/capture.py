@@ -452,6 +452,7 @@ def connector_settings(source: Source, topic: str, topic_id: str) -> dict[str, s
         "tasks.max": "1",
         "tombstones.on.delete": "true",
         "skipped.operations": "none",
+        "event.converting.failure.handling.mode": "fail",  # else such a value is null
         "key.converter.schemas.enable": "true",
         "value.converter.schemas.enable": "true",
         "topic.creation.default.replication.factor": "-1",
@@ -466,6 +467,20 @@ def connector_settings(source: Source, topic: str, topic_id: str) -> dict[str, s
         "transforms.topic.replacement": topic,
         TOPIC_ID: topic_id,
     }
+
+
+def truncate_event(source: Mapping[str, str | int], at_ms: int) -> bytes:
+    """Return the event that Debezium sends of a truncate, with the schema around it."""
+    payload = {"op": "t", "source": {**source, "ts_ms": at_ms, "snapshot": "false"}, "ts_ms": at_ms}
+    return json.dumps({"schema": _schema_of(payload), "payload": payload}).encode()
+
+
+def _schema_of(value: str | int | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of Kafka Connect for a value, as its JSON converter writes it."""
+    if isinstance(value, Mapping):
+        fields = [{"field": name, **_schema_of(one)} for name, one in value.items()]
+        return {"type": "struct", "optional": False, "fields": fields}
+    return {"type": "string" if isinstance(value, str) else "int64", "optional": False}
 
 
 def run(
@@ -533,4 +548,9 @@ def _explained(source: Source, topic: str, failure: str, log: Path) -> str:
         )
     if (known := source.explain(failure)) is not None:
         return known
+    if "Failed to properly convert" in failure:
+        return (
+            f"Debezium cannot convert a value of {source.table}: {causes(failure)[-1]}. Change the value, "
+            "or the column's type; then --drop and capture again, which begins with all rows"
+        )
     return f"Debezium ended: {': '.join(causes(failure)[-2:])} (log: {log})"

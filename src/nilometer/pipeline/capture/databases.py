@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 from zlib import crc32
 
+from nilometer.pipeline.changes.change_events import UNSIGNED
 from nilometer.pipeline.errors import PipelineError
 
 # What a capture needs of a database, and how a connector of Debezium is told what it captures.
@@ -38,12 +39,16 @@ class Source(Protocol):
         """Check all that the connector needs, and create what it does not create itself.
 
         ``has_begun`` is whether the cluster has a position of this capture. Returns which changes the
-        database does not log; None if it logs all.
+        database does not log, or which columns; None if it logs all.
         """
         ...
 
     def connector(self) -> dict[str, str]:
         """Return the connector's settings that are this database's own."""
+        ...
+
+    def if_empty(self) -> Mapping[str, str | int] | None:
+        """Return the ``source`` of Debezium's event of a truncate now if the table has no rows; else None."""
         ...
 
     def now(self) -> Position:
@@ -140,7 +145,13 @@ class MysqlSource:
                         f"{variable} of the database is {value}: capturing needs a binary log with whole "
                         f"rows. Set {variable} = {wanted[-1]} and restart the database"
                     )
-            self._read_position(cursor)
+            filters = [one or "" for one in self._log_status(cursor)[2:4]]
+            only, never = (set(filter(None, one.split(","))) for one in filters)
+            if (only and self._database not in only) or self._database in never:
+                raise PipelineError(
+                    f"the binary log leaves out database {self._database}: change binlog_do_db or "
+                    "binlog_ignore_db, and restart the database"
+                )
         return None
 
     def connector(self) -> dict[str, str]:
@@ -158,13 +169,26 @@ class MysqlSource:
             "include.schema.changes": "false",
             # The server reports an idle log in four fifths of this time, and only then the position moves.
             "connect.keep.alive.interval.ms": "5000",
+            # As a signed number of 64 bits it would be negative from 2^63 on.
+            "bigint.unsigned.handling.mode": "precise",
+            "datatype.propagate.source.type": f".*{UNSIGNED}.*",
         }
+
+    def if_empty(self) -> Mapping[str, str | int] | None:
+        with self._connected() as cursor:
+            quoted = [f"`{one.replace('`', '``')}`" for one in (self._database, self._name)]
+            cursor.execute(f"SELECT 1 FROM {'.'.join(quoted)} LIMIT 1")
+            if cursor.fetchall():
+                return None
+        file, at = self.now()
+        within = {"name": topic_prefix(self._database), "db": self._database, "table": self._name}
+        return {"connector": self._scheme, **within, "file": f"log.{file:06d}", "pos": at}
 
     def now(self) -> Position:
         with self._connected() as cursor:
             # The connector stores a position behind changes of other tables only when a file begins.
             cursor.execute("FLUSH LOCAL BINARY LOGS")
-            file, _ = self._read_position(cursor)
+            file, _ = _position(*self._log_status(cursor)[:2])
         return (file, 0)
 
     def position(self, offset: Mapping[str, Any]) -> Position:
@@ -181,14 +205,15 @@ class MysqlSource:
     def drop(self) -> None:
         """Remove nothing: the database keeps no position of those who read its log."""
 
-    def _read_position(self, cursor: Any) -> Position:
+    def _log_status(self, cursor: Any) -> tuple[Any, ...]:
+        """Return file and position of the binary log, and the databases that it only has, and has not."""
         for query in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
             try:
                 cursor.execute(query)
             except _pymysql().ProgrammingError:
                 continue  # MySQL has renamed it in 8.4
             if found := cursor.fetchall():
-                return _position(found[0][0], found[0][1])
+                return found[0]
         raise PipelineError(
             f"{self._user} cannot see the position of the binary log: GRANT SELECT, RELOAD, SHOW DATABASES, "
             "REPLICATION SLAVE, REPLICATION CLIENT ON *.*"
@@ -236,6 +261,10 @@ _OF_PARTITIONS: Final = (
     "{} is partitioned: PostgreSQL publishes no TRUNCATE, DROP or DETACH of a single partition, and its rows "
     "stay in what is made of the topic. Delete them first with DELETE, or truncate the whole table"
 )
+_LEFT_OUT: Final = (
+    "rows of {} are captured without {}: PostgreSQL does not log generated columns, and Debezium sends "
+    "arrays of several dimensions as null"
+)
 _MESSAGE: Final = f"SELECT pg_logical_emit_message(true, '{MESSAGES}', '')"
 
 
@@ -244,6 +273,8 @@ class Table:
     schema: str
     name: str
     is_partitioned: bool
+    left_out: tuple[str, ...]
+    """The columns that are not captured."""
 
     @property
     def quoted(self) -> str:
@@ -300,6 +331,7 @@ class PostgresSource:
                 "Debezium connects by TCP: name the host of the database, postgresql://user@localhost/database"
             )
         self.name = name or capture_name(self._database, self._schema, self._name)
+        self._left_out: tuple[str, ...] = ()
 
     def prepare(self, *, has_begun: bool) -> str | None:
         with _errors(), _connected(self._dsn) as connection:
@@ -324,9 +356,15 @@ class PostgresSource:
             self._check_publication(connection, table)
         with _errors(), _connected(self._dsn, replication="database"):
             pass  # the right to replicate, and pg_hba.conf
-        return _OF_PARTITIONS.format(self.table) if table.is_partitioned else None
+        self._left_out = table.left_out
+        lacking = [_OF_PARTITIONS.format(self.table)] if table.is_partitioned else []
+        if table.left_out:
+            lacking.append(_LEFT_OUT.format(self.table, ", ".join(table.left_out)))
+        return "; ".join(lacking) or None
 
     def connector(self) -> dict[str, str]:
+        table = f"{exactly(self._schema)}\\.{exactly(self._name)}"
+        excluded = ",".join(f"{table}\\.{exactly(one)}" for one in self._left_out)
         return {
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "plugin.name": "pgoutput",
@@ -341,7 +379,9 @@ class PostgresSource:
             "database.dbname": self._database,
             **{f"database.{key}": value for key, value in self._tls.items() if key in _TLS},
             "topic.prefix": topic_prefix(self._database),
-            "table.include.list": f"{exactly(self._schema)}\\.{exactly(self._name)}",
+            "table.include.list": table,
+            **({"column.exclude.list": excluded} if excluded else {}),
+            "decimal.handling.mode": "string",  # no decimal of Connect is NaN or infinite
             "interval.handling.mode": "string",
             "include.unknown.datatypes": "true",
             # A slot that was made again has lost changes: that is an error.
@@ -349,6 +389,13 @@ class PostgresSource:
             "heartbeat.action.query": _MESSAGE,
             "message.prefix.exclude.list": MESSAGES,
         }
+
+    def if_empty(self) -> Mapping[str, str | int] | None:
+        with _errors(), _connected(self._dsn) as connection:
+            if _all(connection, f"SELECT 1 FROM {_quoted(self._schema)}.{_quoted(self._name)} LIMIT 1"):
+                return None
+        within = {"name": topic_prefix(self._database), "db": self._database, "schema": self._schema}
+        return {"connector": "postgresql", **within, "table": self._name, "lsn": self.now()[0]}
 
     def now(self) -> Position:
         with _errors(), _connected(self._dsn) as connection:
@@ -381,8 +428,13 @@ class PostgresSource:
         found = _all(
             connection,
             "SELECT c.relkind = 'p', i.indexrelid IS NOT NULL, "
-            "c.relreplident IN ('d', 'f') OR i.indisreplident, "
-            "has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
+            "c.relreplident = 'f' OR (c.relreplident = 'd' AND i.indimmediate) OR i.indisreplident, "
+            "has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid), "
+            "c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits h WHERE h.inhparent = c.oid), "
+            "ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid "
+            "AND (a.attgenerated <> '' OR a.attndims > 1) ORDER BY a.attnum), "
+            "EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '' "
+            "AND a.attnum = ANY(i.indkey)) FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
             "LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary "
             "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
@@ -390,7 +442,7 @@ class PostgresSource:
         )  # fmt: skip
         if not found:
             raise PipelineError(f"the database has no table {self.table}")
-        ((is_partitioned, has_key, logs_key, may_read),) = found
+        ((is_partitioned, has_key, logs_key, may_read, is_filtered, has_children, left_out, in_key),) = found
         if not has_key:
             raise PipelineError(
                 f"table {self.table} has no primary key, which capturing needs to identify rows: add one"
@@ -398,11 +450,26 @@ class PostgresSource:
         if not logs_key:
             raise PipelineError(
                 f"the log has no primary key of deleted rows of {self.table}, whose REPLICA IDENTITY is "
-                f"another: ALTER TABLE {self.table} REPLICA IDENTITY DEFAULT (or FULL)"
+                "another, or whose primary key is DEFERRABLE: "
+                f"ALTER TABLE {self.table} REPLICA IDENTITY DEFAULT (or FULL)"
+            )
+        if in_key:
+            raise PipelineError(
+                f"the primary key of {self.table} has a generated column, which PostgreSQL does not log"
             )
         if not may_read:
             raise PipelineError(f"{self._user} may not read {self.table}: GRANT SELECT ON {self.table}")
-        return Table(self._schema, self._name, is_partitioned)
+        if is_filtered:
+            raise PipelineError(
+                f"row security hides rows of {self.table} from {self._user}, and the log has all: "
+                f"ALTER ROLE {self._user} BYPASSRLS"
+            )
+        if has_children:
+            raise PipelineError(
+                f"tables inherit from {self.table}: their rows would be among its first rows, and none of "
+                "their changes. Capture a table that none inherits from, or a partitioned one"
+            )
+        return Table(self._schema, self._name, is_partitioned, tuple(left_out))
 
     def _check_slot(self, connection: Any) -> bool:
         """Return whether the slot exists. Raises PipelineError if it is another database's or program's."""

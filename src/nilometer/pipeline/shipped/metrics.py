@@ -25,7 +25,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.batches import Batch, RunFiles, microseconds, send, start_batches, window_start_us
+from nilometer.pipeline.batches import (
+    Batch,
+    RunFiles,
+    microseconds,
+    send,
+    start_batches,
+    window_start_us,
+    window_text,
+)
 from nilometer.pipeline.events import EventSettings, taken, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
 
@@ -118,7 +126,7 @@ def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame
         ),
         lambda one: one["applies"] & (one["value"] > one["limit"]),
     )
-    minute = F.date_format("minute", "yyyy-MM-dd'T'HH:mm:ssXXX")
+    minute = window_text("minute")
     alert = F.struct(
         F.concat_ws("/", "service", "alert.rule", minute).alias("id"),
         minute.alias("minute"),

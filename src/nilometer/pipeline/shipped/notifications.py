@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.batches import Batch, microseconds, send, start_batches, window_start_us
+from nilometer.pipeline.batches import Batch, microseconds, send, start_batches, window_start_us, window_text
 from nilometer.pipeline.csv_table import read_table
 from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
@@ -122,7 +122,7 @@ def reached_of(tallies: DataFrame, users: DataFrame, settings: Settings) -> Data
 
 def messages_of(reached: DataFrame) -> DataFrame:
     """Return a message for each rule that a tally reaches."""
-    since = F.date_format("since", "yyyy-MM-dd'T'HH:mm:ssXXX")
+    since = window_text("since")
     return reached.withColumn("reached", F.explode("reached")).select(
         F.concat_ws("/", "reached.rule", "user", since).alias("id"),
         "user",
