@@ -218,7 +218,10 @@ class MetadataLog:
         """Call the subscribers from number ``first`` on."""
         for number in range(first, len(self._subscribers)):
             if (rest := self._subscribers[number](delta, self.image)) is not None:
-                await _whole(self._tell_after(rest, delta, number + 1))
+                telling = self._tell_after(rest, delta, number + 1)
+                if self._turns is not None:
+                    telling = self._turns.noted(telling, "changes of the metadata")
+                await _whole(telling)
                 return
 
     async def _tell_after(self, rest: Awaitable[None], delta: ImageDelta, first: int) -> None:
