@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.loop import Pace
 from nilometer.simulation.plan import Plan, TopicPlan, draw
 from nilometer.simulation.run import run
 from nilometer.simulation.workload.producers import WriterPlan

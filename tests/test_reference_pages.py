@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
-from nilometer.broker.settings.config_keys import IGNORED_KEYS
-from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
+from nilometer.broker.settings.config_keys import IGNORED_KEYS, REFUSED_KEYS
 from nilometer.broker.settings.listener_security import split_overrides
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.config import ConfigKey, ConfigKind, parse_properties

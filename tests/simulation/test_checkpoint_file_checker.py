@@ -13,7 +13,7 @@ from nilometer.simulation.checkers.disks import CheckpointFiles
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.faults import wait_until
-from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.loop import Pace
 from nilometer.simulation.world import Host, World
 from nilometer.storage.directories.log_manager import LogCheckpoints
 

@@ -8,7 +8,7 @@ import pytest
 
 from nilometer.runtime import Disk, Runtime
 from nilometer.simulation.faults import wait_for_work
-from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.loop import Pace
 from nilometer.simulation.world import World
 
 ALWAYS = Pace(pause_share=1.0, pause_ms=(1.0, 1.0), sync_ms=(50.0, 50.0))

@@ -26,7 +26,6 @@ from nilometer.broker.api import (
     delegation_tokens,
     features,
     fetch,
-    forward_request,
     metadata,
     offsets,
     placement,
@@ -36,9 +35,10 @@ from nilometer.broker.api import (
     users,
 )
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.controller_requests import ControllerRequests, Parts, api_over
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.large_requests import LargeRequests
+from nilometer.broker.api.metadata import ResponseCache
 from nilometer.broker.api.spec import ApiSpec
 from nilometer.broker.api.topics import MissingTopics
 from nilometer.broker.authentication.acceptor import Acceptor
@@ -49,14 +49,12 @@ from nilometer.broker.cleaning import CleanerReport, LogCleaner
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
 from nilometer.broker.control.cluster_changes import ClusterChanges
-from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller import Controller, ExpiredTokens, PreferredLeaderRebalancer
 from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, ProducerIds
-from nilometer.broker.control.controller_tasks import ExpiredTokens, PreferredLeaderRebalancer
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
-from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups import (
     classic_groups,
     consumer_groups,
@@ -64,12 +62,13 @@ from nilometer.broker.groups import (
     group_offsets,
     streams_groups,
 )
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.groups.streams_groups import StreamsTopics
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
+from nilometer.broker.replicas.fetch_session import FetchSessionCache
 from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
 from nilometer.broker.replicas.hosted_partition import PartitionHost
 from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
@@ -82,19 +81,18 @@ from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
-from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.sharing import share_fetch, share_groups, share_offsets, share_state
-from nilometer.broker.sharing.coordinator import ShareCoordinator
+from nilometer.broker.sharing import share_coordinator, share_fetch, share_groups, share_offsets
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
-from nilometer.broker.sharing.end_offsets import EndOffsets
 from nilometer.broker.sharing.persister import SharePersister
+from nilometer.broker.sharing.share_coordinator import ShareCoordinator
+from nilometer.broker.sharing.share_offsets import EndOffsets
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions import producer_requests, transaction_administration, write_txn_markers
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions import markers, transaction_administration, transaction_coordinator
 from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
@@ -155,7 +153,7 @@ class CoordinatorParts(msgspec.Struct, frozen=True, kw_only=True):
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    share_state: ShareCoordinator
+    share_coordinator: ShareCoordinator
     persister: SharePersister
     verification: TransactionVerification
     marker_writer: MarkerWriter
@@ -364,9 +362,9 @@ def _coordinators(
     topics = InternalTopics(config, metadata, control.link, runtime.entropy)
     name = f"transactions-of-broker-{config.node_id}"
     connections = PeerConnections(name, control.peers, metadata)
-    share_state = ShareCoordinator(config, runtime, tasks, metadata, replicas, topics)
+    share_coordinator = ShareCoordinator(config, runtime, tasks, metadata, replicas, topics)
     persister = SharePersister(
-        config.node_id, runtime, tasks, metadata, share_state, connections, given.turns
+        config.node_id, runtime, tasks, metadata, share_coordinator, connections, given.turns
     )
     groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out, rights)
     producer_ids = ProducerIds(control.link, tasks)
@@ -381,7 +379,7 @@ def _coordinators(
         producer_ids=producer_ids,
         groups=groups,
         transactions=transactions,
-        share_state=share_state,
+        share_coordinator=share_coordinator,
         persister=persister,
         verification=TransactionVerification(config, runtime.clock, metadata, transactions, connections),
         marker_writer=marker_writer,
@@ -457,7 +455,7 @@ def _apis(
         ),
         *find_coordinator.apis(
             find_coordinator.Parts(
-                tasks, control.metadata, groups, transactions, coordinators.share_state, rights
+                tasks, control.metadata, groups, transactions, coordinators.share_coordinator, rights
             )
         ),
         *group_administration.apis(group_administration.Parts(tasks, turns, groups, rights)),
@@ -501,8 +499,8 @@ def _apis(
                 rights,
             )
         ),
-        *producer_requests.apis(
-            producer_requests.Parts(
+        *transaction_coordinator.apis(
+            transaction_coordinator.Parts(
                 tasks,
                 turns,
                 control.metadata,
@@ -558,7 +556,7 @@ def _apis(
                 rights,
             )
         ),
-        *share_state.apis(share_state.Parts(coordinators.share_state, rights)),
+        *share_coordinator.apis(share_coordinator.Parts(coordinators.share_coordinator, rights)),
         *streams_groups.apis(
             streams_groups.Parts(
                 groups,
@@ -572,9 +570,9 @@ def _apis(
             transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
         ),
         *users.apis(users.Parts(control.metadata, rights, on_controller)),
-        *write_txn_markers.apis(write_txn_markers.Parts(runtime, coordinators.marker_writer, rights)),
+        *markers.apis(markers.Parts(runtime, coordinators.marker_writer, rights)),
     )
-    specs = (*specs, forward_request.api_over(forward_request.Parts(tasks, turns), specs))
+    specs = (*specs, api_over(Parts(tasks, turns), specs))
     return (
         *specs,
         *connections.apis(connections.Parts(config, runtime, control.metadata, cluster_id), specs),

@@ -18,11 +18,11 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.responses import Response
-from nilometer.broker.sharing.coordinator import ShareCoordinator, parse_coordinator_key
+from nilometer.broker.sharing.share_coordinator import ShareCoordinator, parse_coordinator_key
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey

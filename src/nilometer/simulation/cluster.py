@@ -37,7 +37,7 @@ from nilometer.security.principal import ANONYMOUS
 from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.simulation.disk import FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, QUORUM_KINDS, Fault, Kind
-from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.loop import ATOMIC, Pace
 from nilometer.simulation.quorum import VOTERS, QuorumPlan, QuorumVoters
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
 from nilometer.simulation.world import Host, Process, World

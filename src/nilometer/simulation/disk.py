@@ -19,8 +19,15 @@ from typing import Protocol, TypeVar
 from typing_extensions import Buffer
 
 from nilometer.runtime import Disk, DiskLock, DiskWatch, File, LockHeld
-from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
-from nilometer.simulation.offloaded_job import ATOMIC, OffloadedJob, maybe_leave, spend_fsync
+from nilometer.simulation.loop import (
+    ATOMIC,
+    OffloadedJob,
+    Owner,
+    ProcessGone,
+    VirtualLoop,
+    maybe_leave,
+    spend_fsync,
+)
 
 # A machine's disk: its files, which survive its processes, the watches on it, and the holders of its locks.
 #

@@ -25,7 +25,7 @@ from nilometer.simulation.fault_kinds import (
     Fault,
     Kind,
 )
-from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.loop import ATOMIC, Pace
 from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan

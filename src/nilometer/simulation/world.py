@@ -24,9 +24,8 @@ from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.disk import HostDisk, VirtualDisk
-from nilometer.simulation.loop import CURRENT, Callback, ProcessGone, VirtualLoop, context_of
+from nilometer.simulation.loop import CURRENT, Callback, OffloadedJob, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import Fabric, VirtualNetwork
-from nilometer.simulation.offloaded_job import OffloadedJob
 
 # The clocks of simulated machines, each with its own rate and skew.
 

@@ -21,9 +21,9 @@ import pytest
 
 from nilometer.broker.api.dispatcher import WHOLE_BYTES_MAX
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
-from nilometer.broker.groups.coordinator import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.groups.group_administration import REBALANCES_MAX
-from nilometer.broker.log_output import LINES_PER_SECOND
+from nilometer.broker.groups.group_coordinator import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
+from nilometer.broker.process import LINES_PER_SECOND
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request

@@ -19,7 +19,7 @@ from nilometer.cluster.records import PartitionChanged
 from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.loop import Pace
 from nilometer.storage import checkpoints, copying
 from nilometer.storage.copying import StepKind, next_step
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles

@@ -9,8 +9,8 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.api import features
 from nilometer.broker.api.dispatcher import RequestDispatcher
-from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.replicas.delayed_requests import DeleteOutcome, DeletionWaits
+from nilometer.broker.replicas.fetch_session import FetchSessionCache
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.decision import OK, Decision

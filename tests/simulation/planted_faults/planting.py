@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.loop import Pace
 from nilometer.simulation.plan import LOCAL, Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.share_workload import SharePlan

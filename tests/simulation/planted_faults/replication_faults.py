@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.fetching.fetch_reader import FetchReader
-from nilometer.broker.fetching.fetch_session import FetchSession
+from nilometer.broker.replicas.fetch_reader import FetchReader
+from nilometer.broker.replicas.fetch_session import FetchSession
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication import leader as leader_module
 from nilometer.replication.epochs import NO_DIVERGENCE

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.api import forward_request
+from nilometer.broker.api import controller_requests
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.authorization.authorizer import AclAccess, Authorizer
 from nilometer.cluster import acl_table
@@ -20,13 +20,13 @@ def prefer_allowances(patch: Patch) -> None:
 
 
 def forget_who_asked(patch: Patch) -> None:
-    inner = forward_request._inner
+    inner = controller_requests._inner
 
     def of_the_broker(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:
         spec, forwarded = inner(carried, request)
         return spec, structs.replace(forwarded, context=request.context)
 
-    patch.setattr(forward_request, "_inner", of_the_broker)
+    patch.setattr(controller_requests, "_inner", of_the_broker)
 
 
 def serve_every_reader(patch: Patch) -> None:

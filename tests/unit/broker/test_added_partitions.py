@@ -13,7 +13,7 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.responses import wait_whole
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions import producer_requests
+from nilometer.broker.transactions import transaction_coordinator
 from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -74,7 +74,7 @@ class Cluster:
         codec = api(KEY, version)
         topics = (codec.make_request("AddPartitionsToTxnTopic", name=topic, partitions=tuple(partitions)),)
         fields = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 3}
-        if version < producer_requests.FIRST_OF_BROKERS:
+        if version < transaction_coordinator.FIRST_OF_BROKERS:
             body = codec.request(
                 **{f"v3_and_below_{name}": each for name, each in fields.items()}, v3_and_below_topics=topics
             )
@@ -83,14 +83,14 @@ class Cluster:
             body = codec.request(transactions=(asked,))
         header = RequestHeader(KEY, version, 1, "test", 0)
         request = Request(header, body, codec, cast(Any, None), cast(Any, None))
-        reply = producer_requests.handle_add_partitions(self.parts, request)
+        reply = transaction_coordinator.handle_add_partitions(self.parts, request)
         if isinstance(reply, asyncio.Future):
             reply = await self._watched(reply)
         assert reply is not None
         response = decode_response(KEY, version, (await wait_whole(reply, self.turns))[4:])[1]
         results = (
             response.results_by_topic_v3_and_below
-            if version < producer_requests.FIRST_OF_BROKERS
+            if version < transaction_coordinator.FIRST_OF_BROKERS
             else response.results_by_transaction[0].topic_results
         )
         return [

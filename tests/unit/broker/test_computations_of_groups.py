@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from nilometer.broker.groups.coordinator import Computations
+from nilometer.broker.groups.group_coordinator import Computations
 from nilometer.groups.turn import AssignmentNeeded, Computation, MatchesNeeded
 
 NO_NAMES: frozenset[str] = frozenset()

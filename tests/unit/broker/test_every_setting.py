@@ -25,7 +25,7 @@ from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 DECLARE = {"ConfigKey", "key_table", "_absent"}
 """The functions that declare keys: their names and synonyms there do not read them."""
 NAME_ONLY = {"ConfigError"}
-SHARED_WITH_CLIENTS = {"settings/client_security.py"}
+SHARED_WITH_CLIENTS = {"client/settings.py"}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
 READ_UNDER_ANOTHER_NAME = {
     "cleanup.policy": "is_compacted",

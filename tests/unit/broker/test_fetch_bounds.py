@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.fetching.fetch_reader import READ_US, FetchReader, ReaderIdentity
-from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.replicas.fetch_reader import READ_US, FetchReader, ReaderIdentity
+from nilometer.broker.replicas.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.runtime.runtime import SystemClock
 from nilometer.storage import reading

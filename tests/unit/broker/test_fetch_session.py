@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from nilometer.broker.fetching.fetch_session import (
+from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable
+from nilometer.broker.replicas.fetch_session import (
     KEEP_MS,
     FetchPartition,
     FetchSession,
@@ -15,7 +16,6 @@ from nilometer.broker.fetching.fetch_session import (
     TopicKey,
     watch_of,
 )
-from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import forward_request
+from nilometer.broker.api import controller_requests
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
 from nilometer.broker.connection import Response
@@ -115,8 +115,8 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
 
     async def ask() -> Response:
-        parts = forward_request.Parts(tasks=Tasks(), turns=Turns(SystemClock()))
-        carrier = forward_request.api_over(parts, [spec])
+        parts = controller_requests.Parts(tasks=Tasks(), turns=Turns(SystemClock()))
+        carrier = controller_requests.api_over(parts, [spec])
         request = Request(header, envelope, codec, cast(ServedConnection, None), broker)
         return await cast("asyncio.Future[Response]", carrier.handle(request))
 

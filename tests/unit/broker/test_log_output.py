@@ -14,7 +14,7 @@ import pytest
 
 from nilometer.broker import bounded_log_file
 from nilometer.broker.bounded_log_file import BoundedLogFile
-from nilometer.broker.log_output import (
+from nilometer.broker.process import (
     LINES_PER_SECOND,
     BoundedLines,
     BoundedMessages,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.coordinators.client_patterns import compile_pattern
 
 

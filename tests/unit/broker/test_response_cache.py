@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker import response_cache
-from nilometer.broker.response_cache import CachedResponse, ResponseCache
+from nilometer.broker.api import metadata
+from nilometer.broker.api.metadata import CachedResponse, ResponseCache
 from nilometer.identifiers import BrokerId
 
 LEADERS = frozenset({BrokerId(2)})
@@ -37,8 +37,8 @@ def test_a_request_without_a_key_is_not_kept() -> None:
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_cache, "ENTRIES_MAX", 3)
-    monkeypatch.setattr(response_cache, "BYTES_MAX", 100)
+    monkeypatch.setattr(metadata, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(metadata, "BYTES_MAX", 100)
     cache = ResponseCache()
 
     def kept(*requests: int) -> list[int]:

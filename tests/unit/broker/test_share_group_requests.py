@@ -12,7 +12,7 @@ import pytest
 
 from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig

@@ -14,8 +14,8 @@ from nilometer.broker import find_coordinator
 from nilometer.broker.api.spec import Request
 from nilometer.broker.coordinators.shells import partition_for_key
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.sharing import share_state
-from nilometer.broker.sharing.coordinator import coordinator_key, parse_coordinator_key
+from nilometer.broker.sharing import share_coordinator
+from nilometer.broker.sharing.share_coordinator import coordinator_key, parse_coordinator_key
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import TopicId, uuid_from_text
@@ -84,7 +84,7 @@ class StateServices:
         codec = api(key, version)
         header = RequestHeader(key, version, 1, "broker-2", 0)
         request = Request(header, codec.request(**fields), codec, cast(Any, None), RequestContext())
-        served = (*find_coordinator.apis(cast(Any, self)), *share_state.apis(cast(Any, self)))
+        served = (*find_coordinator.apis(cast(Any, self)), *share_coordinator.apis(cast(Any, self)))
         (handle,) = (spec.handle for spec in served if spec.key is key)
         reply = handle(request)
         if isinstance(reply, asyncio.Future):

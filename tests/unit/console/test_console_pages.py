@@ -47,12 +47,21 @@ from nilometer.console.views.groups import (
     groups_page,
     share_group_view,
 )
+from nilometer.console.views.lists import (
+    HangingRow,
+    TableView,
+    TransactionsView,
+    acls_view,
+    quotas_view,
+    transactions_page,
+    transactions_view,
+    users_view,
+)
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Chart, Rate
 from nilometer.console.views.records import json_filter
-from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
 from nilometer.console.views.topics import (
     Measures,
     TopicsView,
@@ -61,12 +70,6 @@ from nilometer.console.views.topics import (
     topic_view,
     topics_page,
     topics_view,
-)
-from nilometer.console.views.transactions import (
-    HangingRow,
-    TransactionsView,
-    transactions_page,
-    transactions_view,
 )
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts

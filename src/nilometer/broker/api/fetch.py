@@ -18,8 +18,10 @@ from nilometer.broker.api.throttling import count_refused, throttled
 from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
-from nilometer.broker.fetching.fetch_session import (
+from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch, FetchWatchable, ReadyFetches
+from nilometer.broker.replicas.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
+from nilometer.broker.replicas.fetch_session import (
     NO_SESSION,
     FetchPartition,
     FetchRound,
@@ -28,8 +30,6 @@ from nilometer.broker.fetching.fetch_session import (
     TopicKey,
     watch_of,
 )
-from nilometer.broker.quotas import ClientQuotas
-from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch, FetchWatchable, ReadyFetches
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -27,12 +27,11 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topics import MissingTopics
-from nilometer.broker.connection import Response
 from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
-from nilometer.broker.response_cache import CachedResponse, ResponseCache
+from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
@@ -44,6 +43,59 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
+
+# Encoded responses that are sent again for as long as the state that they were made of stays the same.
+#
+# Many clients send the same request at once, above all when a leader has died and they look for the next one.
+# The response to each would take milliseconds of the event loop if it names thousands of partitions.
+#
+# Different requests are few; a client that sends many of them only empties the cache.
+
+ENTRIES_MAX = 256
+BYTES_MAX = 4 * 1024 * 1024
+_CORRELATION_ID_AT, _CORRELATION_ID_END = 4, 8
+"""In a response frame with its length."""
+
+
+class CachedResponse(NamedTuple):
+    frame: bytes
+    leaders: Set[BrokerId]
+    """The brokers to confirm before it is sent again; none for a response about all topics."""
+
+    def to(self, correlation_id: int) -> bytes:
+        """Return the frame as the response to the request with this correlation id."""
+        frame = self.frame
+        return b"".join(
+            (
+                frame[:_CORRELATION_ID_AT],
+                correlation_id.to_bytes(4, "big", signed=True),
+                frame[_CORRELATION_ID_END:],
+            )
+        )
+
+
+class ResponseCache:
+    def __init__(self) -> None:
+        self._state: Hashable = None
+        self._responses: dict[Hashable, CachedResponse] = {}
+        self._bytes = 0
+
+    def find(self, state: Hashable, request: Hashable) -> CachedResponse | None:
+        """Return the response that was made for such a request in this state."""
+        return self._responses.get(request) if state == self._state else None
+
+    def put(self, state: Hashable, request: Hashable, response: CachedResponse) -> None:
+        """Keep a response, and forget those of another state. One is not kept if it is larger than the
+        cache, or if ``request`` is None."""
+        size = len(response.frame)
+        if size > BYTES_MAX or request is None or self.find(state, request) is not None:
+            return
+        if state != self._state or len(self._responses) >= ENTRIES_MAX or self._bytes + size > BYTES_MAX:
+            self._state = state
+            self._responses.clear()
+            self._bytes = 0
+        self._responses[request] = response
+        self._bytes += size
 
 
 class Parts(msgspec.Struct, frozen=True):

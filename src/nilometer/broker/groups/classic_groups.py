@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (

@@ -16,7 +16,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.responses import Response
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (

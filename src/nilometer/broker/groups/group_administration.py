@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns

@@ -17,7 +17,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
-from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks

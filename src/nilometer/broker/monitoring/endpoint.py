@@ -11,15 +11,18 @@ from nilometer.broker.monitoring import (
     controller_metrics,
     quorum_metrics,
     replica_metrics,
-    request_metrics,
     runtime_metrics,
     share_metrics,
 )
 from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
 from nilometer.broker.monitoring.quorum_metrics import QuorumMetrics
 from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
-from nilometer.broker.monitoring.request_metrics import RequestMetrics
-from nilometer.broker.monitoring.runtime_metrics import LoopProbe, RuntimeMetrics, StorageMetrics
+from nilometer.broker.monitoring.runtime_metrics import (
+    LoopProbe,
+    RequestMetrics,
+    RuntimeMetrics,
+    StorageMetrics,
+)
 from nilometer.broker.monitoring.share_metrics import ShareMetrics
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
@@ -50,7 +53,7 @@ def why_not_ready(broker_id: int, control: ControlParts) -> str | None:
 FAMILIES = (
     *controller_metrics.FAMILIES,
     *replica_metrics.FAMILIES,
-    *request_metrics.FAMILIES,
+    *runtime_metrics.REQUEST_FAMILIES,
     *runtime_metrics.STORAGE_FAMILIES,
     *controller_metrics.COORDINATOR_FAMILIES,
     *share_metrics.FAMILIES,
@@ -78,7 +81,7 @@ def broker_registry(
     coordinators = CoordinatorMetrics(parts.coordinators)
     registry.add(controller_metrics.FAMILIES, cluster.collect)
     registry.add(replica_metrics.FAMILIES, replicas.collect)
-    registry.add(request_metrics.FAMILIES, requests.collect)
+    registry.add(runtime_metrics.REQUEST_FAMILIES, requests.collect)
     registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
     registry.add(share_metrics.FAMILIES, ShareMetrics(parts.serving.share_partitions).collect)

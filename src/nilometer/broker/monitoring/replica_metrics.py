@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from nilometer.broker.api.dispatcher import RequestStatistics
 from nilometer.broker.assembly import ReplicaParts
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.traffic import BrokerTraffic, TrafficTotals
-from nilometer.broker.request_statistics import RequestStatistics
 from nilometer.identifiers import UNKNOWN_OFFSET
 from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause, Series
 from nilometer.replication.followers import RemoteReplica

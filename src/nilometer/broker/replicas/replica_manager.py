@@ -24,7 +24,7 @@ from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaF
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.replication_config_keys import RACK_AWARE_SELECTOR
+from nilometer.broker.settings.config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ConfigResource, ImageDelta

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
-from nilometer.broker.settings.replication_config_keys import LONG_MAX
+from nilometer.broker.settings.config_keys import LONG_MAX
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType

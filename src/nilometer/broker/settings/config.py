@@ -16,9 +16,13 @@ from nilometer.broker.settings.broker_authentication import (
     check_broker_authentication,
     unverified_peers,
 )
-from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
+from nilometer.broker.settings.config_keys import (
+    IGNORED_KEYS,
+    KNOWN_KEYS_WITHOUT_EFFECT,
+    OWN_KEYS,
+    REFUSED_KEYS,
+)
 from nilometer.broker.settings.coordinators import group_config, share_state_config, transaction_config
-from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_security import (
     SASL_MECHANISMS,
     SaslSettings,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.sharing.coordinator import ShareCoordinator, coordinator_key
+from nilometer.broker.sharing.share_coordinator import ShareCoordinator, coordinator_key
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC

@@ -25,11 +25,11 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Connection
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.fetching.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
-from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
+from nilometer.broker.replicas.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
+from nilometer.broker.replicas.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.responses import Response

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.groups.coordinator import GroupCoordinator, client_host, client_id
+from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
 from nilometer.broker.sharing.share_partitions import SharePartitions

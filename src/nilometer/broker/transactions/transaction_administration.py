@@ -17,7 +17,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight

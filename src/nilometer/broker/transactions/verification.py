@@ -22,7 +22,7 @@ from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage.names import TopicPartition

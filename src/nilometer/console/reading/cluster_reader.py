@@ -50,11 +50,19 @@ from nilometer.console.views.groups import (
     settings_of,
     share_group_view,
 )
+from nilometer.console.views.lists import (
+    TableView,
+    TransactionsView,
+    acls_view,
+    quotas_view,
+    transactions_page,
+    transactions_view,
+    users_view,
+)
 from nilometer.console.views.overview import LogDirRow, OverviewView, log_dir_rows, overview_view
 from nilometer.console.views.paging import Asked, page_of
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import AppendRates, Chart, Sample, chart
-from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
 from nilometer.console.views.topics import (
     MEASURED,
     NOTHING_MEASURED,
@@ -68,7 +76,6 @@ from nilometer.console.views.topics import (
     topics_page,
     topics_view,
 )
-from nilometer.console.views.transactions import TransactionsView, transactions_page, transactions_view
 from nilometer.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion

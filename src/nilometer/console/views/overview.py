@@ -10,8 +10,8 @@ from nilometer.client.admin.admin import LogDirDescription
 from nilometer.client.admin.cluster_health import ClusterHealth, problems
 from nilometer.client.admin.quorum_admin import QuorumView
 from nilometer.client.admin.replica_survey import Survey
+from nilometer.console.views.lists import HangingRow, hanging_row
 from nilometer.console.views.rates import Chart, Rate
-from nilometer.console.views.transactions import HangingRow, hanging_row
 
 
 class BrokerRow(msgspec.Struct, frozen=True, kw_only=True):

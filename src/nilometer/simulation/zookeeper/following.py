@@ -28,8 +28,7 @@ from nilometer.simulation.zookeeper.messages import (
     Vote,
     dial,
 )
-from nilometer.simulation.zookeeper.server import QUORUM_PORT, Peer
-from nilometer.simulation.zookeeper.serving import Serving
+from nilometer.simulation.zookeeper.server import QUORUM_PORT, Peer, Serving
 from nilometer.simulation.zookeeper.tree import Operation, Transaction
 
 # A follower: synchronises with its leader, then logs and acknowledges its proposals and applies commits.

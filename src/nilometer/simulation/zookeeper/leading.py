@@ -35,8 +35,7 @@ from nilometer.simulation.zookeeper.messages import (
     UpToDate,
     Vote,
 )
-from nilometer.simulation.zookeeper.server import Peer
-from nilometer.simulation.zookeeper.serving import Serving
+from nilometer.simulation.zookeeper.server import Peer, Serving
 from nilometer.simulation.zookeeper.tree import (
     CloseSession,
     Code,

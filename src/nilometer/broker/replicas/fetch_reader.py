@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from nilometer.broker.connection_memory import FETCH_BYTES_MAX, ResponseMemory
-from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
+from nilometer.broker.replicas.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota

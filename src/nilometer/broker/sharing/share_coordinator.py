@@ -1,28 +1,33 @@
-"""The state of share partitions: InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState,
-DeleteShareGroupState and ReadShareGroupStateSummary (KIP-932).
-
-Brokers send them to the share coordinator: the leaders of partitions, and group coordinators. Each share
-partition of a request has its own result.
-Versions: 1 of WriteShareGroupState and of ReadShareGroupStateSummary has the delivery-complete count
-(KIP-1226).
+"""The share coordinators of one broker, which keep the state of share partitions in ``__share_group_state``,
+and the APIs by which brokers read and write that state (KIP-932).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.spec import ApiSpec, Handler, Request, Right
+from nilometer.broker.control.internal_topics import InternalTopics
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
+from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
+from nilometer.broker.replicas.delayed_requests import DelayedRequest, DeleteOutcome
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
-from nilometer.broker.sharing.coordinator import ShareCoordinator, coordinator_key
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.identifiers import topic_id_of
+from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
+from nilometer.identifiers import topic_id_of, uuid_from_text
+from nilometer.runtime import Runtime
 from nilometer.share.delivery_state import (
     UNKNOWN_COUNT,
     DeliveryState,
@@ -30,20 +35,112 @@ from nilometer.share.delivery_state import (
     SharePartitionState,
     StateBatch,
 )
+from nilometer.share.state_records import ShareRecord, decode_record, encode_record
 from nilometer.share.state_shard import (
     DeleteState,
     InitializeState,
+    Prune,
     ReadState,
     ReadSummary,
+    ShareStateShard,
     StateRequest,
     StateResult,
     WriteState,
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.compression import Codec
 from nilometer.wire.encoder import LazySequence
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
+
+# The share coordinators of one broker: they keep the state of share partitions in ``__share_group_state``.
+#
+# Which of the topic's partitions keeps a share partition is decided by the text ``group:topic id:partition``.
+
+logger = logging.getLogger("nilometer.broker.share")
+
+Shell: TypeAlias = CoordinatorShell[StateRequest, StateResult, ShareRecord, Prune]
+FOLLOWERS_TIMEOUT_MS = 30_000
+"""For how long a pruned partition notes when its followers have deleted the records, too."""
+INT32 = range(-(2**31), 2**31)
+
+
+def coordinator_key(key: SharePartitionKey) -> str:
+    """Return the text whose hash decides which partition of the topic keeps the share partition."""
+    return f"{key.group_id}:{key.topic_id}:{key.partition}"
+
+
+def parse_coordinator_key(text: str) -> SharePartitionKey:
+    """Parse ``group:topic id:partition``, of which the group may contain colons. Raises ValueError."""
+    parts = text.rstrip(":").rsplit(":", 2)  # as Java's split, which drops empty texts at the end
+    if len(parts) < 3 or not parts[0].strip():
+        raise ValueError(f"{text!r} is not of the form group:topic id:partition")
+    group_id, topic_id, partition = parts
+    number = int(partition) if partition.lstrip("+-").isdecimal() else None
+    if number is None or number not in INT32:
+        raise ValueError(f"{partition!r} is not the number of a partition")
+    return SharePartitionKey(group_id, topic_id_of(uuid_from_text(topic_id)), number)
+
+
+class ShareCoordinator(CoordinatorShells[StateRequest, StateResult, ShareRecord, Prune]):
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        replicas: ReplicaManager,
+        topics: InternalTopics,
+    ) -> None:
+        kind: CoordinatorKind[StateRequest, StateResult, ShareRecord, Prune] = CoordinatorKind(
+            name="share",
+            subject="share partitions",
+            topic=SHARE_GROUP_STATE_TOPIC,
+            num_partitions=config.integer("share.coordinator.state.topic.num.partitions"),
+            commit_timeout_ms=config.integer("share.coordinator.write.timeout.ms"),
+            load_buffer_bytes=config.integer("share.coordinator.load.buffer.size"),
+            codec=Codec(config.integer("share.coordinator.state.topic.compression.codec")),
+            make_shard=lambda: ShareStateShard(config.share_state, metadata.image),
+            encode=encode_record,
+            decode=decode_record,
+            refuse=lambda request, error: StateResult(request.key, error),
+            refuse_for_log=lambda request, error: StateResult(request.key, coordinator_error(error)),
+            carry_out=_prune,
+        )
+        super().__init__(kind, runtime, tasks, metadata, replicas, topics)
+
+    def partition_for_text(self, text: str) -> int:
+        """Return the partition of the topic that keeps the share partition named ``text``. Raises
+        ValueError."""
+        return self.partition_for(coordinator_key(parse_coordinator_key(text)))
+
+
+def _prune(shell: Shell, action: Prune) -> None:
+    """Delete the records that are redundant, as DeleteRecords does; if that fails, the next pruning deletes
+    them with others."""
+    partition = shell.partition
+    offset = shell.first_loaded_offset + action.records
+    if offset <= partition.log.log_start_offset:
+        return
+    no_request = DelayedRequest(lambda: None)
+    try:
+        partition.delete_records(offset, DeleteOutcome(partition.key.partition), no_request)
+    except KafkaError as refused:
+        level = logging.INFO if refused.code is ErrorCode.not_leader_or_follower else logging.WARNING
+        logger.log(level, "Redundant records of %s were not deleted: %s", partition, refused)
+    else:
+        logger.debug("Records of %s below offset %d were redundant", partition, offset)
+    no_request.start_timer(FOLLOWERS_TIMEOUT_MS)
+
+
+# The state of share partitions: InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState,
+# DeleteShareGroupState and ReadShareGroupStateSummary (KIP-932).
+#
+# Brokers send them to the share coordinator: the leaders of partitions, and group coordinators. Each share
+# partition of a request has its own result.
+# Versions: 1 of WriteShareGroupState and of ReadShareGroupStateSummary has the delivery-complete count
+# (KIP-1226).
 
 
 class Parts(msgspec.Struct, frozen=True):
