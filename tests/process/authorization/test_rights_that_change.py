@@ -218,8 +218,11 @@ def test_what_only_nilometer_has_needs_describe_on_the_cluster(admin: Side, clie
 def test_the_audit_log_has_denials_and_changes(
     broker: NilometerBroker, admin: Side, client: WirePeer
 ) -> None:
+    joining = {"member_epoch": 0, "subscribed_topic_names": ("kept",)}
     for _ in range(3):
         client.ask(K.FETCH, 12, **fetch_fields("kept", session=0, epoch=-1))
+        client.ask(K.CONSUMER_GROUP_HEARTBEAT, 1, group_id="not-mine", member_id="m", **joining)
+        client.ask(K.SHARE_GROUP_HEARTBEAT, 1, group_id="not-mine", member_id="m", **joining)
     config = make(
         K.INCREMENTAL_ALTER_CONFIGS, 1, "AlterableConfig", name="retention.ms", config_operation=0, value="77"
     )
@@ -251,7 +254,16 @@ def test_the_audit_log_has_denials_and_changes(
         "resource_type": "TOPIC",
         "resource": "kept",
     }
-    eventually(lambda: sum(line.get("count", 1) for line in lines(**denial)) == 3, "three denials are noted")
+    for wanted in (
+        denial,
+        {"kind": "denied", "api": "CONSUMER_GROUP_HEARTBEAT"},
+        {"kind": "denied", "api": "SHARE_GROUP_HEARTBEAT"},
+    ):
+
+        def count(wanted: dict[str, str] = wanted) -> int:
+            return sum(line.get("count", 1) for line in lines(**wanted))
+
+        eventually(lambda count=count: count() == 3, "three denials are noted")
     change = {"kind": "changed", "client_address": ADMIN_HOST, "api": "INCREMENTAL_ALTER_CONFIGS"}
     eventually(lambda: len(lines(**change)) == 1, "the change is noted")
     eventually(lambda: len(lines(kind="changed", api="DELETE_RECORDS")) == 1, "the deletion is noted")

@@ -21,6 +21,7 @@ from nilometer.broker.connection import Connection
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission
 from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.responses import CloseConnection, Response, WaitingResponse
+from nilometer.invariants import check
 from nilometer.metrics import Distribution
 from nilometer.runtime import Clock
 from nilometer.wire import messages
@@ -114,6 +115,7 @@ class RequestDispatcher:
         self.apis: Mapping[int, ApiSpec] = {
             int(spec.key): spec for spec in sorted(apis, key=lambda spec: spec.key)
         }
+        check(len(self.apis) == len(apis), "each API has one specification", [spec.key for spec in apis])
         self._advertised = ranges(apis, for_brokers=accepts_unproved_brokers)
         self._clock = clock
         self._now_us = clock.monotonic_us

@@ -56,7 +56,9 @@ def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Futur
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
     access = parts.rights.access(request)
-    may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
+    may_join = access.is_full or access.allows(
+        Operation.READ, ResourceType.GROUP, body.group_id, report=False
+    )  # the coordinator reports it
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
         return _respond_heartbeat(
             parts, request, ConsumerGroupHeartbeatResult(ErrorCode.topic_authorization_failed)

@@ -239,8 +239,8 @@ def _why_refused(
 ) -> StreamsGroupHeartbeatResult | None:
     """Return an error if a topology has topics that it may not have, or that its client may not describe."""
     access = parts.rights.access(request)
-    if not (access.is_full or access.allows(Operation.READ, ResourceType.GROUP, group_id)):
-        return None  # the group itself is denied
+    if not (access.is_full or access.allows(Operation.READ, ResourceType.GROUP, group_id, report=False)):
+        return None  # the group itself is denied, which the coordinator reports
     names = dict.fromkeys(topology.names())
     internal = [name for name in names if name in INTERNAL_TOPICS]
     if internal:
