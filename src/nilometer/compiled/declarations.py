@@ -43,6 +43,11 @@ class Module:
             bool(_widths(node)) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
         )
         """How many functions have variables of fixed width."""
+        self.typed_parameters = [
+            f"{node.arg} in line {node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.arg) and _is_width(node.annotation)
+        ]
 
     def base_of(self, node: ast.ClassDef) -> tuple[str, str] | None:
         """Return (module, class) of the only base; None if it has none, or more, or another expression."""
@@ -92,6 +97,11 @@ def declarations(module: Module, types: set[tuple[str, str]]) -> str:
         if _widths(function):
             lines += _declared(function)
     declared = sum(line.lstrip().startswith("@cython.locals") for line in lines)
+    if module.typed_parameters:
+        raise ValueError(
+            f"{module.name}: parameters stay objects, also those of fixed width: "
+            f"{', '.join(module.typed_parameters)}; assign them to variables"
+        )
     if declared != module.typed_functions:
         raise ValueError(
             f"{module.name}: {module.typed_functions} functions have variables of fixed width, and "
@@ -183,5 +193,9 @@ def _widths(function: ast.FunctionDef) -> dict[str, str]:
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and isinstance(node.annotation, ast.Name)
-        and node.annotation.id in WIDTHS
+        and _is_width(node.annotation)
     }
+
+
+def _is_width(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id in WIDTHS

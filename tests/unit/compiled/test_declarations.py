@@ -128,6 +128,12 @@ def test_variables_of_fixed_width() -> None:
     ]
 
 
+def test_a_parameter_of_fixed_width_is_refused() -> None:
+    module = Module("a", "def one(count: Int64):\n    return count\n")
+    with pytest.raises(ValueError, match="count in line 1"):
+        declarations(module, set())
+
+
 @pytest.mark.parametrize(
     "source",
     [
