@@ -1,15 +1,21 @@
-"""``nilometer storage info``: what a log directory says of its node of the metadata quorum."""
+"""``nilometer storage``: what a log directory says of its node of the metadata quorum, and how that goes on
+when the majority of the voters is lost."""
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import json_option, print_json
-from nilometer.raft.recovery import NodeFolder, inspect
+from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
+from nilometer.identifiers import BrokerId
+from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER
+from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, inspect
+from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
+from nilometer.runtime.disk import LockHeld
 
 
 @commands.group()
@@ -25,11 +31,7 @@ def info(directory: str, as_json: bool) -> None:
 
     DIRECTORY is metadata.log.dir, or the first one of log.dirs. Nothing in it is changed.
     """
-    found = inspect(Runtime.system().disk, directory)
-    if found is None:
-        raise click.ClickException(
-            f"{directory} has no metadata log of a quorum: no broker has run there with one"
-        )
+    found = _inspected(directory)
     if as_json:
         print_json(_document(found))
         return
@@ -50,6 +52,80 @@ def info(directory: str, as_json: bool) -> None:
         click.echo(f"Voter {entry.key.node_id}, directory id {entry.key.directory_id}, at {where}")
     if found.damage is not None:
         click.echo(f"The end of the log cannot be read, or is being written: {found.damage}", err=True)
+
+
+@storage.command("recover")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option("--unsafe", is_flag=True, help="Needed: what only the lost voters have committed is lost.")
+@yes_option
+@json_option
+def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
+    """Let this voter go on alone, after the majority of the metadata quorum's voters is lost for good.
+
+    DIRECTORY is its metadata.log.dir, or the first one of log.dirs; its broker must not run. Choose the voter
+    whose metadata log ends at the highest offset, in the latest epoch: see "nilometer storage info".
+    Afterwards start it. What becomes of the other nodes is said at the end.
+    """
+    found = _inspected(directory)
+    own = VoterKey(BrokerId(found.properties.node_id or 0), found.properties.directory_id or "")
+    others = [entry.key for entry in found.voters if entry.key != own]
+    if not any(entry.key == own for entry in found.voters):
+        raise click.ClickException(
+            f"node {own.node_id} with directory id {own.directory_id} is no voter: only a voter's folder has "
+            "what the quorum has committed"
+        )
+    if not others:
+        raise click.ClickException(f"node {own.node_id} is the only voter already: start it")
+    names = ", ".join(str(voter.node_id) for voter in others)
+    if not unsafe:
+        raise click.UsageError(
+            f"What the voters {names} have committed, and node {own.node_id} has not, will be lost: its log "
+            f"ends at offset {found.log_end_offset}. If a majority can be started, start it instead. Give "
+            "--unsafe to go on"
+        )
+    confirm(
+        f"Make node {own.node_id} the only voter?",
+        [
+            f"what was committed above offset {found.log_end_offset} of the metadata log",
+            f"the votes of {names}: started again with their metadata logs, these nodes may go on as a "
+            "second cluster",
+        ],
+        yes=yes,
+    )
+    runtime = Runtime.system()
+    try:
+        lock = runtime.disk.lock(posixpath.join(directory, LOCK))
+    except LockHeld as held:
+        raise click.ClickException(f"the broker of {directory} runs: {held}. Stop it first") from held
+    try:
+        folder = posixpath.join(directory, FOLDER)
+        removed = become_only_voter(runtime.disk, folder, own, runtime.clock.wall_ms())
+    except QuorumDamaged as damaged:
+        raise click.ClickException(str(damaged)) from damaged
+    finally:
+        lock.release()
+    if as_json:
+        print_json(
+            {
+                "voter": {"id": own.node_id, "directory_id": own.directory_id},
+                "removed": [{"id": one.node_id, "directory_id": one.directory_id} for one in removed],
+                "log_end_offset": found.log_end_offset,
+            }
+        )
+        return
+    click.echo(
+        f"Node {own.node_id} is the only voter, with the metadata below offset {found.log_end_offset}. "
+        f"Before {names} are started again, remove all files but {OWNER} in their folders {FOLDER}."
+    )
+
+
+def _inspected(directory: str) -> NodeFolder:
+    found = inspect(Runtime.system().disk, directory)
+    if found is None:
+        raise click.ClickException(
+            f"{directory} has no metadata log of a quorum: no broker has run there with one"
+        )
+    return found
 
 
 def _document(found: NodeFolder) -> dict[str, Any]:

@@ -32,6 +32,8 @@ from nilometer.storage.errors import CorruptCheckpoint
 
 QUORUM_STATE: Final = "quorum-state"
 OWNER: Final = "nilometer.properties"
+LOCK: Final = ".quorum-lock"
+"""In the log directory: whose process holds it may change the metadata log."""
 FOLDER: Final = f"{METADATA_TOPIC}-0"
 VERSION: Final = 1
 """Of ``quorum-state``, and of ``nilometer.properties``."""

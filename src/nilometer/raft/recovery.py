@@ -17,13 +17,20 @@ from typing import Final
 import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset
+from nilometer.invariants import check
 from nilometer.raft import snapshot_files
-from nilometer.raft.control_records import KRaftVoters, VoterEntries, VoterEntry, read_control_batch
+from nilometer.raft.control_records import (
+    KRaftVoters,
+    VoterEntries,
+    VoterEntry,
+    control_batch,
+    read_control_batch,
+)
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import FOLDER, QUORUM_STATE, read_election
+from nilometer.raft.quorum_state import FOLDER, QUORUM_STATE, read_election, write_election
 from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
-from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterRecord, VoterSet
+from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories.log_directory import METADATA_TOPIC, MetaProperties, read_meta_properties
@@ -191,6 +198,38 @@ def write_committed(disk: Disk, folder: str, committed: Offset) -> None:
     """Make it durable. Blocks. Raises OSError."""
     path = posixpath.join(folder, names.REPLICATION_OFFSET_CHECKPOINT)
     checkpoints.write_offsets(disk, path, {METADATA_LOG: committed})
+
+
+# A majority is lost for good: one voter goes on without it.
+
+
+def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> tuple[VoterKey, ...]:
+    """Let the records of the log remove all voters but ``own``, whose folder it is, and return those. Blocks.
+
+    No majority has agreed to it: what was committed without ``own`` is lost, and the others must never run
+    again with their folders. Its process must not run: hold ``LOCK``. If this is interrupted, do it again.
+
+    Raises CorruptCheckpoint, QuorumDamaged, OSError.
+    """
+    found = recover(disk, folder, LOG_CONFIG, wall_ms)
+    log, voters = found.log, found.voters.latest
+    check(own in voters, "a voter goes on without the others", own, voters)
+    others = tuple(voter for voter in voters.voters if voter != own)
+    epoch = LeaderEpoch(found.election.epoch + 1)
+    try:
+        write_election(disk, folder, Election(epoch, own))
+        for other in others:  # one at a time, as all replicas demand it
+            voters = voters.without(other)
+            record = KRaftVoters(tuple(map(found.entries.of, voters.voters)))
+            log.append_as_follower(
+                control_batch([record], log.log_end_offset, epoch, wall_ms), wall_ms=wall_ms
+            )
+        plan = log.flush_plan()
+        plan.run()
+        log.mark_flushed(plan, wall_ms=wall_ms)
+    finally:
+        log.files.pool.close()
+    return others
 
 
 # What a log directory says of its node of the quorum, while the node runs or not. Nothing is changed.

@@ -25,6 +25,7 @@ ASKING = {
     "user remove",
     "token expire",
     "cluster quorum remove",
+    "storage recover",
     "log delete-strays",
     "elect-leaders",
     "pipeline capture",

@@ -207,3 +207,46 @@ def test_a_log_directory_says_which_node_it_is_of_and_nothing_is_changed(
         assert f"Directory id: {cluster.directory_id(1)}" in text
         assert f"Epoch {found['epoch']}: node {found['leader']} leads" in text
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_voter_goes_on_alone_after_the_majority_was_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 4) as cluster:
+        cluster.create_topic("t")
+        cluster.wait_full_isr("t", TIMEOUT_S)
+        folder, observer = str(cluster.brokers[1].data_dir), str(cluster.brokers[4].data_dir)
+        assert run(["storage", "recover", folder, "--unsafe", "--yes"]) == 1
+        assert "runs" in capsys.readouterr().err, "its broker may have the log open"
+        cluster.kill(*cluster.brokers)
+        before = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+        assert run(["storage", "recover", observer, "--unsafe", "--yes"]) == 1
+        assert "is no voter" in capsys.readouterr().err
+        assert run(["storage", "recover", folder, "--yes"]) == 2
+        said = capsys.readouterr().err
+        assert "What the voters 2, 3 have committed, and node 1 has not, will be lost" in said
+        assert run(["storage", "recover", folder, "--unsafe"]) == 2
+        assert "may go on as a second cluster" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()} == before
+        assert run(["storage", "recover", folder, "--unsafe", "--yes", "--json"]) == 0
+        done = json.loads(capsys.readouterr().out)
+        assert done["voter"] == {"id": 1, "directory_id": cluster.directory_id(1)}
+        assert [one["id"] for one in done["removed"]] == [2, 3]
+        assert run(["storage", "recover", folder, "--unsafe", "--yes"]) == 1
+        assert "is the only voter already" in capsys.readouterr().err
+        cluster.start(1)
+        eventually(lambda: cluster.controller() == 1, "it leads alone", TIMEOUT_S)
+        for lost in (2, 3):
+            for path in cluster.metadata_folder(lost).iterdir():
+                if path.name != "nilometer.properties":  # with its directory id their records count
+                    path.unlink()
+        cluster.start()
+        cluster.wait_full_isr("t", TIMEOUT_S)
+        cluster.operate(lambda admin: admin.create_topic(NewTopic("after", 1, 3)))
+        with WirePeer(cluster.brokers[2].bootstrap) as peer:
+            key, version = ApiKey.DESCRIBE_QUORUM, 2
+            partitions = (make(key, version, "PartitionData", partition_index=0),)
+            topic = make(key, version, "TopicData", topic_name="__cluster_metadata", partitions=partitions)
+            (found,) = peer.ask(key, version, topics=(topic,)).topics[0].partitions
+        assert [one.replica_id for one in found.current_voters] == [1]
+        assert [one.replica_id for one in found.observers] == [2, 3, 4]

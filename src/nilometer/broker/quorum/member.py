@@ -27,7 +27,7 @@ from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavai
 from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica
-from nilometer.raft.quorum_state import OWNER, check_is_ours, identify
+from nilometer.raft.quorum_state import LOCK, OWNER, check_is_ours, identify
 from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import DiskLock, Runtime
@@ -41,7 +41,6 @@ ASK_EVERY_S = 0.5
 CATCH_UP_S = 5.0
 """So long a leader is waited for before its node is asked who is reached."""
 SAY_EVERY_S = 10.0
-LOCK = ".quorum-lock"
 
 
 class QuorumMember:
