@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nilometer.coordination.quorum.commands import LiveSession
 from nilometer.coordination.quorum.sessions import OwnLease, SessionBook
-from nilometer.coordination.store import SessionName
+from nilometer.coordination.quorum.store import QuorumStore
+from nilometer.coordination.store import BrokerIdInUse, SessionName
+from support.step_clock import StepClock
 
 ONE, TWO = SessionName(1, 10), SessionName(2, 11)
 TIMEOUT_MS = 6_000
@@ -58,3 +67,46 @@ def test_a_session_that_was_taken_over_is_neither_renewed_nor_ended_again():
     assert not book.renew(ONE, 2_000)
     assert book.take_expired(6_500) == [TWO]
     assert book.take_expired(7_000) == [again]
+
+
+class BusyNode:
+    """A node of a quorum in which something changes every millisecond, and another's session goes on."""
+
+    def __init__(self, clock: StepClock) -> None:
+        self.clock = clock
+        self.held = LiveSession(7, "another folder", b"", "its token")
+        self.state = SimpleNamespace(session_of=lambda _: self.held, cluster_id="c")
+        self.epoch, self.failure, self.applied, self.leads = 1, None, 0, False
+        self.replica = SimpleNamespace(core=SimpleNamespace(key=SimpleNamespace(directory_id="own")))
+        self.proposed = 0
+
+    def listen(self, *_: object) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def catch_up(self) -> None: ...
+
+    async def propose(self, _: object) -> None:
+        self.proposed += 1
+
+    async def wait_change(self, _: int | None = None) -> None:
+        self.clock.us += 1_000
+        await asyncio.sleep(0)
+
+
+def test_who_waits_for_the_end_of_a_session_proposes_nothing_meanwhile():
+    async def scenario() -> int:
+        clock = StepClock()
+        node, entropy = (
+            BusyNode(clock),
+            SimpleNamespace(uuid=lambda: SimpleNamespace(hex="0", bytes=b"0" * 16)),
+        )
+        runtime = SimpleNamespace(clock=clock, entropy=entropy)
+        store = QuorumStore(cast(Any, runtime), cast(Any, node), session_timeout_ms=TIMEOUT_MS)
+        await store.open()
+        with pytest.raises(BrokerIdInUse):
+            await store.register(1, b"")
+        assert clock.monotonic_ms() >= 2 * TIMEOUT_MS
+        return node.proposed
+
+    assert asyncio.run(scenario()) <= 3

@@ -233,8 +233,8 @@ class QuorumStore:
                 until_ms, epoch = clock.monotonic_ms() + self._patience_ms, self._node.epoch
             if is_another or clock.monotonic_ms() >= until_ms:
                 raise BrokerIdInUse(broker_id, "another broker, with another folder, whose session is live")
-            sent_ms = clock.monotonic_ms()  # it was refused, and so were those before
-            await self._node.wait_change(RETRY_MS)
+            await self._wait_for_end(broker_id, live, until_ms)
+            sent_ms = clock.monotonic_ms()  # those before were refused
         session = QuorumSession(
             SessionName(broker_id, live.incarnation), OwnLease(self._timeout_ms, sent_ms), self._runtime
         )
@@ -242,6 +242,17 @@ class QuorumStore:
         self._node.note_session()
         self._renewing = asyncio.create_task(self._renew(session))
         return session
+
+    async def _wait_for_end(self, broker_id: int, live: LiveSession | None, until_ms: int) -> None:
+        """Wait until the live session of a broker is another one, the leader is, or it is ``until_ms``. A
+        proposal meanwhile would be refused, and each is an entry of the log."""
+        node, clock, epoch = self._node, self._runtime.clock, self._node.epoch
+        await node.wait_change(RETRY_MS)
+        while node.epoch == epoch and node.state.session_of(broker_id) == live:
+            left_ms = until_ms - clock.monotonic_ms()
+            if live is None or left_ms <= 0 or node.failure is not None or not self._opened:
+                return
+            await node.wait_change(left_ms)
 
     async def sessions(self) -> list[SessionInfo]:
         await self.sync()
