@@ -12,6 +12,7 @@ import pytest
 
 import nilometer
 import nilometer.kafka.errors
+from nilometer.client.producer.batch import Delivery
 from nilometer.kafka import Kafka, OffsetRange, Record, Records, TopicPartition
 from nilometer.kafka.errors import (
     ConnectionLost,
@@ -211,11 +212,14 @@ def test_a_transaction_is_all_or_nothing(connected: Run, topic: str):
         taken: list[Record] = []
         async with kafka.consume(topic, group=group, auto_commit=False) as records:
             async with kafka.transaction(f"t-{topic}") as transaction:
+                sent: list[Delivery] = []
                 for _ in range(count):
                     taken.append(await anext(records))
-                    await transaction.send(topic, b"copy of " + (taken[-1].value or b""), partition=1)
+                    copied = b"copy of " + (taken[-1].value or b"")
+                    sent.append(await transaction.send(topic, copied, partition=1))
                 await transaction.commit_offsets(records)
                 if fail:
+                    await asyncio.gather(*sent)  # an abort drops what was not sent yet
                     raise Failed
             assert records.processed()[0] == {}
         return taken

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nilometer.broker.process import LINES_PER_SECOND
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
 from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
@@ -150,6 +152,15 @@ def test_a_node_without_the_key_is_not_let_in(tmp_path: Path) -> None:
         with socket.create_connection((HOST, cluster.controllers[1]), timeout=TIMEOUT_S) as connection:
             connection.sendall((4 * 1024 + 1).to_bytes(4, "big"))
             assert connection.recv(1) == b"", "before it is let in it may send little"
+        attempts, before = 1_000, cluster.brokers[1].output.count("\n")
+        began = time.monotonic()
+        for _ in range(attempts):
+            with socket.create_connection((HOST, cluster.controllers[1]), timeout=TIMEOUT_S) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert connection.recv(1) == b""
+        seconds = int(time.monotonic() - began) + 2
+        lines = cluster.brokers[1].output.count("\n") - before
+        assert lines < min(attempts, LINES_PER_SECOND * seconds) + 20, "the lines about it are bounded"
         cluster.create_topic("t")
 
 

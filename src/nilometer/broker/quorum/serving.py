@@ -64,6 +64,8 @@ from nilometer.wire.building import Message
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, MalformedMessage
 
 logger = logging.getLogger("nilometer.broker.quorum")
+connections_logger = logging.getLogger("nilometer.broker.connections")
+"""Its lines are bounded: who has proved nothing causes them."""
 
 CONNECTIONS_MAX = 1_000
 """Of those that are let in."""
@@ -135,7 +137,9 @@ class QuorumService:
     def new_connection(self, endpoint: Endpoint) -> ServedConnection:
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         shared = self._turns, self._memory, self._rejected
-        return ServedConnection(self, FRAME_BYTES_BEFORE, logger.info, self._requests, context, *shared)
+        return ServedConnection(
+            self, FRAME_BYTES_BEFORE, connections_logger.info, self._requests, context, *shared
+        )
 
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
         return ListenerHandshakes(endpoint.name, self._waiting, _Unlimited())
@@ -155,7 +159,9 @@ class QuorumService:
             return self._let_in(connection, UNKNOWN_NODE)
         if self._settings.admittance is Admittance.CERTIFICATE:
             if self._user_of(connection) not in self._settings.accepted_users:
-                logger.warning("%s:%d is no user of super.users: it is not let in", *connection.peer)
+                connections_logger.warning(
+                    "%s:%d is no user of super.users: it is not let in", *connection.peer
+                )
                 return False
             return self._let_in(connection, UNKNOWN_NODE)
         return True
@@ -235,7 +241,7 @@ class QuorumService:
         proving = self._proving.get(connection, (None, None))[0]
         answer = None if proving is None else proving.answer(request)
         if proving is None or answer is None:
-            logger.warning(
+            connections_logger.warning(
                 "%s:%d is not let in: it does not have the key of nilometer.quorum.secret.file",
                 *connection.peer,
             )
