@@ -54,6 +54,8 @@ LARGE_UNREAD_BYTES = 1
 even if nothing is left, and resume while it writes."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
+CONNECTIONS = "connections"
+"""What turns are called in which connections are opened and closed."""
 CLOSED_HANDLE = "the handler is closed"
 """The end of uvloop's message when a transport is used that it has closed."""
 SMALL_BYTES = 4 * 1024
@@ -180,6 +182,7 @@ class Connection:
         self.certificate = None if encrypted is None else encrypted.getpeercert(True)
         if not self._dispatcher.connection_opened(self):
             self.close("too many connections")
+        self._turns.note(CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -199,6 +202,7 @@ class Connection:
         # found as garbage.
         self._transport = None
         self.complete_early = None
+        self._turns.note(CONNECTIONS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -458,16 +462,20 @@ class Connection:
 
     def _note_turn(self) -> None:
         """Note that a turn has ended which was about the last request of this connection."""
-        self._turns.note(api_name(int.from_bytes(self._last_head, "big")), self._describe_work)
+        self._turns.note(self._work_name, self._describe_work)
 
     @property
     def client(self) -> str:
         """Who the client is, for messages."""
         return f"{self.context.principal} at {self.peer[0]}:{self.peer[1]}"
 
+    @property
+    def _work_name(self) -> str:
+        """The API of the last request; without any, the work is about the connection itself."""
+        return api_name(int.from_bytes(self._last_head, "big")) if self._last_head else CONNECTIONS
+
     def _describe_work(self) -> str:
-        name = api_name(int.from_bytes(self._last_head, "big"))
-        return f"{name} of {self._last_bytes} bytes from {self.client}"
+        return f"{self._work_name} of {self._last_bytes} bytes from {self.client}"
 
     def _complete_waiting_fetch(self) -> None:
         """Send the response to a fetch that only waits for more data: another request has arrived after

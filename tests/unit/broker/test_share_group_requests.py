@@ -69,7 +69,7 @@ class Access:
     def __init__(self, groups: Iterable[Operation] = (), topics: Iterable[str] = ()) -> None:
         self._groups, self._topics = set(groups), set(topics)
 
-    def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+    def allows(self, operation: Operation, kind: ResourceType, name: str, *, report: bool = True) -> bool:
         assert kind is ResourceType.GROUP
         return operation in self._groups
 
