@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nilometer.cluster.records import ClientQuotaChanged
@@ -25,10 +25,9 @@ class ClientQuotas:
     def of(self, entity: QuotaEntity) -> Mapping[str, float]:
         return self._by_entity.get(entity, _NONE)
 
-    def items(self) -> Iterator[tuple[QuotaEntity, Mapping[str, float]]]:
-        """Yield all entities with their quotas by key, in order."""
-        for entity in sorted(self._by_entity, key=_order):
-            yield entity, self._by_entity[entity]
+    def items(self) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
+        """Return all entities with their quotas by key, in order."""
+        return [(entity, self._by_entity[entity]) for entity in sorted(self._by_entity, key=_order)]
 
     def limits(self, key: str) -> Limits:
         """Return the quotas of one key, as they count from now on until the next change."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from nilometer.broker.api import client_quotas
 from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told
 from nilometer.broker.connection import Connection
@@ -15,7 +17,8 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import KEPT, METERS_MAX, ClientQuotas, ConnectionLimits, Meters
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.turns import LoopTime
+from nilometer.broker.turns import ELEMENTS_MAX, LoopTime, Turns
+from nilometer.cluster import client_quotas as client_quota_table
 from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
@@ -42,6 +45,7 @@ from nilometer.security.principal import Principal
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.step_clock import StepClock
 
 ALICE = RequestContext(principal=Principal(USER_TYPE, "alice"))
 BOB = RequestContext(principal=Principal(USER_TYPE, "bob"))
@@ -313,3 +317,34 @@ def test_the_controllers_response_mutes_the_clients_connection(told_ms: int) -> 
     response = codec.response(throttle_time_ms=told_ms, topics=())
     mute_as_told(request, messages.encode_response(1, ApiKey.CREATE_TOPICS, 7, response))
     assert muted == ([told_ms] if told_ms else [])
+
+
+def test_quotas_are_described_as_they_were_though_one_is_removed_meanwhile() -> None:
+    quotas, users = (
+        client_quota_table.ClientQuotas(),
+        [((USER, f"u{one:05}"),) for one in range(3 * ELEMENTS_MAX)],
+    )
+
+    def change(user: tuple[tuple[str, str], ...], value: float | None) -> None:
+        quotas.apply(ClientQuotaChanged(entity=user, key=PRODUCER_BYTE_RATE, value=value))
+
+    for user in users:
+        change(user, 1.0)
+    parts = SimpleNamespace(
+        turns=Turns(StepClock()),
+        metadata=SimpleNamespace(image=SimpleNamespace(client_quotas=quotas)),
+        tasks=SimpleNamespace(spawn=lambda work, kind: asyncio.ensure_future(work)),
+        rights=SimpleNamespace(access=lambda _: SimpleNamespace(on_cluster=lambda _: True)),
+    )
+    request = SimpleNamespace(
+        body=SimpleNamespace(components=(), strict=False), respond=lambda **fields: fields["entries"]
+    )
+
+    async def describe() -> Any:
+        describing = cast(Any, client_quotas.handle_describe(cast(Any, parts), cast(Any, request)))
+        await asyncio.sleep(0)
+        assert not describing.done(), "it takes several slices"
+        change(users[-1], None)
+        return await describing
+
+    assert len(asyncio.run(describe())) == len(users)

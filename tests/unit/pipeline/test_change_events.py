@@ -145,8 +145,9 @@ def test_types_of_mariadb_with_their_schemas():
     assert {name: row[name] for name in expected} == expected
 
 
-def test_an_unsigned_integer_of_mysql_is_a_number_with_all_its_digits():
-    parameters = {"scale": "0", "__debezium.source.column.type": "BIGINT UNSIGNED ZEROFILL"}
+@pytest.mark.parametrize("name", ["BIGINT UNSIGNED ZEROFILL", "INT8 UNSIGNED"])
+def test_an_unsigned_integer_of_mysql_is_a_number_with_all_its_digits(name: str):
+    parameters = {"scale": "0", "__debezium.source.column.type": name}
     kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": parameters}
     row = {"type": "struct", "fields": [{**kind, "field": "id"}, {**kind, "field": "n"}]}
     source = {"connector": "mariadb", "db": "shop", "table": "t", "file": "log.1", "pos": 4, "ts_ms": 5}

@@ -171,7 +171,7 @@ class MysqlSource:
             "connect.keep.alive.interval.ms": "5000",
             # As a signed number of 64 bits it would be negative from 2^63 on.
             "bigint.unsigned.handling.mode": "precise",
-            "datatype.propagate.source.type": f".*{UNSIGNED}.*",
+            "datatype.propagate.source.type": UNSIGNED,
         }
 
     def if_empty(self) -> Mapping[str, str | int] | None:
@@ -432,7 +432,7 @@ class PostgresSource:
             "has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid), "
             "c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits h WHERE h.inhparent = c.oid), "
             "ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid "
-            "AND (a.attgenerated <> '' OR a.attndims > 1) ORDER BY a.attnum), "
+            "AND NOT a.attisdropped AND (a.attgenerated <> '' OR a.attndims > 1) ORDER BY a.attnum), "
             "EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '' "
             "AND a.attnum = ANY(i.indkey)) FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "

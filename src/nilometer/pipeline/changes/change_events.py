@@ -37,8 +37,9 @@ _DAYS: Final = range(-2_440_588, 2_145_042_542)
 """The days that PostgreSQL has, from 4714 BC on; Debezium sends its infinite dates as days beyond them."""
 _OF_CONNECT_TIMES_US: Final = range(-(2**63) + 1, 9_223_371_331_200_000_000)
 """Likewise the microseconds of its timestamps."""
-UNSIGNED: Final = "BIGINT UNSIGNED"
-"""The type of MySQL whose integers a capture has Debezium send as decimals: Connect has no such integers."""
+UNSIGNED: Final = r".*(BIGINT|INT8) UNSIGNED.*"
+"""The types of MySQL whose integers a capture has Debezium send as decimals: Connect has no such integers.
+INT8 is another name of BIGINT."""
 
 
 class Schema(msgspec.Struct, gc=False):
@@ -134,7 +135,7 @@ def _named(schema: Schema) -> Convert | None:
         return lambda raw: of_integer(_decode_integer(raw))
     if schema.name == "org.apache.kafka.connect.data.Decimal":
         scale = int(schema.parameters.get("scale", "0"))
-        if UNSIGNED in schema.parameters.get("__debezium.source.column.type", ""):
+        if re.fullmatch(UNSIGNED, schema.parameters.get("__debezium.source.column.type", "")):
             return lambda raw: msgspec.Raw(_decimal(raw, scale).encode())
         return lambda raw: _decimal(raw, scale)
     if schema.name == "io.debezium.data.VariableScaleDecimal":
