@@ -963,7 +963,7 @@ PIPELINES = tuple(
         (
             "captured-unsigned-integers",
             "unsigned integers of MySQL are texts, and their keys are others than before",
-            'if UNSIGNED in schema.parameters.get("__debezium.source.column.type", ""):',
+            'if re.fullmatch(UNSIGNED, schema.parameters.get("__debezium.source.column.type", "")):',
             "if False:",
             ("unit/pipeline/test_change_events.py",),
         ),

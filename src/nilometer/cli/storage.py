@@ -16,6 +16,7 @@ from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.runtime.disk import LockHeld
+from nilometer.storage.errors import CorruptCheckpoint
 
 
 @commands.group()
@@ -100,7 +101,7 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
     try:
         folder = posixpath.join(directory, FOLDER)
         removed = become_only_voter(runtime.disk, folder, own, runtime.clock.wall_ms())
-    except QuorumDamaged as damaged:
+    except (QuorumDamaged, CorruptCheckpoint) as damaged:
         raise click.ClickException(str(damaged)) from damaged
     finally:
         lock.release()
@@ -120,7 +121,10 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
 
 
 def _inspected(directory: str) -> NodeFolder:
-    found = inspect(Runtime.system().disk, directory)
+    try:
+        found = inspect(Runtime.system().disk, directory)
+    except CorruptCheckpoint as damaged:
+        raise click.ClickException(str(damaged)) from damaged
     if found is None:
         raise click.ClickException(
             f"{directory} has no metadata log of a quorum: no broker has run there with one"

@@ -286,7 +286,9 @@ class Clients:
         start: str = "earliest",
         read_committed: bool = False,
     ) -> Records[K, V]:
-        """Return records to iterate over, which are closed with the connection. Raises InvalidSetting."""
+        """Return records to iterate over, which are closed with the connection. Raises InvalidSetting, and
+        KafkaError if the connection is not open."""
+        self.check_open()
         own: dict[str, GivenValue] = {
             "auto.offset.reset": start,
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",

@@ -394,10 +394,12 @@ class DurableReplica:
             if reading is self.reading:
                 self.reading = None
             content = reading.content
-            if content is not None:
-                self._entries.learn(content.entries)
             snapshot = None if content is None else content.snapshot
-            return self._turn(None, self.core.on_snapshot_fetched(snapshot, now))
+            effects = self.core.on_snapshot_fetched(snapshot, now)
+            turn = self._turn(None, effects)
+            if content is not None and any(isinstance(effect, ReplaceLog) for effect in effects):
+                self._entries.learn(content.entries)
+            return turn
 
     # ── flushes and snapshots ───────────────────────────────────────────────────────────────────
     def flush_plan(self) -> FlushPlan:

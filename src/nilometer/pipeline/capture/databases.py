@@ -335,7 +335,7 @@ class PostgresSource:
 
     def prepare(self, *, has_begun: bool) -> str | None:
         with _errors(), _connected(self._dsn) as connection:
-            table = self._describe(connection)
+            table = self._describe(connection, has_begun=has_begun)
             (level,) = _one(connection, "SHOW wal_level")
             if level != "logical":
                 raise PipelineError(
@@ -424,7 +424,7 @@ class PostgresSource:
                 _all(connection, "SELECT pg_drop_replication_slot(%s)", self.name)
             connection.execute(f"DROP PUBLICATION IF EXISTS {_quoted(self.name)}")
 
-    def _describe(self, connection: Any) -> Table:
+    def _describe(self, connection: Any, *, has_begun: bool) -> Table:
         found = _all(
             connection,
             "SELECT c.relkind = 'p', i.indexrelid IS NOT NULL, "
@@ -459,12 +459,12 @@ class PostgresSource:
             )
         if not may_read:
             raise PipelineError(f"{self._user} may not read {self.table}: GRANT SELECT ON {self.table}")
-        if is_filtered:
+        if is_filtered and not has_begun:  # its first rows have been read
             raise PipelineError(
                 f"row security hides rows of {self.table} from {self._user}, and the log has all: "
                 f"ALTER ROLE {self._user} BYPASSRLS"
             )
-        if has_children:
+        if has_children and not has_begun:
             raise PipelineError(
                 f"tables inherit from {self.table}: their rows would be among its first rows, and none of "
                 "their changes. Capture a table that none inherits from, or a partitioned one"
