@@ -10,8 +10,7 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
-from nilometer.identifiers import BrokerId
-from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER
+from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_ours
 from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, inspect
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
@@ -67,40 +66,19 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
     whose metadata log ends at the highest offset, in the latest epoch: see "nilometer storage info".
     Afterwards start it. What becomes of the other nodes is said at the end.
     """
-    found = _inspected(directory)
-    own = VoterKey(BrokerId(found.properties.node_id or 0), found.properties.directory_id or "")
-    others = [entry.key for entry in found.voters if entry.key != own]
-    if not any(entry.key == own for entry in found.voters):
-        raise click.ClickException(
-            f"node {own.node_id} with directory id {own.directory_id} is no voter: only a voter's folder has "
-            "what the quorum has committed"
-        )
-    if not others:
-        raise click.ClickException(f"node {own.node_id} is the only voter already: start it")
-    names = ", ".join(str(voter.node_id) for voter in others)
-    if not unsafe:
-        raise click.UsageError(
-            f"What the voters {names} have committed, and node {own.node_id} has not, will be lost: its log "
-            f"ends at offset {found.log_end_offset}. If a majority can be started, start it instead. Give "
-            "--unsafe to go on"
-        )
-    confirm(
-        f"Make node {own.node_id} the only voter?",
-        [
-            f"what was committed above offset {found.log_end_offset} of the metadata log",
-            f"the votes of {names}: started again with their metadata logs, these nodes may go on as a "
-            "second cluster",
-        ],
-        yes=yes,
-    )
+    _inspected(directory)
     runtime = Runtime.system()
     try:
         lock = runtime.disk.lock(posixpath.join(directory, LOCK))
     except LockHeld as held:
         raise click.ClickException(f"the broker of {directory} runs: {held}. Stop it first") from held
     try:
+        check_is_ours(runtime.disk, directory)
+        found = _inspected(directory)
+        own, others = _own_and_others(found)
+        _ask(found, own, others, unsafe=unsafe, yes=yes)
         folder = posixpath.join(directory, FOLDER)
-        removed = become_only_voter(runtime.disk, folder, own, runtime.clock.wall_ms())
+        become_only_voter(runtime.disk, folder, own, runtime.clock.wall_ms())
     except (QuorumDamaged, CorruptCheckpoint) as damaged:
         raise click.ClickException(str(damaged)) from damaged
     finally:
@@ -109,15 +87,54 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
         print_json(
             {
                 "voter": {"id": own.node_id, "directory_id": own.directory_id},
-                "removed": [{"id": one.node_id, "directory_id": one.directory_id} for one in removed],
+                "removed": [{"id": one.node_id, "directory_id": one.directory_id} for one in others],
                 "log_end_offset": found.log_end_offset,
             }
         )
         return
     click.echo(
         f"Node {own.node_id} is the only voter, with the metadata below offset {found.log_end_offset}. "
-        f"Before {names} are started again, remove all files but {OWNER} in their folders {FOLDER}."
+        f"Before {_ids(others)} are started again, remove all files but {OWNER} in their folders {FOLDER}."
     )
+
+
+def _own_and_others(found: NodeFolder) -> tuple[VoterKey, list[VoterKey]]:
+    """Return the voter that a folder is of, and the other voters. Raises ClickException if it is of none, or
+    of the only one."""
+    voters = [entry.key for entry in found.voters]
+    own = next((one for one in voters if one.directory_id == found.properties.directory_id), None)
+    if own is None:
+        raise click.ClickException(
+            f"node {found.properties.node_id} with directory id {found.properties.directory_id} is no voter: "
+            "only a voter's folder has what the quorum has committed"
+        )
+    others = [one for one in voters if one != own]
+    if not others:
+        raise click.ClickException(f"node {own.node_id} is the only voter already: start it")
+    return own, others
+
+
+def _ask(found: NodeFolder, own: VoterKey, others: list[VoterKey], *, unsafe: bool, yes: bool) -> None:
+    """Name what is lost. Raises UsageError or ClickException if that is not agreed to."""
+    if not unsafe:
+        raise click.UsageError(
+            f"What the voters {_ids(others)} have committed, and node {own.node_id} has not, will be lost: "
+            f"its log ends at offset {found.log_end_offset}. If a majority can be started, start it instead. "
+            "Give --unsafe to go on"
+        )
+    confirm(
+        f"Make node {own.node_id} the only voter?",
+        [
+            f"what was committed above offset {found.log_end_offset} of the metadata log",
+            f"the votes of {_ids(others)}: started again with their metadata logs, these nodes may go on as "
+            "a second cluster",
+        ],
+        yes=yes,
+    )
+
+
+def _ids(voters: list[VoterKey]) -> str:
+    return ", ".join(str(voter.node_id) for voter in voters)
 
 
 def _inspected(directory: str) -> NodeFolder:

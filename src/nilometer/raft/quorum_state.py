@@ -57,21 +57,23 @@ def identify(
     if owner is None or found.directory_id is None:
         found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
         claim(disk, directory, found)
-    elif owner != found.directory_id:
-        raise CorruptCheckpoint(
-            folder, f"belongs to the directory {owner}, and {path} has directory.id {found.directory_id}"
-        )
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
 
 
 def check_is_ours(disk: Disk, directory: str) -> None:
-    """Raise CorruptCheckpoint if the directory has a metadata log that is not Nilometer's; nothing is
-    changed."""
-    folder = posixpath.join(directory, FOLDER)
-    if _owner(disk, folder) is None and disk.is_directory(folder) and disk.list_directory(folder):
+    """Raise CorruptCheckpoint if the directory has a metadata log that is not Nilometer's, or another
+    directory's; nothing is changed."""
+    folder, path = posixpath.join(directory, FOLDER), posixpath.join(directory, names.META_PROPERTIES)
+    owner = _owner(disk, folder)
+    if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
+    known = read_meta_properties(disk, path)
+    if owner is not None and known is not None and known.directory_id not in (None, owner):
+        raise CorruptCheckpoint(
+            folder, f"belongs to the directory {owner}, and {path} has directory.id {known.directory_id}"
+        )
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:

@@ -203,8 +203,8 @@ def write_committed(disk: Disk, folder: str, committed: Offset) -> None:
 # A majority is lost for good: one voter goes on without it.
 
 
-def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> tuple[VoterKey, ...]:
-    """Let the records of the log remove all voters but ``own``, whose folder it is, and return those. Blocks.
+def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> None:
+    """Let the records of the log remove all voters but ``own``, whose folder it is. Blocks.
 
     No majority has agreed to it: what was committed without ``own`` is lost, and the others must never run
     again with their folders. Its process must not run: hold ``LOCK``. If this is interrupted, do it again.
@@ -214,7 +214,7 @@ def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> t
     found = recover(disk, folder, LOG_CONFIG, wall_ms)
     log, voters = found.log, found.voters.latest
     check(own in voters, "a voter goes on without the others", own, voters)
-    others = tuple(voter for voter in voters.voters if voter != own)
+    others = [voter for voter in voters.voters if voter != own]
     epoch = LeaderEpoch(found.election.epoch + 1)
     try:
         write_election(disk, folder, Election(epoch, own))
@@ -229,7 +229,6 @@ def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> t
         log.mark_flushed(plan, wall_ms=wall_ms)
     finally:
         log.files.pool.close()
-    return others
 
 
 # What a log directory says of its node of the quorum, while the node runs or not. Nothing is changed.

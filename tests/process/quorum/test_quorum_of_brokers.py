@@ -238,6 +238,14 @@ def test_a_voter_goes_on_alone_after_the_majority_was_lost(
         assert "What the voters 2, 3 have committed, and node 1 has not, will be lost" in said
         assert run(["storage", "recover", folder, "--unsafe"]) == 2
         assert "may go on as a second cluster" in capsys.readouterr().err
+        marker = cluster.metadata_folder(1) / "nilometer.properties"
+        ours = marker.read_text()
+        for other in ("", ours.replace(cluster.directory_id(1), cluster.directory_id(2))):
+            marker.write_text(other) if other else marker.unlink()  # of Apache Kafka; copied from node 2
+            assert run(["storage", "recover", folder, "--unsafe", "--yes"]) == 1
+            said = capsys.readouterr().err
+            assert ("belongs to the directory" if other else "one of Apache Kafka") in said
+        marker.write_text(ours)
         assert {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()} == before
         assert run(["storage", "recover", folder, "--unsafe", "--yes", "--json"]) == 0
         done = json.loads(capsys.readouterr().out)
