@@ -62,14 +62,14 @@ class Broker:
         """``store``: used instead of the coordination store that the settings name."""
         self._config = config
         self._runtime = runtime
-        self._turns = Turns(runtime.clock)
-        self._tasks = Tasks(self._on_service_died, self._turns)
+        self.turns = Turns(runtime.clock)
+        self._tasks = Tasks(self._on_service_died, self.turns)
         # What the startup has opened so far; stop() closes these.
         self._listeners = OpenListeners(config.listeners, config.tls)
         self._monitoring: MonitoringEndpoint | None = None
         self._directories: LogDirectories | None = None
         self._store = store
-        self._quorum = None if config.quorum is None else QuorumMember(config.quorum, runtime, self._turns)
+        self._quorum = None if config.quorum is None else QuorumMember(config.quorum, runtime, self.turns)
         self._parts: BrokerParts | None = None
         self._stopping = asyncio.Event()
         self._cancel_startup: Callable[[], object] = lambda: None
@@ -147,7 +147,7 @@ class Broker:
 
     async def wait_stopped(self, stop: asyncio.Event) -> None:
         """Wait until ``stop`` is set, or the broker has failed (``failure`` has the reason then)."""
-        self._turns.begin()
+        self.turns.begin()
         waiting = asyncio.ensure_future(stop.wait())
         waiting.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()
@@ -316,7 +316,7 @@ class Broker:
                 config=self._config,
                 runtime=self._runtime,
                 tasks=self._tasks,
-                turns=self._turns,
+                turns=self.turns,
                 directories=directories,
                 store=store,
                 secrets=secrets,

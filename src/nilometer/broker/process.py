@@ -23,7 +23,7 @@ from nilometer.broker.settings.log_settings import ROOT, LogSettings
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
-from nilometer.runtime.freed_memory import give_back_freed_memory
+from nilometer.runtime.freed_memory import collect_old_garbage, give_back_freed_memory
 from nilometer.runtime.loop_errors import on_loop_error
 
 # Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
@@ -142,9 +142,10 @@ class JsonFormatter(logging.Formatter):
 logger = logging.getLogger("nilometer.broker")
 
 
-GARBAGE_THRESHOLDS = (5_000, 5, 2_000)
+GARBAGE_THRESHOLDS = (5_000, 5, 2**31 - 1)
 """A collection holds the event loop while it walks over all objects of its generation. The second one has at
-most 25,000 of them, of a large request, say: some 3 ms."""
+most 25,000 of them, of a large request, say: some 3 ms. The oldest one has all: the broker chooses its moment
+(:func:`collect_old_garbage`)."""
 SWITCH_INTERVAL_S = 0.001
 """How long a computing thread (compaction, recovery) may hold the interpreter before the event loop runs."""
 
@@ -229,7 +230,7 @@ async def _serve(
     broker = Broker(config, make_runtime())
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
-    giving_back: asyncio.Future[None] | None = None
+    tidying: list[asyncio.Future[None]] = []
     try:
         await _first(starting, stopping)
         if starting.done():
@@ -246,11 +247,17 @@ async def _serve(
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GARBAGE_THRESHOLDS)
-            giving_back = asyncio.ensure_future(give_back_freed_memory())
+            turns = broker.turns
+            tidying = [
+                asyncio.ensure_future(give_back_freed_memory()),
+                asyncio.ensure_future(
+                    collect_old_garbage(lambda: turns.has_long_work, lambda: turns.note("garbage collection"))
+                ),
+            ]
             await broker.wait_stopped(stop)
     finally:
-        if giving_back is not None:
-            giving_back.cancel()
+        for task in tidying:
+            task.cancel()
         starting.cancel()
         stopping.cancel()
         await broker.stop()

@@ -185,6 +185,11 @@ class Turns:
 
     # -- long work
 
+    @property
+    def has_long_work(self) -> bool:
+        """Whether long work waits for its next slice."""
+        return self._is_scheduled
+
     def call(self, slice_of_work: Callable[[], None]) -> None:
         """Call ``slice_of_work`` in one of the next iterations of the event loop, after all that wait."""
         self._queue.append(slice_of_work)

@@ -35,7 +35,7 @@ from support.wire.wire_peer import make
 pytestmark = pytest.mark.recorded
 
 K = ApiKey
-GROUP_CONFIGS = 32
+GROUP_CONFIGS, TOPIC_CONFIGS = 32, 2
 NOW_MS = int(time.time() * 1000)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LONG_MS = 20_000
@@ -196,15 +196,13 @@ def _ranges(offsets: Sequence[int]) -> list[str]:
     return [f"{first}-{last}" for first, last in found]
 
 
-def configure(side: Side, group: str, **configs: str) -> None:
+def configure(side: Side, name: str, kind: int = GROUP_CONFIGS, **configs: str) -> None:
     key = K.INCREMENTAL_ALTER_CONFIGS
     changes = tuple(
-        make(key, 1, "AlterableConfig", name=name.replace("_", "."), config_operation=0, value=value)
-        for name, value in configs.items()
+        make(key, 1, "AlterableConfig", name=config.replace("_", "."), config_operation=0, value=value)
+        for config, value in configs.items()
     )
-    resource = make(
-        key, 1, "AlterConfigsResource", resource_type=GROUP_CONFIGS, resource_name=group, configs=changes
-    )
+    resource = make(key, 1, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=changes)
     (answer,) = side.message(key, 1, resources=(resource,), validate_only=False).responses
     assert answer.error_code == ErrorCode.none, answer
 
@@ -534,6 +532,10 @@ def test_configurations_that_change(sides: tuple[Side, Side]) -> None:
         at = queue(side, "changed", 4)
         told = [at.fetch()]
         configure(side, at.group, share_delivery_count_limit="2", share_record_lock_duration_ms="20000")
+        eventually(
+            lambda: at.acknowledge(index=None)["acquisition_lock_timeout"] == 20_000,
+            f"{side.name} knows the new configurations",
+        )
         told.append(at.acknowledge((0, 1, [RELEASE])))
         told += [at.fetch(), at.acknowledge((0, 0, [RELEASE])), at.fetch(wait_ms=SHORT_MS)]
         return told
@@ -596,10 +598,12 @@ def stored(side: Side, topic: str) -> list[str]:
         offset = offsets[-1] + 1
 
 
-def compacted(side: Side, name: str, **configs: str) -> Member:
-    """A queue whose topic is being compacted: offsets 0 and 2, then a whole batch, will be gone."""
+def compacted(side: Side, name: str, policy: str = "compact", **configs: str) -> Member:
+    """A queue whose topic is being compacted, if that is its policy: offsets 0, 2, and a batch go."""
     topic, group = f"share-{name}", f"of-{name}"
-    side.create(topic, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_ms="1")
+    side.create(
+        topic, cleanup_policy=policy, min_cleanable_dirty_ratio="0.01", segment_ms="1", retention_ms="-1"
+    )
     for number, keys in enumerate(("abcd", "xy", "acxy", "e")):  # each in a segment of its own
         builder = BatchBuilder()
         for key in keys:
@@ -618,8 +622,10 @@ def start(side: Side, at: Member) -> int:
 
 def test_gaps_of_compaction(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
-        at, by_record, held = (compacted(side, f"gaps-{number}") for number in range(3))
+        at, by_record = (compacted(side, f"gaps-{number}") for number in range(2))
+        held = compacted(side, "gaps-2", policy="delete")  # not before the records are held
         told: dict[str, Plain] = {"held before": held.fetch(records=3)}
+        configure(side, held.topic, TOPIC_CONFIGS, cleanup_policy="compact")
         for each in (at, by_record, held):
             eventually(
                 lambda each=each: stored(side, each.topic) == ["1-1", "3-3", "6-10"],

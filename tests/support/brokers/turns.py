@@ -7,7 +7,7 @@ import urllib.request
 
 from .nilometer_broker import NilometerBroker
 
-TURN_MS_MAX = 100
+TURN_MS_MAX = 200
 """Far above what any slice needs and far below what the large requests of tests cost in one piece, so that a
 busy machine does not matter."""
 
