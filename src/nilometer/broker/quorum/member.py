@@ -16,7 +16,7 @@ import posixpath
 
 from nilometer.broker.listening import OpenListeners
 from nilometer.broker.quorum.key_file import UnusableKey, read_key
-from nilometer.broker.quorum.links import QuorumLinks
+from nilometer.broker.quorum.links import QuorumLinks, Watch
 from nilometer.broker.quorum.serving import QuorumService
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
@@ -145,6 +145,11 @@ class QuorumMember:
         """The store has told which cluster it is: requests for another one are refused from now on."""
         assert self._links is not None and self._service is not None, "it is open"
         self._links.cluster_id = self._service.cluster_id = cluster_id
+
+    def report_to(self, watch: Watch) -> None:
+        """Let ``watch`` know which nodes are alive."""
+        assert self._links is not None, "it is open"
+        self._links.watch = watch
 
     async def close(self) -> None:
         """Close what :meth:`open` has opened, but for the store, which is closed before."""
