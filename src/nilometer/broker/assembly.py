@@ -310,7 +310,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     quotas = ReplicationQuotas(config, runtime.clock)
     leader_liveness = LeaderLiveness(runtime.clock, metadata, BrokerId(config.node_id))
     fetchers = ReplicaFetchers(
-        config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness
+        config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness, given.turns
     )
     isr_requests = IsrRequests(link, tasks)
     host = PartitionHost(
@@ -491,6 +491,7 @@ def _apis(
             produce.Parts(
                 runtime,
                 tasks,
+                turns,
                 control.metadata,
                 replication.replicas,
                 serving.record_reading,

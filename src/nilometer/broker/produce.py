@@ -37,7 +37,7 @@ from nilometer.broker.transactions.verification import (
     TransactionVerification,
     VerifiedPartitions,
 )
-from nilometer.broker.turns import LongWork, LoopTime
+from nilometer.broker.turns import SLICE_US, LongWork, LoopTime, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import NAME_LENGTH_MAX
@@ -74,6 +74,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, read_h
 class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
+    turns: Turns
     metadata: MetadataLog
     replicas: ReplicaManager
     record_reading: RecordReading
@@ -320,9 +321,10 @@ def _append_all(
     time: LoopTime | None = None,
 ) -> Response | asyncio.Future[Response]:
     topics: list[ProducedTopic] = []
-    denied, refused = denied_topics(parts, request), request.connection.rejected_batches
+    denied = denied_topics(parts, request)
     waiting = _Waiting(parts, request, topics)
-    allowance, unread = ReadingAllowance(), list[_Unread]()
+    allowance, left = ReadingAllowance(), list[_Left]()
+    ends_us = 0  # of the slice in which batches are appended at once
     if more_follow := request.connection.has_queued:
         parts.ready_fetches.hold()
     for topic in request.body.topics:
@@ -334,23 +336,24 @@ def _append_all(
             if topic.topic in denied:
                 outcome.fail(ErrorCode.topic_authorization_failed)
                 continue
+            if len(outcomes) > 1 or len(topics) > 1:
+                now_us = parts.turns.now_us()
+                ends_us = ends_us or now_us + SLICE_US
+                if now_us >= ends_us:  # new segments were begun, say: each takes a millisecond
+                    left.append(_Left(topic.topic, part, outcome, None))
+                    continue
             try:
-                partition = _find(parts, topic.topic, part.partition)
-                if verified is not None:
-                    _check_verified(verified, partition, part.records)
-                if refused:
-                    now_ms = parts.runtime.clock.monotonic_ms()
-                    _check_passes_none(refused, partition, topic.topic, part, now_ms)
-                _append(partition, request, part.records, outcome, waiting, allowance=allowance)
+                _append_to(parts, request, topic.topic, part, outcome, waiting, verified, allowance=allowance)
             except KafkaError as error:
                 _refuse_records(parts, request, topic.topic, part, outcome, error)
             except UnreadRecords as found:
-                unread.append(_Unread(topic.topic, part, outcome, found.steps))
+                left.append(_Left(topic.topic, part, outcome, found.steps))
     if not more_follow:
         parts.ready_fetches.answer()
-    if unread:
+    if left:
         request.connection.process_alone()  # later batches of the producer must not pass these
-        return parts.tasks.spawn(_read_then_append(parts, request, topics, waiting, unread, verified, time))
+        work = _append_left(parts, request, topics, waiting, left, verified, time)
+        return parts.tasks.spawn(work, kind="Produce")
     return _end(parts, request, topics, waiting, time)
 
 
@@ -371,32 +374,42 @@ def _end(
     return waiting.response(request.body.timeout_ms)
 
 
-class _Unread(NamedTuple):
-    """A batch whose records must be read before it is appended."""
+class _Left(NamedTuple):
+    """A batch that is not appended in the turn in which its request arrived."""
 
     topic: str | UUID
     part: ProducedRecords
     outcome: ProduceOutcome
-    steps: Generator[int, None, list[ValidatedBatch]]
+    steps: Generator[int, None, list[ValidatedBatch]] | None
+    """Read its records, which must be done before; None if there was no time for it."""
 
 
-async def _read_then_append(
+async def _append_left(
     parts: Parts,
     request: Request,
     topics: Sequence[ProducedTopic],
     waiting: _Waiting,
-    unread: Sequence[_Unread],
+    left: Sequence[_Left],
     verified: VerifiedPartitions | None,
     time: LoopTime | None,
 ) -> Response:
     time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
-    for topic, part, outcome, steps in unread:
+    turns, ends_us = parts.turns, 0
+    for topic, part, outcome, steps in left:
+        if steps is None and turns.now_us() >= ends_us:
+            time.pause()
+            await turns.wait_next()
+            time.resume()
+            ends_us = turns.now_us() + SLICE_US
+        append = partial(_append_to, parts, request, topic, part, outcome, waiting, verified)
         try:
-            validated = await parts.record_reading.run(steps)
-            partition = _find(parts, topic, part.partition)
-            if verified is not None:
-                _check_verified(verified, partition, part.records)
-            _append(partition, request, part.records, outcome, waiting, validated=validated)
+            if steps is None:
+                try:
+                    append(allowance=ReadingAllowance())
+                    continue
+                except UnreadRecords as found:
+                    steps = found.steps
+            append(validated=await parts.record_reading.run(steps))
         except KafkaError as error:
             _refuse_records(parts, request, topic, part, outcome, error)
     response = _end(parts, request, topics, waiting, time)
@@ -491,18 +504,26 @@ def _remember(
     return error
 
 
-def _append(
-    partition: Partition,
+def _append_to(
+    parts: Parts,
     request: Request,
-    records: memoryview | None,
+    topic: str | UUID,
+    part: ProducedRecords,
     outcome: ProduceOutcome,
     waiting: _Waiting,
+    verified: VerifiedPartitions | None,
     *,
     allowance: ReadingAllowance | None = None,
     validated: Sequence[ValidatedBatch] | None = None,
 ) -> None:
     """``allowance`` and ``validated``: see :meth:`Log.append_as_leader`. Raises KafkaError, UnreadRecords."""
     body: ProduceBody = request.body
+    records = part.records
+    partition = _find(parts, topic, part.partition)
+    if verified is not None:
+        _check_verified(verified, partition, records)
+    if refused := request.connection.rejected_batches:
+        _check_passes_none(refused, partition, topic, part, parts.runtime.clock.monotonic_ms())
     acks, header = body.acks, request.header
     if acks not in _ACKS:
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks={acks}; use 0, 1 or -1 (all)")

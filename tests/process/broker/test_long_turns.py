@@ -40,6 +40,8 @@ WATCHING_SESSIONS = 600
 WAITING_FETCHES = 1_000
 AWAITED_PARTITIONS = 64
 NEVER = 2**31 - 1
+SEGMENTS = 190
+DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,17 @@ def test_a_produce_to_many_partitions_is_appended_part_by_part(produced: Any) ->
     assert {(one.error_code, one.base_offset) for one in answered.partition_responses} == {
         (ErrorCode.none, 0)
     }
+
+
+@pytest.mark.usefixtures("produced")
+def test_batches_that_begin_a_segment_each_are_appended_in_turns(broker: NilometerBroker) -> None:
+    """In a request that is too small to be divided. Each is of a week after the last one."""
+    records = dict.fromkeys(range(SEGMENTS), batch(b"later", timestamp=8 * DAY_MS))
+    (answered,) = ask(broker, ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, records)).responses
+    assert {(one.error_code, one.base_offset) for one in answered.partition_responses} == {
+        (ErrorCode.none, 1)
+    }
+    assert longest_turn_ms(broker, "Produce") < TURN_MS_MAX
 
 
 def test_a_produce_to_many_absent_partitions_holds_the_loop_for_no_one(broker: NilometerBroker) -> None:

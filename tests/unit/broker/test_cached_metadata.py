@@ -36,6 +36,8 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 
 
 class FakeLiveness:
+    controller = BrokerId(1)
+
     def __init__(self) -> None:
         self.lost: set[BrokerId] = set()
         self.must_probe = False

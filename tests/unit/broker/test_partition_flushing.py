@@ -72,7 +72,7 @@ class Host:
     def _truncate_to(self, log: Log, offset: int) -> None:
         log.truncate_to(offset, wall_ms=1)
 
-    def on_resumed(self) -> None:
+    def on_resumed(self, _: Partition) -> None:
         self.resumed += 1
 
     def commit(self) -> None:

@@ -138,9 +138,9 @@ def send(
 def share_partitions(turns: Turns, tasks: object = None) -> SharePartitions:
     runtime = SimpleNamespace(clock=CLOCK)
     replicas = SimpleNamespace(add_hosting_listener=lambda _: None)
-    settings = SHARE_SETTINGS.get
+    settings, persister = SHARE_SETTINGS.get, SimpleNamespace(is_busy=False)
     return SharePartitions(
-        *(cast(Any, one) for one in (runtime, tasks, replicas, None, None, None, None, settings, turns))
+        *(cast(Any, one) for one in (runtime, tasks, replicas, None, persister, None, None, settings, turns))
     )
 
 

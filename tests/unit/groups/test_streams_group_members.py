@@ -704,3 +704,27 @@ def test_where_tasks_can_be_queried_is_found_once_for_each_member(monkeypatch: p
     streams.grow("t", 8)
     streams.streams_settle(*members.values())
     assert told() == running()
+
+
+def test_where_tasks_can_be_queried_is_found_in_several_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1,500 members and 1,900 sources, one heartbeat took 700 ms once any topic had been created."""
+    streams = world()
+    members = {name: StreamsClient(streams, name) for name in ("m1", "m2", "m3")}
+    for member in members.values():
+        member.step()
+    streams.streams_settle(*members.values())
+    for name, member in members.items():
+        streams.streams_beat(name, member.epoch, user_endpoint=Endpoint(name, 1))
+    streams.streams_settle(*members.values())
+    monkeypatch.setattr(streams_groups, "SOURCES_AT_ONCE", 1)
+    streams.streams_group().endpoints.clear()  # as if a topic had been created
+    beats = 0
+    while True:
+        beats += 1
+        reply = streams.streams_beat("m1", members["m1"].epoch, endpoint_information_epoch=-2)
+        if reply.partitions_by_user_endpoint is not None:
+            break
+        assert reply.endpoint_information_epoch == -2, "it asks again"
+    assert beats == len(members)
+    assert {one.user_endpoint.host for one in reply.partitions_by_user_endpoint} == set(members)
+    assert reply.endpoint_information_epoch >= 0

@@ -270,7 +270,7 @@ class CoordinatorShells(Generic[RequestT, ResultT, RecordT, ActionT]):
     # ── leadership ──────────────────────────────────────────────────────────────────────────────
     def _on_hosted(self, partition: Partition) -> None:
         if partition.topic == self._kind.topic:
-            partition.add_role_listener(lambda: self._on_role_changed(partition))
+            partition.add_role_listener(self._on_role_changed)
 
     def _on_role_changed(self, partition: Partition) -> None:
         index = partition.key.partition

@@ -115,8 +115,8 @@ class Partition(ReadablePartition):
         self._host = host
         self._on_broken = on_broken
         self.fetch_waiters = FetchWaiters()
-        self._role_listeners: list[Callable[[], None]] = []
-        self._resume_listeners: list[Callable[[], None]] = []
+        self._role_listeners: list[Callable[[Partition], None]] = []
+        self._resume_listeners: list[Callable[[Partition], None]] = []
         self._produce_waits: dict[int, CommitWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
@@ -142,24 +142,27 @@ class Partition(ReadablePartition):
         self._update_deletion_waits()
         self._host.isr_log.note_state(self)
 
-    def add_role_listener(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each change of the role, also when the partition loses its role."""
+    def add_role_listener(self, listener: Callable[[Partition], None]) -> None:
+        """Call ``listener`` with this partition after each change of the role, also when it loses its role.
+
+        A listener that refers to the partition would keep it in memory after its deletion, until a collection
+        of the oldest garbage."""
         self._role_listeners.append(listener)
 
-    def add_resume_listener(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when a follower may fetch again that could not: its log has been flushed, or the
-        checkpoint of its truncation written."""
+    def add_resume_listener(self, listener: Callable[[Partition], None]) -> None:
+        """Call ``listener`` with this partition when a follower may fetch again that could not: its log has
+        been flushed, or the checkpoint of its truncation written."""
         self._resume_listeners.append(listener)
 
     def _notify_resumed(self) -> None:
         for listener in self._resume_listeners:
-            listener()
+            listener(self)
 
     def _notify_role_changed(self) -> None:
         leads = isinstance(self.replica.role, LeaderRole)
         self.traffic.on_role(leads=leads, log_end_offset=self.log.log_end_offset)
         for listener in self._role_listeners:
-            listener()
+            listener(self)
 
     def _maybe_flush_all(self) -> None:
         """Request a flush if only flushed records count and some are not flushed: records of an earlier run

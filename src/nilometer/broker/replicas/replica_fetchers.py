@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -17,6 +18,7 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.identifiers import BrokerId, uuid_from_text
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd
@@ -76,6 +78,7 @@ class ReplicaFetcher:
         quota: ReplicationQuota,
         peers: BrokerPeers,
         leader_liveness: LeaderLiveness,
+        turns: Turns,
     ) -> None:
         """``locate`` returns the leader's current host and port, or None while they are not known."""
         self._leader_id = leader_id
@@ -85,6 +88,7 @@ class ReplicaFetcher:
         self._quota = quota
         self._peers = peers
         self._leader_liveness = leader_liveness
+        self._turns = turns
         self._name = f"fetcher {fetcher_index} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{fetcher_index}"
         self._followed: dict[_Key, _Followed] = {}
@@ -217,14 +221,30 @@ class ReplicaFetcher:
         response.add_listener(lambda response: self._on_response(connection, response))
 
     def _on_response(self, connection: Connection, response: asyncio.Future[LeaderAnswer]) -> None:
-        """Apply a response and send the next fetch, without an iteration of the event loop in between."""
         exchange = self._exchange
         if exchange.done():  # this fetcher has been stopped
             response.exception()
             return
         self._is_waiting = False
         try:
-            self._take(response.result())
+            fetched = self._open(response.result())
+        except Exception as error:
+            exchange.set_exception(error)
+            return
+        self._apply(connection, fetched)
+
+    def _apply(self, connection: Connection, fetched: Iterator[FetchedFromLeader]) -> None:
+        """Apply what is left of a response and send the next fetch: usually without an iteration of the event
+        loop in between; slice by slice if it takes long, as when many partitions begin a segment."""
+        exchange = self._exchange
+        if exchange.done():
+            return
+        try:
+            if not self._take(fetched):
+                self._turns.call(partial(self._apply, connection, fetched))
+                return
+            if not self._session_id:
+                self._reset_session()  # without a session every request names all partitions
             self._failures = 0
             self._maybe_restart_session()
             asked, wake_in_ms = self._build()
@@ -373,19 +393,27 @@ class ReplicaFetcher:
         return next(iter(self._followed.values())).partition.replica.broker_epoch if self._followed else -1
 
     # ── the response ────────────────────────────────────────────────────────────────────────────
-    def _take(self, answer: LeaderAnswer) -> None:
+    def _open(self, answer: LeaderAnswer) -> Iterator[FetchedFromLeader]:
         if answer.error is not ErrorCode.none:
             raise KafkaError(answer.error, f"broker {self._leader_id} rejected the fetch")
         self._session_id = answer.session_id
         self._session_epoch = (self._session_epoch + 1) & 0x7FFF_FFFF or 1
         if not self._session_id:
             self._session_epoch = 0
-        for fetched in answer.partitions:
+        return iter(answer.partitions)
+
+    def _take(self, partitions: Iterator[FetchedFromLeader]) -> bool:
+        """Apply a slice of the response; return whether it was the last one."""
+        ends_us = 0
+        for fetched in partitions:
             followed = self._followed.get((fetched.topic_id, fetched.partition))
             if followed is not None and followed.sent is not None:
                 self._take_partition(followed, followed.sent, fetched)
-        if not self._session_id:
-            self._reset_session()  # without a session every request names all partitions
+            now_us = self._turns.now_us()
+            ends_us = ends_us or now_us + SLICE_US
+            if now_us >= ends_us:
+                return False
+        return True
 
     def _take_partition(self, followed: _Followed, fetch: FollowerFetch, fetched: FetchedFromLeader) -> None:
         self._due[followed.key] = None
@@ -460,6 +488,7 @@ class ReplicaFetchers:
         quota: ReplicationQuota,
         peers: BrokerPeers,
         leader_liveness: LeaderLiveness,
+        turns: Turns,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -468,6 +497,7 @@ class ReplicaFetchers:
         self._quota = quota
         self._peers = peers
         self._leader_liveness = leader_liveness
+        self._turns = turns
         self._fetchers_per_leader = config.integer("num.replica.fetchers")
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
         self._runs: dict[tuple[BrokerId, int], asyncio.Task[None]] = {}
@@ -512,6 +542,7 @@ class ReplicaFetchers:
                 self._quota,
                 self._peers,
                 self._leader_liveness,
+                self._turns,
             )
             self._fetchers[leader_id, fetcher_index] = fetcher
             self._runs[leader_id, fetcher_index] = self._tasks.service(

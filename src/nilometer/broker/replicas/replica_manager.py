@@ -447,7 +447,7 @@ class ReplicaManager:
             counts_flushed=log.config.flush_messages <= 1,
         )
         partition = Partition(topic.name, key, state, log, replica, self._host, self.fence)
-        partition.add_resume_listener(lambda: self._fetchers.resume(partition))
+        partition.add_resume_listener(self._fetchers.resume)
         self._partitions.add(partition)
         self._note_flush_ms(partition)
         for listener in self._hosting_listeners:

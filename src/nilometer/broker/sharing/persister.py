@@ -59,6 +59,8 @@ BATCHES_AT_ONCE = 250
 members acknowledge record by record may be many times as much."""
 DECISION_ELEMENTS = 64
 """As so many elements of long work counts a share partition that a group begins or deletes."""
+WRITTEN_AT_ONCE = 32
+"""The states of so many share partitions are written in one turn. Locks of thousands may end together."""
 AWAY = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -133,8 +135,15 @@ class SharePersister:
         else:
             waiting.append(_Writing(epochs, write, done))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether many share partitions are written now: more of them wait for their turns."""
+        return len(self._writes) > WRITTEN_AT_ONCE
+
     async def _write_all(self, key: SharePartitionKey) -> None:
         try:
+            if self.is_busy:
+                await self._turns.wait_next()
             while self._writes[key]:
                 epochs = self._writes[key][0].epochs
                 taken = [one for one in self._writes[key] if one.epochs == epochs]

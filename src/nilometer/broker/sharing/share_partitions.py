@@ -311,8 +311,12 @@ class LedSharePartition:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self.end_locks()
-        self.drop_if_unused()
+        self._host.in_turn(self._end_locks_now)
+
+    def _end_locks_now(self) -> None:
+        if not self.is_dropped:
+            self.end_locks()
+            self.drop_if_unused()
 
 
 def acknowledgement_error(error: ErrorCode) -> ErrorCode:
@@ -460,7 +464,7 @@ class SharePartitions:
         size = sum(len(session.partitions) for session in sessions)
         if size <= RELEASED_AT_ONCE:
             size += sum(self._ranges_of(one.member, key) for one in sessions for key in one.partitions)
-        few = size <= RELEASED_AT_ONCE
+        few = size <= RELEASED_AT_ONCE and not self.persister.is_busy
         if few and not any(session.member in self._releasing for session in sessions):
             for session in sessions:
                 for key in session.partitions:
@@ -469,6 +473,13 @@ class SharePartitions:
             for session in sessions:
                 work = self.release(session, LongWork(self._turns))
                 self._tasks.spawn(work, name="release of share sessions")
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Call ``work`` now; in a turn of its own if the states of many share partitions are written."""
+        if self.persister.is_busy:
+            self._turns.call(work)
+        else:
+            work()
 
     def leave(self, member: MemberKey, key: TopicIdPartition) -> None:
         """The member's session has the partition no more."""
@@ -533,7 +544,7 @@ class SharePartitions:
     # --- leadership
 
     def _on_hosted(self, partition: Partition) -> None:
-        partition.add_role_listener(lambda: self._on_role_changed(partition))
+        partition.add_role_listener(self._on_role_changed)
 
     def _on_role_changed(self, partition: Partition) -> None:
         for one in list(self._led.get(partition.key, {}).values()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -95,6 +96,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 SOON_MS: Final = 500
 """The heartbeat interval while internal topics are being created, so that a member gets its tasks soon."""
+SOURCES_AT_ONCE = 10_000
+"""So many source topics of tasks are looked at in one heartbeat, to find where tasks can be queried: 3 ms."""
 _REASONS = {
     TimerKind.STREAMS_SESSION: "its session timed out",
     TimerKind.STREAMS_REBALANCE: "it did not revoke tasks within its rebalance timeout",
@@ -403,9 +406,11 @@ class StreamsGroups:
             group.endpoint_epoch += 1
         if request.shutdown_application and group.shutdown_requested_by is None:
             group.shutdown_requested_by = after.member_id
-        endpoints = None
-        if group.endpoint_epoch != request.endpoint_information_epoch:
-            endpoints = tuple(_endpoints(group, self._topics))
+        endpoints, endpoint_epoch = None, group.endpoint_epoch
+        if endpoint_epoch != request.endpoint_information_epoch:
+            endpoints = _endpoints(group, self._topics)
+            if endpoints is None:  # the member keeps what it has, and asks again
+                endpoint_epoch = request.endpoint_information_epoch
         mine = after.assigned if tell else None
         configured = group.configured
         return StreamsGroupHeartbeatResult(
@@ -418,7 +423,7 @@ class StreamsGroups:
             active_tasks=None if mine is None else task_ids(mine.active),
             standby_tasks=None if mine is None else task_ids(mine.standby),
             warmup_tasks=None if mine is None else task_ids(mine.warmup),
-            endpoint_information_epoch=group.endpoint_epoch,
+            endpoint_information_epoch=endpoint_epoch,
             partitions_by_user_endpoint=endpoints,
             missing_topics=() if configured is None else configured.missing,
         )
@@ -619,24 +624,35 @@ def _replace_member(draft: _Draft, old: StreamsMember, new: StreamsMember) -> No
     draft.member_assignment(new)
 
 
-def _endpoints(group: StreamsGroup, topics: Topics) -> Iterable[EndpointPartitions]:
-    """Yield where the tasks of each member with an endpoint can be queried."""
+def _endpoints(group: StreamsGroup, topics: Topics) -> tuple[EndpointPartitions, ...] | None:
+    """Return where the tasks of each member with an endpoint can be queried; None if that takes more than one
+    heartbeat to find: the next ones go on with it."""
     configured = group.configured
     if configured is None:
-        return
-    version = topics.version
+        return ()
+    version, looked_at, all_found = topics.version, 0, list[EndpointPartitions]()
     for member in group.members.values():
         if member.user_endpoint is not None:
             known = group.endpoints.get(member.member_id)
             if known is None or known[0] is not member or known[1] is not configured or known[2] != version:
+                if looked_at >= SOURCES_AT_ONCE:
+                    return None
                 mine = member.assigned
+                looked_at += 1 + _sources_of(mine, configured)
                 found = EndpointPartitions(
                     member.user_endpoint,
                     _partitions_of(mine.active, configured, topics),
                     _partitions_of(mine.standby | mine.warmup, configured, topics),
                 )
                 known = group.endpoints[member.member_id] = member, configured, version, found
-            yield known[3]
+            all_found.append(known[3])
+    return tuple(all_found)
+
+
+def _sources_of(mine: Owned, configured: Configured) -> int:
+    """Return how many source topics there are, counted once for each task."""
+    found = (configured.subtopologies.get(name) for name, _ in chain(mine.active, mine.standby, mine.warmup))
+    return sum(len(each.source_topics) for each in found if each is not None)
 
 
 def _partitions_of(
