@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,8 @@ CONNECTIONS_MAX = 1_000
 """Of those that are let in."""
 UNPROVED_MAX = 500
 """How many connections may be open that are not let in yet: the oldest one is closed for one more."""
+HANDSHAKES_MAX = 500
+"""How many TLS handshakes a listener may have: the oldest one ends for one more."""
 PER_ADDRESS_MAX = 50
 """How many connections that are not let in yet an address may have."""
 PROOF_TIMEOUT_S = 5.0
@@ -91,15 +94,22 @@ SERVED: dict[int, tuple[int, int]] = {
 }
 
 
-class _Unlimited:
-    """Implements :class:`~nilometer.broker.authentication.handshakes.Admission`: an address has its limit of
-    connections that are not let in, and there is no other."""
+class _HandshakeLimit:
+    """Implements :class:`~nilometer.broker.authentication.handshakes.Admission`: of all addresses together a
+    listener has ``HANDSHAKES_MAX`` handshakes, and the oldest one ends for one more, so that silent
+    connections keep no node out."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        """By listener."""
 
     def begin(self, listener: str, address: str) -> Admitted:
-        return Admitted()
+        is_full = self._open[listener] >= HANDSHAKES_MAX
+        self._open[listener] += 1
+        return Admitted(replaces_oldest=is_full)
 
     def end(self, listener: str, address: str) -> None:
-        pass
+        self._open[listener] -= 1
 
 
 StandingOf = Callable[[], own_apis.QuorumStanding]
@@ -121,6 +131,7 @@ class QuorumService:
         self._requests, self._memory = RequestMemory(clock_ms), ResponseMemory(clock_ms)
         self._rejected = RejectedTotal()
         self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
+        self._handshakes = _HandshakeLimit()
         self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}
         """The connections that are not let in yet."""
         self._let_in_now: dict[Connection, None] = {}
@@ -142,7 +153,7 @@ class QuorumService:
         )
 
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
-        return ListenerHandshakes(endpoint.name, self._waiting, _Unlimited())
+        return ListenerHandshakes(endpoint.name, self._waiting, self._handshakes)
 
     def connection_opened(self, connection: Connection) -> bool:
         address = connection.peer[0]
@@ -158,9 +169,10 @@ class QuorumService:
         if self._settings.admittance is Admittance.LOOPBACK:
             return self._let_in(connection, UNKNOWN_NODE)
         if self._settings.admittance is Admittance.CERTIFICATE:
-            if self._user_of(connection) not in self._settings.accepted_users:
+            user = self._user_of(connection)
+            if user not in self._settings.accepted_users:
                 connections_logger.warning(
-                    "%s:%d is no user of super.users: it is not let in", *connection.peer
+                    "%s:%d is not let in: its user, %.200r, is none of super.users", *connection.peer, user
                 )
                 return False
             return self._let_in(connection, UNKNOWN_NODE)
