@@ -325,6 +325,9 @@ class Broker:
         )
         if self._monitoring is not None:
             self._monitoring.note_parts(parts)
+        authorizer = parts.serving.rights.authorizer
+        if self._quorum is not None and authorizer is not None:
+            self._quorum.note_rights(authorizer.allows_broker)
         return parts
 
     async def _join_cluster(self, parts: BrokerParts) -> None:

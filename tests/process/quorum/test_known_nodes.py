@@ -4,88 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from nilometer.broker.listening import OpenListeners
 from nilometer.broker.process import ABOUT_CONNECTIONS
 from nilometer.broker.quorum import serving
-from nilometer.broker.quorum.key_file import QuorumKey
 from nilometer.broker.quorum.links import QuorumLinks
-from nilometer.broker.quorum.serving import QuorumService
-from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.quorum import Admittance, QuorumSettings
-from nilometer.broker.turns import Turns
-from nilometer.coordination.quorum.peers import PeerUnavailable, ReadIndex
-from nilometer.identifiers import BrokerId
-from nilometer.raft.control_records import Endpoint, VoterEntry
-from nilometer.raft.voters import VoterKey
-from nilometer.runtime import Runtime
+from nilometer.broker.settings.quorum import Admittance
+from nilometer.coordination.quorum.peers import PeerUnavailable
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, encode_request
-from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest, QuorumStanding
+from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest
 from support.authority import Authority
+from support.brokers.quorum_nodes import LET_IN, links_of, listening, refusal_of, settings_of, tls_of, voter
 from support.ports import HOST, free_ports
 
 TIMEOUT_S = 60.0
-KEY = QuorumKey.of(b"k" * 32)
-NO_TLS: Mapping[str, str] = {}
-LET_IN = "this is a node of cluster own"
-"""What a connection that was let in is told if it asks for another cluster."""
-
-
-def settings_of(
-    node_id: int, port: int, listens_at: int | None = None, tls: Mapping[str, str] = NO_TLS
-) -> QuorumSettings:
-    found = BrokerConfig(
-        {
-            "node.id": str(node_id),
-            "process.roles": "broker,controller",
-            "controller.quorum.voters": f"{node_id}@{HOST}:{port}",
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{HOST}:9092,CONTROLLER://{HOST}:{listens_at or port}",
-            **({} if "super.users" in tls else {"nilometer.quorum.secret.file": "/etc/quorum.key"}),
-            **tls,
-        }
-    ).quorum
-    assert found is not None
-    return found
-
-
-def key_of(settings: QuorumSettings) -> QuorumKey | None:
-    return None if settings.secret_file is None else KEY
-
-
-@asynccontextmanager
-async def listening(settings: QuorumSettings) -> AsyncIterator[QuorumService]:
-    runtime = Runtime.system()
-    own = VoterKey(BrokerId(settings.node_id), f"folder-{settings.node_id}")
-    service = QuorumService(settings, runtime, key_of(settings), own, Turns(runtime.clock))
-    service.cluster_id = "own"
-    standing = QuorumStanding(node_id=own.node_id, directory_id=own.directory_id, is_blank=True, voters=())
-    service.standing = lambda: standing
-    listeners = OpenListeners(settings.listeners, settings.tls)
-    await listeners.bind(runtime, service)
-    await listeners.start()
-    try:
-        yield service
-    finally:
-        listeners.close()
-        service.close()
-
-
-def links_of(node_id: int, tls: Mapping[str, str] = NO_TLS) -> closing[QuorumLinks]:
-    settings = settings_of(node_id, 9_093, tls=tls)
-    links = QuorumLinks(settings, Runtime.system(), key_of(settings))
-    links.cluster_id = "other"
-    return closing(links)
-
-
-def voter(node_id: int, port: int) -> VoterEntry:
-    return VoterEntry(VoterKey(BrokerId(node_id), ""), (Endpoint("CONTROLLER", HOST, port),))
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
@@ -120,12 +57,6 @@ async def thief(port: int, target: int) -> AsyncIterator[Thief]:
     found = Thief(target)
     async with await asyncio.start_server(found, HOST, port):
         yield found
-
-
-async def refusal_of(links: QuorumLinks, to: VoterEntry) -> str:
-    with pytest.raises(PeerUnavailable) as caught:
-        await links.ask(to, ReadIndex())
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("target", [1, 2], ids=["the asking node", "another one"])
@@ -204,17 +135,6 @@ def test_silent_connections_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
 
 
-def tls_of(authority: Authority, subject: str) -> dict[str, str]:
-    """Return the settings of a node whose listener of controllers has TLS: with a new certificate."""
-    return {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
-        "ssl.keystore.location": str(authority.issue(subject.replace("/CN=", "of-"), subject)),
-        "ssl.keystore.type": "PEM",
-        "ssl.truststore.location": str(authority.certificate),
-        "ssl.truststore.type": "PEM",
-    }
-
-
 def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +143,7 @@ def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in(
     monkeypatch.setattr(serving, "PER_ADDRESS_MAX", 2)
 
     async def run() -> None:
-        async with listening(settings_of(2, port, tls=tls)):
+        async with listening(settings_of(2, port, more=tls)):
             with links_of(1, tls) as links:
                 assert await refusal_of(links, voter(2, port)) == LET_IN
                 silent = [await asyncio.open_connection(HOST, port) for _ in range(3)]
@@ -246,7 +166,7 @@ def test_silent_handshakes_of_all_addresses_keep_no_node_out(
     of_others = [f"127.0.0.{number}" for number in range(2, 6)]
 
     async def run() -> None:
-        async with listening(settings_of(2, port, tls=tls)):
+        async with listening(settings_of(2, port, more=tls)):
             silent = [
                 await asyncio.open_connection(HOST, port, local_addr=(address, 0)) for address in of_others
             ]
@@ -275,7 +195,7 @@ def test_a_certificate_of_a_super_user_is_let_in_and_no_other_one(
     foreign = {**tls_of(elsewhere, "/CN=node-1"), **trusted, **rules}
 
     async def run() -> None:
-        settings = settings_of(2, port, tls={**tls_of(authority, "/CN=node-2"), **rules})
+        settings = settings_of(2, port, more={**tls_of(authority, "/CN=node-2"), **rules})
         assert settings.admittance is Admittance.CERTIFICATE
         async with listening(settings):
             with links_of(1, node) as links:

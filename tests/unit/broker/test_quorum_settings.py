@@ -85,8 +85,6 @@ def test_what_contradicts_itself_is_refused_by_name() -> None:
     assert "host:port" in str(refusal(controller_quorum_voters="2@127.0.0.1"))
     assert "cannot connect" in str(refusal(controller_quorum_voters="2@0.0.0.0:9002"))
     assert "at most half" in str(refusal(broker_heartbeat_interval_ms="5000"))
-    sasl = {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"}
-    assert "SASL is not supported there" in str(refusal(**sasl))
 
 
 def test_nodes_on_other_machines_need_a_key_or_certificates() -> None:
@@ -94,6 +92,86 @@ def test_nodes_on_other_machines_need_a_key_or_certificates() -> None:
     assert refusal(controller_quorum_voters=voters).key == "nilometer.quorum.secret.file"
     found = quorum(controller_quorum_voters=voters, nilometer_quorum_secret_file="/etc/quorum.key")
     assert found.admittance is Admittance.KEY
+
+
+LOGIN = {
+    "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+    "sasl_mechanism_controller_protocol": "PLAIN",
+    "listener_name_controller_sasl_enabled_mechanisms": "PLAIN",
+    "listener_name_controller_plain_sasl_jaas_config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="node" password="p" '
+        'user_node="p";'
+    ),
+    "super_users": "User:node",
+}
+
+
+def test_nodes_log_in_by_plain_on_this_machine_and_by_tls_on_others() -> None:
+    found = quorum(**LOGIN)
+    assert found.admittance is Admittance.LOGIN
+    assert (found.security.mechanism, found.security.user) == ("PLAIN", "node")
+    assert found.sasl["CONTROLLER"].mechanisms == ("PLAIN",)
+    everywhere = quorum(**LOGIN, listeners="PLAINTEXT://:9092,CONTROLLER://:9002")
+    assert [one.host for one in everywhere.listeners] == ["127.0.0.1"]
+    assert configured(dict(LOGIN)).sasl == {}, "of listeners for clients"
+    elsewhere = refusal(**LOGIN, controller_quorum_voters="2@10.0.0.2:9002,1@10.0.0.1:9001")
+    assert elsewhere.key == "listener.security.protocol.map"
+    assert "10.0.0.1, 10.0.0.2" in str(elsewhere) and "Use SASL_SSL" in str(elsewhere)
+    observing = {"node_id": "4", "process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+    assert quorum(**LOGIN, **observing).admittance is Admittance.LOGIN
+
+
+@pytest.mark.parametrize(
+    ("changed", "key", "said"),
+    [
+        (
+            {"listener_name_controller_sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256"},
+            "sasl.enabled.mechanisms",
+            "enables SCRAM-SHA-256: the nodes of a metadata quorum log in by PLAIN or OAUTHBEARER; the users "
+            "of SCRAM are in the metadata",
+        ),
+        (
+            {"sasl_mechanism_controller_protocol": "SCRAM-SHA-512"},
+            "sasl.mechanism.controller.protocol",
+            "is SCRAM-SHA-512: the nodes",
+        ),
+        (
+            {"sasl_mechanism_controller_protocol": None},
+            "sasl.mechanism.controller.protocol",
+            "is GSSAPI: the",
+        ),
+        (
+            {"listener_name_controller_sasl_enabled_mechanisms": "OAUTHBEARER"},
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "",
+        ),
+        ({"super_users": "User:other"}, "super.users", "must name the user by which controllers log in"),
+        (
+            {"listener_name_controller_plain_sasl_jaas_config": None},
+            "listener.name.controller.plain.sasl.jaas.config",
+            "must be given",
+        ),
+        (
+            {"sasl_mechanism_controller_protocol": "OAUTHBEARER"},
+            "sasl.oauthbearer.token.endpoint.url",
+            "OAUTHBEARER needs",
+        ),
+        (
+            {
+                "listener_security_protocol_map": (
+                    "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,SECOND:PLAINTEXT"
+                ),
+                "controller_listener_names": "CONTROLLER,SECOND",
+                "listeners": THREE["listeners"] + ",SECOND://127.0.0.1:9003",
+            },
+            "listener.security.protocol.map",
+            "SECOND is PLAINTEXT: all must have it, or none",
+        ),
+    ],
+)
+def test_logins_that_cannot_work_are_refused(changed: dict[str, str | None], key: str, said: str) -> None:
+    found = refusal(**(LOGIN | changed))
+    assert (found.key, said in str(found)) == (key, True), str(found)
 
 
 def test_a_listener_on_every_address_without_proof_is_bound_to_this_machine_only() -> None:

@@ -13,11 +13,13 @@ import asyncio
 import contextlib
 import logging
 import posixpath
+from collections.abc import Callable
 
 from nilometer.broker.listening import OpenListeners
 from nilometer.broker.quorum.key_file import UnusableKey, read_key
 from nilometer.broker.quorum.links import QuorumLinks
 from nilometer.broker.quorum.serving import QuorumService
+from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.node import QuorumNode
@@ -91,6 +93,7 @@ class QuorumMember:
         replica = await disk.offload(lambda: self._open_replica(own))
         service.standing = lambda: self._standing(own)
         self._replica = replica
+        await service.open()
         await self._listeners.bind(runtime, service)
         await self._listeners.start()
         if replica.is_blank and self._is_founder:
@@ -145,6 +148,11 @@ class QuorumMember:
         """The store has told which cluster it is: requests for another one are refused from now on."""
         assert self._links is not None and self._service is not None, "it is open"
         self._links.cluster_id = self._service.cluster_id = cluster_id
+
+    def note_rights(self, may_act: Callable[[RequestContext], bool]) -> None:
+        """The ACLs are known: whether one lets a user act as a node."""
+        assert self._service is not None, "it is open"
+        self._service.may_act = may_act
 
     async def close(self) -> None:
         """Close what :meth:`open` has opened, but for the store, which is closed before."""

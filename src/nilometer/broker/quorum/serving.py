@@ -12,13 +12,19 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from typing_extensions import Buffer
 
 from nilometer.broker.authentication.handshakes import ListenerHandshakes, UnauthenticatedConnections
-from nilometer.broker.connection import Connection, ServedConnection
+from nilometer.broker.authentication.sasl import (
+    AUTHENTICATE_VERSIONS,
+    HANDSHAKE_VERSIONS,
+    SaslGate,
+    SaslListener,
+)
+from nilometer.broker.connection import Connection, Dispatcher, ServedConnection
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.quorum.description import (
     controllers_response,
@@ -34,6 +40,7 @@ from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
 from nilometer.broker.turns import Turns
+from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.node import QuorumNode
 from nilometer.coordination.quorum.peers import (
     Describe,
@@ -92,6 +99,12 @@ SERVED: dict[int, tuple[int, int]] = {
     int(own_apis.PROVE_BROKER): (0, 0),
     int(own_apis.ASK_QUORUM): (0, 0),
 }
+SERVED_WITH_SASL = {
+    **SERVED,
+    int(ApiKey.SASL_HANDSHAKE): HANDSHAKE_VERSIONS,
+    int(ApiKey.SASL_AUTHENTICATE): AUTHENTICATE_VERSIONS,
+}
+"""The requests that a listener with SASL names; those of SASL are for its gate."""
 
 
 class _HandshakeLimit:
@@ -113,6 +126,7 @@ class _HandshakeLimit:
 
 
 StandingOf = Callable[[], own_apis.QuorumStanding]
+MayAct = Callable[[RequestContext], bool]
 
 
 class QuorumService:
@@ -132,6 +146,11 @@ class QuorumService:
         self._rejected = RejectedTotal()
         self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
         self._handshakes = _HandshakeLimit()
+        self._sasl = {
+            name: SaslListener(one, ClusterImage, bytes, runtime, failures=connections_logger)
+            for name, one in settings.sasl.items()
+        }
+        self._fetching_keys: list[asyncio.Task[None]] = []
         self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}
         """The connections that are not let in yet."""
         self._let_in_now: dict[Connection, None] = {}
@@ -139,8 +158,21 @@ class QuorumService:
         self.node: QuorumNode | None = None
         """None before this node takes part."""
         self.cluster_id: str | None = None
+        self.may_act: MayAct | None = None
+        """Whether an ACL lets a user act as a node; None as long as the ACLs are not known here."""
+
+    async def open(self) -> None:
+        """Fetch the keys by which tokens are validated, and go on fetching them. Call it before the listeners
+        are opened."""
+        for sasl in self._sasl.values():
+            keys = None if sasl.tokens is None else sasl.tokens.fetched
+            if keys is not None:
+                await keys.fetch()
+                self._fetching_keys.append(asyncio.create_task(keys.run()))
 
     def close(self) -> None:
+        for fetching in self._fetching_keys:
+            fetching.cancel()
         for connection in (*self._proving, *self._let_in_now):
             connection.close()
 
@@ -148,9 +180,18 @@ class QuorumService:
     def new_connection(self, endpoint: Endpoint) -> ServedConnection:
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         shared = self._turns, self._memory, self._rejected
+        gate: Dispatcher = self
+        sasl = self._sasl.get(endpoint.name)
+        if sasl is not None:
+            gate = SaslGate(sasl, self, FRAME_BYTES_MAX)
         return ServedConnection(
-            self, FRAME_BYTES_BEFORE, connections_logger.info, self._requests, context, *shared
+            gate, self._bytes_before(sasl), connections_logger.info, self._requests, context, *shared
         )
+
+    @staticmethod
+    def _bytes_before(sasl: SaslListener | None) -> int:
+        """How long a request may be before the connection has proved anything: a token is longer."""
+        return FRAME_BYTES_BEFORE if sasl is None else sasl.settings.receive_bytes_max
 
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
         return ListenerHandshakes(endpoint.name, self._waiting, self._handshakes)
@@ -203,7 +244,8 @@ class QuorumService:
         connection.context = dataclasses.replace(
             connection.context, broker_id=node_id, principal=Principal(BROKER, str(node_id))
         )
-        connection.hand_over(self, FRAME_BYTES_MAX)
+        if connection.context.listener not in self._sasl:  # else a session has it, which may end
+            connection.hand_over(self, FRAME_BYTES_MAX)
         return True
 
     def _end_proving(self, connection: Connection) -> None:
@@ -225,11 +267,16 @@ class QuorumService:
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         try:
+            context = connection.context
+            has_sasl = context.listener in self._sasl
+            if has_sasl and not context.must_authenticate and not context.is_broker:
+                self._on_login(connection)
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
             key, version = header.api_key, header.api_version
+            served = SERVED_WITH_SASL if has_sasl else SERVED
             low, high = SERVED.get(key, (1, 0))
             if key == ApiKey.API_VERSIONS and version > high:
-                return (messages.encode_unsupported_api_versions(header.correlation_id, SERVED),)
+                return (messages.encode_unsupported_api_versions(header.correlation_id, served),)
             if not low <= version <= high:
                 raise CloseConnection(f"version {version} of API {key} is not served by controllers")
             is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
@@ -240,12 +287,28 @@ class QuorumService:
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         if key == ApiKey.API_VERSIONS:
-            return _reply(header, _versions(version))
+            return _reply(header, _versions(version, served))
         if key == own_apis.PROVE_BROKER:
             return _reply(header, self._prove(connection, body))
         if not is_let_in:
             return _reply(header, self._who_it_is(connection, body))
         return asyncio.ensure_future(self._answered(header, body))
+
+    def _on_login(self, connection: Connection) -> None:
+        """Let a user in that has logged in, or have it prove the key as well. Raises CloseConnection."""
+        user = str(connection.context.principal)
+        may_act = user in self._settings.accepted_users or (
+            self.may_act is not None and self.may_act(connection.context)
+        )
+        if not may_act:
+            connections_logger.warning(
+                "%s:%d is not let in: its user, %.200r, is none of super.users and has no CLUSTER_ACTION",
+                *connection.peer,
+                user,
+            )
+            raise CloseConnection("its user may not act as a node")
+        if self._key is None and not self._let_in(connection, UNKNOWN_NODE):
+            raise CloseConnection("too many connections of nodes")
 
     def _prove(
         self, connection: Connection, request: own_apis.ProveBrokerRequest
@@ -397,11 +460,11 @@ def _leader(node: QuorumNode) -> NodeAddress | None:
     return NodeAddress(entry.key.node_id, entry.endpoints[0].host, entry.endpoints[0].port)
 
 
-def _versions(version: int) -> Message:
+def _versions(version: int, served: Mapping[int, tuple[int, int]]) -> Message:
     api = messages.api(int(ApiKey.API_VERSIONS), version)
     keys = tuple(
         api.make("ApiVersion", api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in sorted(SERVED.items())
+        for key, (low, high) in sorted(served.items())
     )
     return api.response(error_code=NONE, api_keys=keys)
 
