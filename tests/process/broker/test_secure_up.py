@@ -119,7 +119,11 @@ def test_a_secure_cluster_whose_metadata_is_in_a_quorum(shell: Shell) -> None:
 
     assert shell.run("up", "--brokers", "4", "--detach").returncode == 0
     assert shell.run("status").returncode == 0
+    rotated = shell.run("rotate-secret")
+    assert "Secret 1 is current" in rotated.stdout, rotated.stderr
     assert shell.run("down").returncode == 0
+    rotated = shell.run("rotate-secret")
+    assert "Secret 2 is current" in rotated.stdout, rotated.stderr
     assert shell.run("up", "--detach").returncode == 0, "its settings and users stay"
     listed = command(*listing, "--command-config", config)
     assert [one["name"] for one in json.loads(listed.stdout)["topics"]] == ["demo-rdkafka"]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from nilometer.broker.quorum.key_file import Proving, QuorumKey, UnusableKey, read_key
+from nilometer.broker.quorum.key_file import (
+    KeySealing,
+    Proving,
+    QuorumKey,
+    UnusableKey,
+    key_id,
+    read_key,
+    read_key_files,
+)
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
-from nilometer.cluster.cluster_secret import ProofExchange, Side, broker_proof
+from nilometer.cluster.cluster_secret import ProofExchange, Side, broker_proof, is_proof
 from nilometer.config import ConfigError
+from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.runtime import Runtime
 from nilometer.wire.own_apis import ProveBrokerRequest
 
@@ -193,11 +204,76 @@ def test_a_key_that_others_can_read_or_that_is_short_is_refused(tmp_path: Path) 
     with pytest.raises(UnusableKey, match="chmod 600"):
         read_key(disk, str(path))
     path.chmod(0o600)
-    assert read_key(disk, str(path)) == QuorumKey.of(b"k" * 64)
+    assert read_key_files(disk, str(path)) == QuorumKey.of(b"k" * 64)
     path.write_text("k" * 31)
     with pytest.raises(UnusableKey, match="has 31 bytes"):
         read_key(disk, str(path))
     assert os.access(path, os.R_OK)
+
+
+def test_while_the_key_is_changed_every_node_knows_every_other() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    rolled = [QuorumKey.of(old), QuorumKey.of(new, old), QuorumKey.of(new)]
+    for initiator, acceptor in itertools.product(rolled, repeat=2):
+        is_known = abs(rolled.index(initiator) - rolled.index(acceptor)) <= 1
+        proving = Proving(acceptor, Runtime.system().entropy, 1, "127.0.0.1:9001")
+        nonce, name = b"n" * 32, key_id(initiator.secret)
+        answer = proving.answer(ProveBrokerRequest(broker_id=3, nonce=nonce, key_id=name))
+        assert answer is not None
+        exchange = ProofExchange("", 3, -1, nonce, answer.nonce)
+        proved = [one for one in initiator.secrets if is_proof(one, Side.ACCEPTOR, exchange, answer.proof)]
+        assert bool(proved) is is_known
+        for secret in initiator.secrets:
+            proof = broker_proof(secret, Side.INITIATOR, exchange)
+            assert not proved or is_proof(proved[0], Side.INITIATOR, exchange, proof) is (secret == proved[0])
+        if proved:
+            own = ProveBrokerRequest(proof=broker_proof(proved[0], Side.INITIATOR, exchange))
+            assert proving.answer(own) is not None and proving.is_proved
+
+
+# ── the secret under the key ────────────────────────────────────────────────────────────────────
+def sealing(content: bytes | None, previous: bytes | None = None) -> KeySealing:
+    key = None if content is None else QuorumKey.of(content, previous)
+    return KeySealing(key, Runtime.system().entropy)
+
+
+def test_a_secret_is_read_with_the_key_it_was_sealed_with() -> None:
+    secret = b'{"format":1,"current":"c2VjcmV0"}'
+    old, new = b"o" * 32, b"n" * 32
+    sealed = sealing(old).seal(7, secret)
+    assert sealed != sealing(old).seal(7, secret), "two have not the same nonce"
+    assert secret not in sealed and b"c2VjcmV0" not in sealed
+    assert sealing(old).unseal(7, sealed) == sealing(new, old).unseal(7, sealed) == secret
+    assert sealing(new, old).seal(8, secret) != sealed
+    with pytest.raises(StoreRefused, match=r"is encrypted with the key [0-9a-f]{16}, and .* is another one"):
+        sealing(new).unseal(7, sealed)
+    with pytest.raises(StoreRefused, match="is not given"):
+        sealing(None).unseal(7, sealed)
+    damaged = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in range(9, len(sealed))]
+    for number, data in [(8, sealed), *((7, one) for one in (*damaged, sealed[:20], sealed[:9]))]:
+        with pytest.raises(StoreDamaged):
+            sealing(old).unseal(number, data)
+    assert sealing(None).seal(7, secret) == secret
+    assert sealing(old).unseal(7, secret) == secret, "of a quorum that had no key"
+
+
+def test_a_key_needs_the_library_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(StoreRefused, match=r"pip install 'nilometer\[secure\]'"):
+        sealing(b"k" * 32).seal(0, b"{}")
+
+
+def test_a_previous_key_needs_a_present_one(tmp_path: Path) -> None:
+    assert "is not" in str(refusal(nilometer_quorum_secret_previous_file="/etc/old.key"))
+    disk = Runtime.system().disk
+    paths = [tmp_path / name for name in ("new", "old")]
+    for path, content in zip(paths, ("n" * 32, "o" * 32), strict=True):
+        path.touch(0o600)
+        path.write_text(content)
+    assert read_key_files(disk, *map(str, paths)) == QuorumKey.of(b"n" * 32, b"o" * 32)
+    paths[1].chmod(0o644)
+    with pytest.raises(UnusableKey, match=r"secret\.previous\.file .* can be read by others"):
+        read_key_files(disk, *map(str, paths))
 
 
 def test_a_proof_is_accepted_once_and_only_with_the_key() -> None:

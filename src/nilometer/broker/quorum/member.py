@@ -16,7 +16,7 @@ import posixpath
 from collections.abc import Callable
 
 from nilometer.broker.listening import OpenListeners
-from nilometer.broker.quorum.key_file import UnusableKey, read_key
+from nilometer.broker.quorum.key_file import KeySealing, UnusableKey, read_key_files
 from nilometer.broker.quorum.links import QuorumLinks
 from nilometer.broker.quorum.serving import QuorumService
 from nilometer.broker.request_context import RequestContext
@@ -81,8 +81,8 @@ class QuorumMember:
         """
         settings, runtime, disk = self._settings, self._runtime, self._runtime.disk
         try:
-            path = settings.secret_file
-            key = None if path is None else await disk.offload(lambda: read_key(disk, path))
+            path, previous = settings.secret_file, settings.previous_secret_file
+            key = None if path is None else await disk.offload(lambda: read_key_files(disk, path, previous))
         except UnusableKey as error:
             raise StoreRefused(str(error)) from error
         own = self._own
@@ -122,6 +122,7 @@ class QuorumMember:
             cluster_id=cluster_id,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
+            sealing=KeySealing(key, runtime.entropy),
         )
         service.node = node
         try:

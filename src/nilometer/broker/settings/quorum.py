@@ -36,6 +36,7 @@ MECHANISMS = (PLAIN, OAUTHBEARER)
 """Those of listeners of controllers: the users of SCRAM are in the metadata, which the nodes have to agree on
 first."""
 SECRET_FILE = "nilometer.quorum.secret.file"
+PREVIOUS_SECRET_FILE = "nilometer.quorum.secret.previous.file"
 METADATA_LOG_DIR = "metadata.log.dir"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
@@ -69,6 +70,9 @@ metadata.log.max.record.bytes.between.snapshots: long 1.. = {20 * 1024 * 1024}
 {SECRET_FILE}: string
     A file with the key by which nodes of the metadata quorum know each other: the same bytes on all, at
     least 32, readable by its owner only. Nodes on other machines need it, certificates, or SASL.
+    The cluster's secret is encrypted with it in the metadata log.
+{PREVIOUS_SECRET_FILE}: string
+    A file with the key before the present one, which counts as well while the key is changed on all nodes.
 """
 )
 
@@ -122,6 +126,7 @@ class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of connections to the others."""
     admittance: Admittance
     secret_file: str | None
+    previous_secret_file: str | None
     accepted_users: frozenset[str]
     """With certificates or logins: the users, as ``User:name``."""
     directory: str
@@ -170,6 +175,12 @@ def quorum_settings(
             HEARTBEAT, f"{HEARTBEAT} is {heartbeat_ms}: at most half of {SESSION_TIMEOUT}, {session_ms}"
         )
     secret_file = settings.optional_string(SECRET_FILE)
+    previous_file = settings.optional_string(PREVIOUS_SECRET_FILE)
+    if previous_file is not None and secret_file is None:
+        raise ConfigError(
+            PREVIOUS_SECRET_FILE,
+            f"{PREVIOUS_SECRET_FILE} is given, but {SECRET_FILE}, the present key, is not",
+        )
     hosts = [one.host for one in (*voters, *servers, *advertised, *listeners) if one.host not in WILDCARDS]
     if security.mechanism is not None or sasl:
         _check_logins(listeners, security, super_users, hosts, is_controller=is_controller)
@@ -190,6 +201,7 @@ def quorum_settings(
         security=security,
         admittance=admittance,
         secret_file=secret_file,
+        previous_secret_file=previous_file,
         accepted_users=frozenset(super_users),
         directory=posixpath.normpath(settings.optional_string(METADATA_LOG_DIR) or log_dirs[0]),
         timing=Timing(
