@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,9 @@ from nilometer.cluster.acl import (
     ResourceType,
 )
 from nilometer.coordination.quorum.peers import PeerUnavailable
+from nilometer.identifiers import BrokerId
+from nilometer.raft.voter_changes import DONE, ChangeResult, RemoveVoter
+from nilometer.raft.voters import VoterKey
 from nilometer.security.sasl import PLAIN_MODULE
 from support.authority import Authority
 from support.brokers.nilometer_broker import NilometerBroker
@@ -182,6 +187,14 @@ def test_a_password_is_not_sent_to_another_machine_without_tls() -> None:
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
 
 
+async def remove(cluster: QuorumBrokers, leader: int, other: int) -> ChangeResult:
+    """Remove a voter by the leader's listener of controllers, as a tool does."""
+    with links_of(9, login()) as links:
+        links.cluster_id = None
+        key = VoterKey(BrokerId(other), cluster.directory_id(other))
+        return await links.ask(voter(leader, cluster.controllers[leader]), RemoveVoter(key))
+
+
 def test_brokers_log_in_to_each_other_and_one_more_by_an_acl(tmp_path: Path) -> None:
     shared = {
         **login(),
@@ -213,4 +226,19 @@ def test_brokers_log_in_to_each_other_and_one_more_by_an_acl(tmp_path: Path) -> 
             broker.wait_ready()
         finally:
             broker.kill()
+        leader = cluster.controller()
+        assert leader is not None
+        other = next(one for one in cluster.controllers if one != leader)
+        audit = cluster.brokers[leader].data_dir / ".audit" / "audit.log"
+        removed = asyncio.run(remove(cluster, leader, other))
+        assert removed == DONE
+
+        def noted() -> list[dict[str, Any]]:
+            lines = audit.read_text().splitlines() if audit.exists() else []
+            return [found for found in map(json.loads, lines) if found["api"] == "REMOVE_RAFT_VOTER"]
+
+        eventually(lambda: noted() != [], "it is noted", TIMEOUT_S)
+        (line,) = noted()
+        assert (line["kind"], line["principal"], line["listener"]) == ("changed", "User:node", "CONTROLLER")
+        assert line["changes"] == [{"voter": f"{other}-{cluster.directory_id(other)}"}]
         assert texts_in(cluster, "t", 1, 1) == ["a"]

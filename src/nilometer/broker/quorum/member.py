@@ -13,13 +13,11 @@ import asyncio
 import contextlib
 import logging
 import posixpath
-from collections.abc import Callable
 
 from nilometer.broker.listening import OpenListeners
 from nilometer.broker.quorum.key_file import KeySealing, UnusableKey, read_key_files
 from nilometer.broker.quorum.links import QuorumLinks
-from nilometer.broker.quorum.serving import QuorumService
-from nilometer.broker.request_context import RequestContext
+from nilometer.broker.quorum.serving import MayAct, NoteChange, QuorumService
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.node import QuorumNode
@@ -150,10 +148,10 @@ class QuorumMember:
         assert self._links is not None and self._service is not None, "it is open"
         self._links.cluster_id = self._service.cluster_id = cluster_id
 
-    def note_rights(self, may_act: Callable[[RequestContext], bool]) -> None:
-        """The ACLs are known: whether one lets a user act as a node."""
+    def note_rights(self, may_act: MayAct, note_change: NoteChange) -> None:
+        """The ACLs are known: whether one lets a user act as a node; and there is an audit log."""
         assert self._service is not None, "it is open"
-        self._service.may_act = may_act
+        self._service.may_act, self._service.note_change = may_act, note_change
 
     async def close(self) -> None:
         """Close what :meth:`open` has opened, but for the store, which is closed before."""

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from typing_extensions import Buffer
@@ -57,6 +57,7 @@ from nilometer.raft.exchange import BeginEpochRequest
 from nilometer.raft.messages import NodeAddress, Received
 from nilometer.raft.voter_changes import (
     CHANGE_VERSIONS,
+    audited,
     change_response,
     other_cluster,
     read_change_request,
@@ -127,6 +128,7 @@ class _HandshakeLimit:
 
 StandingOf = Callable[[], own_apis.QuorumStanding]
 MayAct = Callable[[RequestContext], bool]
+NoteChange = Callable[[RequestContext, str, Iterable[dict[str, object]]], None]
 
 
 class QuorumService:
@@ -160,6 +162,8 @@ class QuorumService:
         self.cluster_id: str | None = None
         self.may_act: MayAct | None = None
         """Whether an ACL lets a user act as a node; None as long as the ACLs are not known here."""
+        self.note_change: NoteChange | None = None
+        """Notes a change of the voters that came by this listener; None if there is no audit log."""
 
     async def open(self) -> None:
         """Fetch the keys by which tokens are validated, and go on fetching them. Call it before the listeners
@@ -211,12 +215,14 @@ class QuorumService:
             return self._let_in(connection, UNKNOWN_NODE)
         if self._settings.admittance is Admittance.CERTIFICATE:
             user = self._user_of(connection)
-            if user not in self._settings.accepted_users:
+            if user is None or str(user) not in self._settings.accepted_users:
                 connections_logger.warning(
-                    "%s:%d is not let in: its user, %.200r, is none of super.users", *connection.peer, user
+                    "%s:%d is not let in: its user, %.200r, is none of super.users",
+                    *connection.peer,
+                    None if user is None else str(user),
                 )
                 return False
-            return self._let_in(connection, UNKNOWN_NODE)
+            return self._let_in(connection, UNKNOWN_NODE, user)
         return True
 
     def _new_proving(self) -> Proving | None:
@@ -226,25 +232,27 @@ class QuorumService:
         address = "" if own is None else address_text(own.host, own.port)
         return Proving(self._key, self._runtime.entropy, self._settings.node_id, address)
 
-    def _user_of(self, connection: Connection) -> str | None:
+    def _user_of(self, connection: Connection) -> Principal | None:
         tls = self._settings.tls.get(connection.context.listener)
         if connection.certificate is None or tls is None:
             return None
         try:
-            return str(Principal(USER, tls.mapping.name_of(subject_of(connection.certificate))))
+            return Principal(USER, tls.mapping.name_of(subject_of(connection.certificate)))
         except ValueError:
             return None
 
-    def _let_in(self, connection: Connection, node_id: int) -> bool:
-        """Serve all requests from now on; return false if too many connections have that already."""
+    def _let_in(self, connection: Connection, node_id: int, user: Principal | None = None) -> bool:
+        """Serve all requests from now on; return false if too many connections have that already.
+        ``user``: by its certificate."""
         self._end_proving(connection)
         if len(self._let_in_now) >= CONNECTIONS_MAX:
             return False
         self._let_in_now[connection] = None
-        connection.context = dataclasses.replace(
-            connection.context, broker_id=node_id, principal=Principal(BROKER, str(node_id))
-        )
-        if connection.context.listener not in self._sasl:  # else a session has it, which may end
+        has_sasl = connection.context.listener in self._sasl
+        known = connection.context.principal if has_sasl else user
+        principal = known or Principal(BROKER, "unknown" if node_id == UNKNOWN_NODE else str(node_id))
+        connection.context = dataclasses.replace(connection.context, broker_id=node_id, principal=principal)
+        if not has_sasl:  # else a session has it, which may end
             connection.hand_over(self, FRAME_BYTES_MAX)
         return True
 
@@ -292,7 +300,7 @@ class QuorumService:
             return _reply(header, self._prove(connection, body))
         if not is_let_in:
             return _reply(header, self._who_it_is(connection, body))
-        return asyncio.ensure_future(self._answered(header, body))
+        return asyncio.ensure_future(self._answered(header, body, connection.context))
 
     def _on_login(self, connection: Connection) -> None:
         """Let a user in that has logged in, or have it prove the key as well. Raises CloseConnection."""
@@ -344,13 +352,13 @@ class QuorumService:
         self._end_proving(connection)
         asyncio.get_running_loop().call_soon(connection.close)
 
-    async def _answered(self, header: messages.RequestHeader, body: Any) -> Response:
+    async def _answered(self, header: messages.RequestHeader, body: Any, context: RequestContext) -> Response:
         try:
             if header.api_key == own_apis.ASK_QUORUM:
                 return _reply(header, await self._answer_question(body))
             key = ApiKey(header.api_key)
             if key in CHANGE_VERSIONS:
-                return _reply(header, await self._change(key, header.api_version, body))
+                return _reply(header, await self._change(key, header.api_version, body, context))
             if key in (ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER):
                 return _reply(header, await self._describe(messages.api(key, header.api_version), body))
             return _reply(header, await self._serve(key, body))
@@ -368,11 +376,15 @@ class QuorumService:
             node.on_announced(received.request, received.endpoints)
         return write(await node.serve(received.request), node)
 
-    async def _change(self, key: ApiKey, version: int, message: Any) -> Message:
+    async def _change(self, key: ApiKey, version: int, message: Any, context: RequestContext) -> Message:
         node = self._taking_part()
         result = other_cluster(message.cluster_id, self.cluster_id)
         if result is None:
-            result = await node.serve(read_change_request(key, message))
+            change = read_change_request(key, message)
+            result = await node.serve(change)
+            noted = audited(change, result)
+            if noted is not None and self.note_change is not None:
+                self.note_change(context, key.name, (noted,))
         return change_response(key, version, result, node.epoch, _leader(node))
 
     async def _describe(self, api: Api, message: Any) -> Message:
