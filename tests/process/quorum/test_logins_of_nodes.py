@@ -29,34 +29,26 @@ from nilometer.coordination.quorum.peers import PeerUnavailable
 from nilometer.identifiers import BrokerId
 from nilometer.raft.voter_changes import DONE, ChangeResult, RemoveVoter
 from nilometer.raft.voters import VoterKey
-from nilometer.security.sasl import PLAIN_MODULE
 from support.authority import Authority
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.quorum_brokers import QuorumBrokers
 from support.brokers.quorum_clients import produce, texts_in
-from support.brokers.quorum_nodes import LET_IN, links_of, listening, refusal_of, settings_of, tls_of, voter
+from support.brokers.quorum_nodes import (
+    JAAS,
+    LET_IN,
+    links_of,
+    listening,
+    login,
+    refusal_of,
+    settings_of,
+    tls_of,
+    voter,
+)
 from support.eventually import eventually
 from support.issuer import AUDIENCE, ISSUER, claims, jwks, rsa_key, signed
 from support.ports import HOST, free_ports
 
 TIMEOUT_S = 60.0
-USERS = {"node": "of-node", "other": "of-other"}
-JAAS = "listener.name.controller.plain.sasl.jaas.config"
-
-
-def login(
-    user: str = "node", password: str | None = None, protocol: str = "SASL_PLAINTEXT"
-) -> dict[str, str]:
-    """Return the settings of a node that logs in by PLAIN, and knows all users."""
-    known = " ".join(f'user_{name}="{text}"' for name, text in USERS.items())
-    own = f'username="{user}" password="{password or USERS[user]}"'
-    return {
-        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:{protocol}",
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
-        JAAS: f"{PLAIN_MODULE} required {own} {known};",
-        "super.users": "User:node" if user == "node" else f"User:node;User:{user}",
-    }
 
 
 async def outcomes(port: int, *nodes: Mapping[str, str]) -> list[bool]:

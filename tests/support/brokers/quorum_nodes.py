@@ -19,11 +19,14 @@ from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
+from nilometer.security.sasl import PLAIN_MODULE
 from nilometer.wire.own_apis import QuorumStanding
 
 from ..authority import Authority
 from ..ports import HOST
 
+USERS = {"node": "of-node", "other": "of-other"}
+JAAS = "listener.name.controller.plain.sasl.jaas.config"
 KEY = QuorumKey.of(b"k" * 32)
 NO_MORE: Mapping[str, str] = {}
 LET_IN = "this is a node of cluster own"
@@ -95,4 +98,19 @@ def tls_of(authority: Authority, subject: str) -> dict[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
         "ssl.truststore.type": "PEM",
+    }
+
+
+def login(
+    user: str = "node", password: str | None = None, protocol: str = "SASL_PLAINTEXT"
+) -> dict[str, str]:
+    """Return the settings of a node that logs in by PLAIN, and knows all users."""
+    known = " ".join(f'user_{name}="{text}"' for name, text in USERS.items())
+    own = f'username="{user}" password="{password or USERS[user]}"'
+    return {
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:{protocol}",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        JAAS: f"{PLAIN_MODULE} required {own} {known};",
+        "super.users": "User:node" if user == "node" else f"User:node;User:{user}",
     }
