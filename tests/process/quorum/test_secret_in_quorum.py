@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.quorum import tool_store
 from nilometer.broker.quorum.key_file import SEALED, KeySealing, QuorumKey
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
@@ -85,7 +86,7 @@ def test_the_secret_is_encrypted_and_rotated_while_brokers_run_and_while_they_do
 
 
 def test_the_key_is_changed_on_one_node_after_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present, previous = "nilometer.quorum.secret.file", "nilometer.quorum.secret.previous.file"
     new_text = "another key, which only the nodes of this quorum have\n"
@@ -115,3 +116,7 @@ def test_the_key_is_changed_on_one_node_after_another(
         cluster.brokers[1].launch()
         refusal = "it does not have the key of nilometer.quorum.secret.file"
         eventually(lambda: refusal in cluster.brokers[1].output, "the former key counts no more", TIMEOUT_S)
+        cluster.kill(*cluster.brokers)
+        monkeypatch.setattr(tool_store, "OPEN_TIMEOUT_S", 1.0)
+        assert run(["rotate-secret", "--coordination-config", str(config)]) == 1
+        assert "the metadata quorum has no leader after 1 s" in capsys.readouterr().err
