@@ -26,6 +26,7 @@ from .failover_rows import FAILOVER_ROWS
 from .group_rows import GROUP_ROWS
 from .ingest_rows import INGEST_ROWS
 from .login_rows import LOGIN_ROWS
+from .metadata_rows import METADATA_ROWS
 from .opening_rows import OPENING_ROWS
 from .queue_rows import QUEUE_ROWS
 from .quota_row import QUOTA_ROW
@@ -44,6 +45,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Other clients, one broker", (*CLIENT_ROWS, *CATCH_UP_ROWS, *SOAK_ROWS)),
     ("Three brokers", (*CLUSTER_ROWS, *CURVE_ROWS[1:])),
     ("The loss of a leader, three brokers", FAILOVER_ROWS),
+    ("The cluster's metadata, three brokers", METADATA_ROWS),
     ("Groups and many clients, three brokers", (*GROUP_ROWS, *QUEUE_ROWS)),
     ("Security, one broker", (*TLS_ROWS, *LOGIN_ROWS, *ACL_ROWS, QUOTA_ROW)),
     ("Transactions", TRANSACTION_ROWS),

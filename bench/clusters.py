@@ -72,9 +72,12 @@ class NilometerThree:
     name = Nilometer.name
 
     def __init__(self, folder: Path, settings: Settings | None = None) -> None:
-        self._cluster = NilometerCluster(folder, BROKERS, {**SETTINGS, **(settings or {})})
+        self._cluster = self._prepared(folder, {**SETTINGS, **(settings or {})})
         self._cluster.folder.mkdir(parents=True, exist_ok=True)
         self.bootstrap = self._cluster.bootstrap
+
+    def _prepared(self, folder: Path, settings: dict[str, str]) -> NilometerCluster:
+        return NilometerCluster(folder, BROKERS, settings)
 
     def launch(self) -> None:
         for broker in self._cluster.brokers.values():

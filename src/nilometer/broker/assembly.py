@@ -98,6 +98,7 @@ from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationStore
+from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
 from nilometer.share.sessions import ShareSessions
 
@@ -307,7 +308,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     failures = ReplicaFailures(directories.fail_directory_of)
     commit = GroupCommit(runtime, tasks)
     quotas = ReplicationQuotas(config, runtime.clock)
-    leader_liveness = LeaderLiveness(runtime.clock, metadata)
+    leader_liveness = LeaderLiveness(runtime.clock, metadata, BrokerId(config.node_id))
     fetchers = ReplicaFetchers(
         config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness
     )

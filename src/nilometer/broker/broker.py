@@ -323,6 +323,8 @@ class Broker:
                 fence=self.fence,
             )
         )
+        if self._quorum is not None:
+            self._quorum.report_to(parts.replication.leader_liveness)
         if self._monitoring is not None:
             self._monitoring.note_parts(parts)
         authorizer = parts.serving.rights.authorizer

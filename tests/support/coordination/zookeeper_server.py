@@ -66,6 +66,7 @@ class ZooKeeperServer:
         sync_limit: int = 10,
         session_timeouts_ms: tuple[int, int] = (400, 60_000),
         tls: ServerTls | None = None,
+        jvm: Sequence[str] = JVM,
     ) -> None:
         """``members`` are host and the two ports between servers of each server, by number.
 
@@ -75,6 +76,7 @@ class ZooKeeperServer:
         """
         self._folder = folder
         self._entered = entered
+        self._jvm = jvm
         self.host = host
         self.port = port
         self.tls_port = free_ports(1)[0] if tls is not None else 0
@@ -113,7 +115,7 @@ class ZooKeeperServer:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with self._entered(), (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["java", *JVM, "-cp", classpath, main, str(self._folder / "zoo.cfg")],
+                ["java", *self._jvm, "-cp", classpath, main, str(self._folder / "zoo.cfg")],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -17,7 +17,7 @@ from nilometer.cluster.states import Broker
 from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
 from nilometer.wire.api_keys import ApiKey
 
-LEADER = BrokerId(2)
+OWN, LEADER = BrokerId(1), BrokerId(2)
 
 
 class FakeClock:
@@ -57,6 +57,8 @@ class FakeConnection:
 
 
 class FakeImage:
+    controller_id = LEADER
+
     def __init__(self) -> None:
         self.registered = Broker(
             id=LEADER, incarnation=Incarnation("first"), epoch=BrokerEpoch(7), endpoints=(), rack=None
@@ -86,7 +88,7 @@ class FakeMetadata:
 class Fixture:
     def __init__(self) -> None:
         self.clock, self.metadata, self.connection = FakeClock(), FakeMetadata(), FakeConnection()
-        self.liveness = LeaderLiveness(self.clock, cast(MetadataLog, self.metadata))
+        self.liveness = LeaderLiveness(self.clock, cast(MetadataLog, self.metadata), OWN)
         self.liveness.on_connected(LEADER, cast(Connection, self.connection))
 
     async def confirm(self) -> None:
@@ -168,8 +170,26 @@ def test_a_leader_whose_address_refuses_connections_is_lost() -> None:
     given = Fixture()
     given.connection.end()
     given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
-    given.liveness.on_connection_refused(LEADER)
+    given.liveness.on_process_ended(LEADER)
     given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
+    assert given.liveness.is_lost(LEADER)
+
+
+def test_this_broker_is_named_for_a_controller_that_is_lost() -> None:
+    given = Fixture()
+    assert given.liveness.controller == LEADER
+    given.connection.end()
+    assert given.liveness.controller == OWN
+    given.liveness.on_connected(LEADER, cast(Connection, FakeConnection()))
+    assert given.liveness.controller == LEADER
+
+
+def test_who_opened_a_connection_learns_of_its_end_too() -> None:
+    given, connection, ended = Fixture(), FakeConnection(), list[Any]()
+    connection.on_lost = ended.append
+    given.liveness.on_connected(LEADER, cast(Connection, connection))
+    connection.end()
+    assert ended == [connection]
     assert given.liveness.is_lost(LEADER)
 
 

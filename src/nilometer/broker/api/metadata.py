@@ -221,7 +221,9 @@ def _reject(request: Request) -> Response:
 
 
 def _leaders(parts: Parts, request: Request) -> set[BrokerId]:
-    """Return the leaders that the response names now."""
+    """Return the leaders that the response names now. Who asks for no topic looks for the controller."""
+    if not request.body.topics:
+        return {parts.metadata.image.controller_id}
     topics = [_find_topic(parts.metadata.image, *asked) for asked in _asked_once(request)]
     return {state.leader for topic in topics if topic is not None for state in topic.partitions}
 
@@ -456,7 +458,7 @@ def _encode(
     response = request.encode(
         brokers=brokers,
         cluster_id=parts.cluster_id,
-        controller_id=parts.metadata.image.controller_id,
+        controller_id=parts.leader_liveness.controller,
         topics=topics,
         cluster_authorized_operations=operations,
     )

@@ -11,7 +11,7 @@ import asyncio
 import enum
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nilometer.broker.quorum.key_file import ANY_NODE, QuorumKey, address_text, prove
 from nilometer.broker.settings.quorum import QuorumSettings
@@ -84,6 +84,26 @@ class _Opening:
         self.users = 0
 
 
+class Watch(Protocol):
+    """Learns which nodes are alive."""
+
+    def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
+        """A node was connected to, for questions that it answers at once."""
+        ...
+
+    def on_process_ended(self, broker_id: BrokerId) -> None:
+        """A node has ended a connection, or no process listens at its address."""
+        ...
+
+
+class NotWatched:
+    def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
+        pass
+
+    def on_process_ended(self, broker_id: BrokerId) -> None:
+        pass
+
+
 class QuorumLinks:
     def __init__(self, settings: QuorumSettings, runtime: Runtime, key: QuorumKey | None) -> None:
         self._settings = settings
@@ -96,6 +116,7 @@ class QuorumLinks:
         """While one is opened or asked for."""
         self.cluster_id: str | None = None
         """None as long as this node does not know it."""
+        self.watch: Watch = NotWatched()
 
     def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -112,6 +133,8 @@ class QuorumLinks:
             return await self._ask(to, request)
         except KafkaError as error:
             is_refused = isinstance(error.__cause__, ConnectionRefusedError)
+            if is_refused:
+                self.watch.on_process_ended(to.key.node_id)
             kind = PeerRefused if is_refused else PeerUnavailable
             raise kind(error.message or error.code.name) from error
 
@@ -215,6 +238,8 @@ class QuorumLinks:
                 made = await self._open(place.host, place.port, place.node_id)
                 made.on_lost = partial(self._forget, place)
                 self._connections[place] = made
+                if purpose is Purpose.QUESTION:
+                    self.watch.on_connected(BrokerId(place.node_id), made)
                 return made
         finally:
             opening.users -= 1
@@ -224,6 +249,8 @@ class QuorumLinks:
     def _forget(self, place: _Place, connection: Connection) -> None:
         if self._connections.get(place) is connection:
             del self._connections[place]
+            if connection.ended_by_peer:
+                self.watch.on_process_ended(BrokerId(place.node_id))
 
     async def _open(
         self, host: str, port: int, expected_id: int = ANY_NODE, asked_at: str = ""

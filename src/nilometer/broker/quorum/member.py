@@ -16,7 +16,7 @@ import posixpath
 
 from nilometer.broker.listening import OpenListeners
 from nilometer.broker.quorum.key_file import KeySealing, UnusableKey, read_key_files
-from nilometer.broker.quorum.links import QuorumLinks
+from nilometer.broker.quorum.links import QuorumLinks, Watch
 from nilometer.broker.quorum.serving import MayAct, NoteChange, QuorumService
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
@@ -152,6 +152,11 @@ class QuorumMember:
         """The ACLs are known: whether one lets a user act as a node; and there is an audit log."""
         assert self._service is not None, "it is open"
         self._service.may_act, self._service.note_change = may_act, note_change
+
+    def report_to(self, watch: Watch) -> None:
+        """Let ``watch`` know which nodes are alive."""
+        assert self._links is not None, "it is open"
+        self._links.watch = watch
 
     async def close(self) -> None:
         """Close what :meth:`open` has opened, but for the store, which is closed before."""

@@ -46,11 +46,12 @@ NOTHING_FOUND: Findings = ((), ())
 
 
 class LeaderLiveness:
-    def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
+    def __init__(self, clock: Clock, metadata: MetadataLog, own_id: BrokerId) -> None:
+        self._own_id = own_id
         self._clock = clock
         self._metadata = metadata
         self._connections: dict[BrokerId, Connection] = {}
-        """A fetch connection to each leader that is fetched from."""
+        """The newest connection to each leader."""
         self._answered_ms: dict[BrokerId, int] = {}
         """When each leader last answered a probe (monotonic)."""
         self._probes: dict[BrokerId, asyncio.Future[Message]] = {}
@@ -61,16 +62,24 @@ class LeaderLiveness:
         metadata.subscribe(self._on_delta, self._on_reload)
 
     def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
-        """Note a new fetch connection to a leader, which proves that the leader is alive."""
+        """Note a new connection to a leader, which proves that the leader is alive: it is for fetches, or to
+        the leader of the metadata quorum."""
         if connection.closed:
             return
         broker_epoch = self._metadata.image.broker_epoch(broker_id)
         self._connections[broker_id] = connection
         self._lost.pop(broker_id, None)
-        connection.on_lost = lambda lost: self._on_connection_lost(broker_id, broker_epoch, lost)
+        before = connection.on_lost
 
-    def on_connection_refused(self, broker_id: BrokerId) -> None:
-        """Note that no process listens at the broker's address."""
+        def on_lost(lost: Connection) -> None:
+            if before is not None:
+                before(lost)
+            self._on_connection_lost(broker_id, broker_epoch, lost)
+
+        connection.on_lost = on_lost
+
+    def on_process_ended(self, broker_id: BrokerId) -> None:
+        """Note that the broker has ended a connection, or that no process listens at its address."""
         self._note_lost(broker_id, self._metadata.image.broker_epoch(broker_id))
 
     def before_close(self, broker_id: BrokerId, connection: Connection) -> None:
@@ -89,6 +98,14 @@ class LeaderLiveness:
             return True
         del self._lost[broker_id]
         return False
+
+    @property
+    def controller(self) -> BrokerId:
+        """The broker that a response names as the controller: this one if the controller's connection was
+        lost, since each sends on what the next controller will decide. A client would wait for the dead one,
+        or for a controller that has a name: librdkafka, until its request has timed out."""
+        controller_id = self._metadata.image.controller_id
+        return self._own_id if self.is_lost(controller_id) else controller_id
 
     def findings(self) -> Findings:
         """Return the brokers for which a response now differs from the metadata: those that are lost, and

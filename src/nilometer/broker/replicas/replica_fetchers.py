@@ -246,7 +246,7 @@ class ReplicaFetcher:
             connection = await self._peers.connect(self._leader_id, *endpoint, client_id=self._client_id)
         except ConnectionLost as error:
             if isinstance(error.__cause__, ConnectionRefusedError):
-                self._leader_liveness.on_connection_refused(self._leader_id)
+                self._leader_liveness.on_process_ended(self._leader_id)
             raise
         codec = connection.api(ApiKey.FETCH, FOLLOWER_VERSION_MAX)
         if codec.version < FOLLOWER_VERSION_MIN:
