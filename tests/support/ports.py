@@ -37,6 +37,13 @@ def neighbouring_ports(count: int) -> int:
             return ports[0]
 
 
+def ports_with_others_above(count: int) -> int:
+    """Return the first of ``count`` consecutive free ports; those 1,000 above belong to no other test."""
+    while (first := neighbouring_ports(count)) < FIRST + COUNT - 1_000:
+        pass
+    return first
+
+
 def is_free(port: int) -> bool:
     """Whether a server could listen on ``port`` now."""
     with socket.socket() as probe:

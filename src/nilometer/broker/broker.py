@@ -327,6 +327,9 @@ class Broker:
             self._quorum.report_to(parts.replication.leader_liveness)
         if self._monitoring is not None:
             self._monitoring.note_parts(parts)
+        authorizer = parts.serving.rights.authorizer
+        if self._quorum is not None and authorizer is not None:
+            self._quorum.note_rights(authorizer.allows_broker, authorizer.audit.changed)
         return parts
 
     async def _join_cluster(self, parts: BrokerParts) -> None:

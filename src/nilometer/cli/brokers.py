@@ -59,7 +59,7 @@ from nilometer.local.local_cluster import (
     replication_settings,
     voters_of,
 )
-from nilometer.local.secure_cluster import PROTOCOL
+from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 
 # What the options of ``nilometer up`` mean for a folder that has brokers already. Pure.
 #
@@ -481,9 +481,8 @@ def up(
     """
     if detach and console_port is not None:
         raise click.UsageError("--console serves until Ctrl-C; with --detach run `nilometer console` instead")
-    if quorum and (_is_given("coordination") or secure):
-        other = "--secure" if secure else "--coordination"
-        raise click.UsageError(f"--quorum does not go together with {other}")
+    if quorum and _is_given("coordination"):
+        raise click.UsageError("--quorum does not go together with --coordination")
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
@@ -514,10 +513,9 @@ def up(
         )
     if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
-    if (secure or is_secure) and not existing:
-        from nilometer.cli.users import create_secure  # loads the controller and the store
-
-        create_secure(cluster.security, store)
+    creates_users = (secure or is_secure) and not existing
+    if creates_users:
+        cluster.security.create(zookeeper=store.startswith("zookeeper://"), quorum=quorum)
     listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"
     numbers = ids(existing, given)
     at = {one: endpoint(one, existing, given, host, port, listener) for one in numbers}
@@ -528,17 +526,23 @@ def up(
     }
     has_quorum = properties["nilometer.coordination"] == QUORUM
     voters = _voters(cluster, existing, at) if has_quorum else ""
+    security = cluster.security if cluster.security.exists else None
+    new: dict[int, dict[str, str]] = {}
     for broker_id, where in at.items():
         own = {METRICS_LISTENER: metrics_listener(broker_id - numbers[0], metrics_port)}
         if has_quorum:
-            own |= quorum_properties(broker_id, str(where), voters)
-        cluster.configure(broker_id, where, {**properties, **own})
+            own |= quorum_properties(broker_id, str(where), voters, security)
+        new[broker_id] = cluster.new_settings(broker_id, where, {**properties, **own})
+    if creates_users:
+        _create_users(cluster.security, store, at, new)
+    for broker_id, settings_of_new in new.items():
+        cluster.configure(broker_id, settings_of_new)
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
     if (settings or rack) and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
         click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
     of_start = {one: settings_of_start(one, existing, given, host, port, listener) for one in down_ids}
     for one in down_ids if has_quorum and given.moves_endpoints else ():
-        of_start[one] |= quorum_properties(one, of_start[one]["listeners"], voters)
+        of_start[one] |= quorum_properties(one, of_start[one]["listeners"], voters, security)
     if cluster.security.exists:
         for one in down_ids:
             cluster.security.issue(one, at[one].host)
@@ -554,6 +558,20 @@ def up(
         click.echo(f"To stop: nilometer down{data_dir_option(data_dir)}", err=True)
     else:
         _stay(cluster, started, ready, console_port)
+
+
+def _create_users(
+    security: SecureFolder, store: str, at: Mapping[int, Endpoint], new: Mapping[int, Mapping[str, str]]
+) -> None:
+    """Create the users of a new cluster. With a metadata quorum its voters run in this process meanwhile."""
+    from nilometer.broker.settings.config import BrokerConfig
+    from nilometer.cli.users import create_users  # loads the controller and the store
+
+    found = [BrokerConfig(settings).quorum for settings in new.values()] if store == QUORUM else []
+    voters = [one for one in found if one is not None and one.is_controller]
+    for one in voters:
+        security.issue(one.node_id, at[one.node_id].host)
+    create_users(security, store, voters)
 
 
 def _voters(cluster: LocalCluster, existing: Sequence[BrokerProcess], at: Mapping[int, Endpoint]) -> str:

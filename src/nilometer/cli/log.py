@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -16,7 +16,9 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
 from nilometer.cli.record_format import as_text_or_base64
+from nilometer.coordination.quorum.commands import without_secret
 from nilometer.identifiers import uuid_to_text
+from nilometer.raft.quorum_state import FOLDER
 from nilometer.runtime import Disk
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints, names, producers
@@ -81,12 +83,14 @@ def dump_file(path: str, *, records: bool = False, disk: Disk | None = None) -> 
 
 def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
     file = disk.open(path, writable=False)
+    is_of_quorum = os.path.basename(os.path.dirname(os.path.abspath(path))) == FOLDER
+    shown = without_secret if is_of_quorum else bytes
     try:
         size, end = file.size(), 0
         try:
             for found in scan(file, 0, size):
                 check_batch(found.buffer, found.at, found.header)
-                yield _batch(found, records)
+                yield _batch(found, records, shown)
                 end = found.position + found.header.size
         except KafkaError as error:
             yield {"type": "damage", "position": end, "problem": str(error)}
@@ -98,7 +102,7 @@ def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
         file.close()
 
 
-def _batch(found: ScannedBatch, records: bool) -> Entry:
+def _batch(found: ScannedBatch, records: bool, shown: Callable[[bytes], bytes]) -> Entry:
     header = found.header
     entry: Entry = {
         "type": "batch",
@@ -120,18 +124,18 @@ def _batch(found: ScannedBatch, records: bool) -> Entry:
         "crc": header.crc,
     }
     if records:
-        entry["records"] = list(_records(found))
+        entry["records"] = list(_records(found, shown))
     return entry
 
 
-def _records(found: ScannedBatch) -> Iterator[Entry]:
+def _records(found: ScannedBatch, shown: Callable[[bytes], bytes]) -> Iterator[Entry]:
     for record in decode_records(found.buffer, found.at, found.header):
         entry: Entry = {"offset": record.offset, "timestamp": record.timestamp}
         if found.header.is_control:
             entry["control_type"] = control_type(record).name
         else:
             entry |= as_text_or_base64("key", record.key)
-            entry |= as_text_or_base64("value", record.value)
+            entry |= as_text_or_base64("value", None if record.value is None else shown(record.value))
             entry["headers"] = [
                 {"name": name, **as_text_or_base64("value", value)} for name, value in record.headers
             ]

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
+from nilometer.broker.listening import CannotListen
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.quorum import ROLES, QuorumSettings
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
@@ -31,8 +35,10 @@ from nilometer.coordination.factory import StoreReader, make_store, open_reader
 from nilometer.coordination.store import CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
+from nilometer.local.local_cluster import SETTINGS, LocalCluster
 from nilometer.raft.recovery import inspect
-from nilometer.runtime import Runtime
+from nilometer.runtime import LockHeld, Runtime
+from nilometer.storage.errors import CorruptCheckpoint
 
 # Reads the store without a session, so brokers do not notice it and need not run.
 
@@ -57,7 +63,7 @@ coordination_config_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     envvar=COORDINATION_CONFIG_VARIABLE,
     show_envvar=True,
-    help="A properties file with the settings of connections to ZooKeeper: a broker's server.properties.",
+    help="A broker's server.properties: how ZooKeeper, or the nodes of a metadata quorum, are reached.",
 )
 
 
@@ -291,16 +297,55 @@ def rotate_secret(
     Brokers read it within seconds, without a restart. The previous secret stays accepted until the next
     rotation. To exclude a process that may have read it, rotate twice, with half a minute in between.
     Connections that are open already stay open: restart the brokers one by one to close them.
+
+    With a metadata quorum a majority of its voters must run, or be on this machine.
     """
-    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
+    nodes = _quorum_nodes(data_dir, coordination, coordination_config)
     try:
-        number = run_async(_rotate(setting, security))
-    except CoordinationError as error:
+        if nodes:
+            number = run_async(_rotate_in_quorum(nodes))
+        else:
+            setting = store_setting(data_dir, coordination)
+            if setting.startswith("quorum:"):
+                raise click.UsageError(
+                    "the metadata is in a quorum of the brokers: give the server.properties of one as "
+                    "--coordination-config, which has its nodes and how they are reached"
+                )
+            number = run_async(_rotate(setting, store_security(coordination_config)))
+    except (CoordinationError, CannotListen, CorruptCheckpoint, LockHeld) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
         print_json({"current": number, "previous": number - 1})
         return
     click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
+
+
+def _quorum_nodes(
+    data_dir: Path | None, coordination: str | None, config: Path | None
+) -> Sequence[QuorumSettings]:
+    """Return the settings of the quorum's nodes on this machine; none if the store is another one."""
+    if config is not None and (found := _quorum_of(config)) is not None:
+        return (found,)
+    if coordination is not None:
+        return ()
+    cluster = LocalCluster(Path(DEFAULT_DATA_DIR) if data_dir is None else data_dir)
+    if (former := cluster.former_place()) is not None:
+        raise click.ClickException(
+            f"the cluster was in {former} before: `nilometer up --data-dir {cluster.data_dir}` corrects its "
+            "files"
+        )
+    each = [_quorum_of(cluster.broker_dir(one) / SETTINGS) for one in cluster.broker_ids()]
+    return [one for one in each if one is not None]
+
+
+def _quorum_of(config: Path) -> QuorumSettings | None:
+    try:
+        texts = parse_properties(config.read_text(encoding="utf-8"), str(config))
+        return BrokerConfig(texts).quorum if ROLES in texts else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {config}: {error}") from None
+    except ConfigError as error:
+        raise click.BadParameter(f"{config}: {error}") from None
 
 
 async def _rotate(setting: str, security: ZooKeeperSecurity) -> int:
@@ -317,3 +362,19 @@ async def _rotate(setting: str, security: ZooKeeperSecurity) -> int:
         return (await rotate_secrets(store, runtime.entropy)).current.number
     finally:
         await store.close()
+
+
+async def _rotate_in_quorum(nodes: Sequence[QuorumSettings]) -> int:
+    """Rotate by the nodes of this machine, or as one more node if one of them runs."""
+    from nilometer.broker.control.secret_keeper import rotate_secrets
+    from nilometer.broker.quorum.tool_store import as_observer, nodes_store  # loads the quorum
+
+    runtime = Runtime.system()
+    try:
+        async with nodes_store([one for one in nodes if one.is_controller] or nodes, runtime) as store:
+            return (await rotate_secrets(store, runtime.entropy)).current.number
+    except LockHeld:
+        with TemporaryDirectory(prefix="nilometer-") as folder:
+            observer = as_observer(nodes[0], folder, runtime)
+            async with nodes_store([observer], runtime) as store:
+                return (await rotate_secrets(store, runtime.entropy)).current.number

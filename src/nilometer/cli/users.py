@@ -15,6 +15,8 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from nilometer.broker.control.offline_changes import BrokersRun
+from nilometer.broker.listening import CannotListen
+from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
@@ -38,11 +40,12 @@ from nilometer.cli.metadata import (
 from nilometer.client.admin.security_admin import UserAdmin, UserCredential
 from nilometer.cluster.entries import BadEntry
 from nilometer.coordination.store import CoordinationError
-from nilometer.local.first_users import NewUser, write_first_users, write_users
+from nilometer.local.first_users import NewUser, unused_store, write_first_users, write_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
-from nilometer.runtime import Runtime
+from nilometer.runtime import LockHeld, Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
+from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # The users of a cluster before its first broker starts: ``user add --offline`` and ``up --secure``.
@@ -60,7 +63,7 @@ def add_offline(
     security = store_security(coordination_config)
     setting = _setting(data_dir, coordination)
     try:
-        run_async(write_first_users(setting, [user], zookeeper=security))
+        run_async(write_first_users(unused_store(setting, security), [user]))
     except BrokersRun as error:
         raise click.ClickException(f"{error}. Use --bootstrap-server instead of --offline") from None
     except (CoordinationError, BadEntry) as error:
@@ -82,17 +85,17 @@ def _has_store(data_dir: Path | None) -> bool:
     return True
 
 
-def create_secure(security: SecureFolder, coordination: str) -> None:
-    """Create keys, users and ACLs of a cluster that has no broker yet. Raises ClickException.
+def create_users(security: SecureFolder, coordination: str, quorum: Sequence[QuorumSettings]) -> None:
+    """Create the users and ACLs of a cluster that has no broker yet. Raises ClickException.
 
-    Repeated after a failure, it uses the keys and passwords that it made.
+    ``quorum``: the voters of its metadata quorum, if it has one. Repeated after a failure, it uses the
+    passwords that were made.
     """
-    security.create(zookeeper=coordination.startswith("zookeeper://"))
     try:
-        run_async(write_users(security, coordination))
+        run_async(write_users(security, coordination, quorum=quorum))
     except BrokersRun as error:
         raise click.ClickException(f"{error}: --secure creates a cluster of its own") from None
-    except (CoordinationError, BadEntry) as error:
+    except (CoordinationError, BadEntry, CannotListen, LockHeld, CorruptCheckpoint) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from nilometer.broker.control.offline_changes import change_offline
+from nilometer.broker.quorum.tool_store import nodes_store
+from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.access import (
@@ -17,6 +20,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.factory import make_store
+from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Entropy, Runtime
@@ -35,27 +39,37 @@ class NewUser:
     iterations: int = ITERATIONS_MIN
 
 
+@asynccontextmanager
+async def unused_store(
+    coordination: str, zookeeper: ZooKeeperSecurity = OPEN, cluster_id: str | None = None
+) -> AsyncGenerator[CoordinationStore]:
+    """Open the store that is the brokers' ``nilometer.coordination``; it is created if it does not exist.
+
+    ``cluster_id``: the id of a new cluster. Raises CoordinationError.
+    """
+    store = make_store(
+        coordination, Runtime.system(), local_folder="", cluster_id=cluster_id, zookeeper=zookeeper
+    )
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 async def write_first_users(
-    coordination: str,
+    opening: AbstractAsyncContextManager[CoordinationStore],
     users: Sequence[NewUser],
     *,
     acls: Sequence[Acl] = (),
-    zookeeper: ZooKeeperSecurity = OPEN,
-    cluster_id: str | None = None,
 ) -> None:
-    """Set passwords and create ACLs in a store that no broker uses; create the store if it does not exist.
+    """Set passwords and create ACLs in a store that no broker uses.
 
-    ``coordination`` is the brokers' ``nilometer.coordination``, ``cluster_id`` the id of a new cluster.
     Raises BrokersRun, Refusal, BadEntry, CoordinationError.
     """
-    runtime = Runtime.system()
-    decide = _decision(users, acls, runtime.entropy)
-    store = make_store(coordination, runtime, local_folder="", cluster_id=cluster_id, zookeeper=zookeeper)
-    await store.open()
-    try:
-        await change_offline(store, runtime.entropy, decide)
-    finally:
-        await store.close()
+    entropy = Runtime.system().entropy
+    async with opening as store:
+        await change_offline(store, entropy, _decision(users, acls, entropy))
 
 
 def _decision(
@@ -96,11 +110,18 @@ SINK_PREFIX = "nilometer-sink"
 """What the transactional ids of Spark's sink begin with."""
 
 
-async def write_users(security: SecureFolder, coordination: str, cluster_id: str | None = None) -> None:
+async def write_users(
+    security: SecureFolder,
+    coordination: str,
+    cluster_id: str | None = None,
+    *,
+    quorum: Sequence[QuorumSettings] = (),
+) -> None:
     """Write the users and the ACLs to the coordination store, before the first broker starts.
 
-    ``cluster_id`` is the id of the new cluster, if it is known. Raises as
-    :func:`write_first_users`.
+    ``cluster_id`` is the id of the new cluster, if it is known. ``quorum``: the voters, if the store is their
+    metadata quorum. Raises as :func:`write_first_users`, and as
+    :func:`~nilometer.broker.quorum.tool_store.nodes_store`.
     """
     brokers = security.common_broker_settings()
     users = [
@@ -108,9 +129,12 @@ async def write_users(security: SecureFolder, coordination: str, cluster_id: str
         _user(security.client_settings()[CLIENT_JAAS]),
         _user(brokers[BROKER_JAAS]),
     ]
-    await write_first_users(
-        coordination, users, acls=demo_acls(), zookeeper=security_from(brokers), cluster_id=cluster_id
-    )
+    opening: AbstractAsyncContextManager[CoordinationStore]
+    if quorum:
+        opening = nodes_store(quorum, Runtime.system(), is_new=True)
+    else:
+        opening = unused_store(coordination, security_from(brokers), cluster_id)
+    await write_first_users(opening, users, acls=demo_acls())
 
 
 def demo_acls() -> tuple[Acl, ...]:

@@ -28,15 +28,16 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from nilometer.broker.settings.listeners import LOOPBACK, Endpoint
-from nilometer.broker.settings.quorum import QUORUM
+from nilometer.broker.settings.listeners import LOOPBACK, PROTOCOL_MAP, Endpoint
+from nilometer.broker.settings.quorum import QUORUM, SECRET_FILE
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.client.network.client import Client
 from nilometer.client.settings import COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition, parse_properties
 from nilometer.local.private_files import write_private
-from nilometer.local.secure_cluster import SecureFolder
+from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.runtime import Runtime
+from nilometer.security.protocol import SecurityProtocol
 from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError, MalformedMessage
@@ -270,9 +271,12 @@ def voters_of(ports: Mapping[int, int]) -> str:
     return ",".join(f"{one}@{LOOPBACK}:{ports[one] + PORTS_APART}" for one in first)
 
 
-def quorum_properties(broker_id: int, listener: str, voters: str) -> dict[str, str]:
+def quorum_properties(
+    broker_id: int, listener: str, voters: str, security: SecureFolder | None = None
+) -> dict[str, str]:
     """Return the settings of a broker in a metadata quorum on this machine: a voter if ``voters`` name it.
-    ``listener``: for clients."""
+    ``listener``: for clients; ``security``: of a secure cluster, whose nodes reach each other by TLS, and
+    know each other by a key."""
     own = next((one for one in voters.split(",") if one.startswith(f"{broker_id}@")), None)
     settings = {
         "nilometer.coordination": QUORUM,
@@ -282,6 +286,10 @@ def quorum_properties(broker_id: int, listener: str, voters: str) -> dict[str, s
     }
     if own is not None:
         settings["listeners"] = f"{listener},{CONTROLLER}://{own.partition('@')[2]}"
+    if security is not None:
+        protocols = {PROTOCOL.value: PROTOCOL, CONTROLLER: SecurityProtocol.SSL}
+        settings[PROTOCOL_MAP] = ",".join(f"{name}:{protocol.value}" for name, protocol in protocols.items())
+        settings[SECRET_FILE] = str(security.quorum_key_path)
     return settings
 
 
@@ -412,24 +420,26 @@ class LocalCluster:
         """Return the broker's ``server.properties``. Raises ConfigError."""
         return parse_properties(self._text(broker_id), str(self.broker_dir(broker_id) / "server.properties"))
 
-    def configure(self, broker_id: int, endpoint: Endpoint, properties: dict[str, str]) -> None:
-        """Write a new broker's ``server.properties``; an existing one is left as it is.
+    def new_settings(
+        self, broker_id: int, endpoint: Endpoint, properties: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return the ``server.properties`` of a new broker; in a secure cluster they contain passwords."""
+        return {
+            "node.id": str(broker_id),
+            "listeners": str(endpoint),
+            "log.dirs": str(self.broker_dir(broker_id) / "logs"),
+            "nilometer.coordination": self.coordination,
+            **properties,
+            **(self.security.broker_settings(broker_id) if self.security.exists else {}),
+        }
 
-        In a secure cluster it contains passwords.
-        """
+    def configure(self, broker_id: int, settings: Mapping[str, str]) -> None:
+        """Write a new broker's ``server.properties``; an existing one is left as it is."""
         folder = self.broker_dir(broker_id)
         path = folder / "server.properties"
         if path.exists():
             return
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        settings = {
-            "node.id": str(broker_id),
-            "listeners": str(endpoint),
-            "log.dirs": str(folder / "logs"),
-            "nilometer.coordination": self.coordination,
-            **properties,
-            **(self.security.broker_settings(broker_id) if self.security.exists else {}),
-        }
         write_private(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def start(

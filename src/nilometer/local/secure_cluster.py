@@ -2,7 +2,8 @@
 
 ``security/`` (mode 0700, files 0600) contains ``authority.key`` and ``authority.pem`` (a private certificate
 authority), ``broker-<id>.pem`` (each broker's key and certificate), ``brokers.properties`` (the settings of
-all brokers), ``admin.properties`` and ``client.properties`` (the settings of clients, for two users).
+all brokers), ``admin.properties`` and ``client.properties`` (the settings of clients, for two users);
+``quorum.key`` is that of the nodes of a metadata quorum.
 
 The passwords are random. They are in these files, and in the brokers' ``server.properties``; the metadata and
 ZooKeeper have hashes. The user ``admin`` may do everything, ``demo`` what
@@ -27,6 +28,7 @@ ADMIN, DEMO, BROKER = "admin", "demo", "broker"
 BROKER_JAAS = f"listener.name.{PROTOCOL.value.lower()}.{MECHANISM.value.lower()}.sasl.jaas.config"
 CLIENT_JAAS = "sasl.jaas.config"
 PASSWORD_BYTES = 24
+QUORUM_KEY_BYTES = 32
 
 
 class SecureFolder:
@@ -44,6 +46,10 @@ class SecureFolder:
     @property
     def client_path(self) -> Path:
         return self.folder / "client.properties"
+
+    @property
+    def quorum_key_path(self) -> Path:
+        return self.folder / "quorum.key"
 
     @property
     def _brokers_path(self) -> Path:
@@ -81,14 +87,18 @@ class SecureFolder:
         """Return the settings of a broker, besides its address."""
         return {**self.common_broker_settings(), "ssl.keystore.location": str(self._key_path(broker_id))}
 
-    def create(self, *, zookeeper: bool) -> None:
+    def create(self, *, zookeeper: bool = False, quorum: bool = False) -> None:
         """Create the authority, the passwords and the files of settings. An existing folder is kept.
 
-        ``zookeeper``: whether the cluster's nodes in ZooKeeper get ACLs.
+        ``zookeeper``: whether the cluster's nodes in ZooKeeper get ACLs; ``quorum``: whether the nodes of a
+        metadata quorum get a key.
         """
+        if not self.exists:
+            self._create(zookeeper=zookeeper)
+        if quorum and not self.quorum_key_path.exists():
+            write_private(self.quorum_key_path, secrets.token_hex(QUORUM_KEY_BYTES) + "\n")
 
-        if self.exists:
-            return
+    def _create(self, *, zookeeper: bool) -> None:
         from nilometer.local.authority import LocalAuthority  # needs the extra `secure`
 
         private_folder(self.folder.parent)

@@ -206,6 +206,16 @@ def change_request(change: VoterChange, cluster_id: str | None) -> Message:
     )
 
 
+def audited(change: VoterChange, result: ChangeResult) -> dict[str, object] | None:
+    """Return what the audit log says of a change; None if it was not made. One that has timed out may be."""
+    if result.error not in (NONE, ErrorCode.request_timed_out):
+        return None
+    found: dict[str, object] = {
+        "voter": str(change.voter if isinstance(change, RemoveVoter) else change.voter.key)
+    }
+    return found if result.error is NONE else found | {"outcome": "timed out"}
+
+
 def read_change_request(key: ApiKey, message: Any) -> VoterChange:
     voter = VoterKey(BrokerId(message.voter_id), directory_text(message.voter_directory_id))
     if key is ApiKey.REMOVE_RAFT_VOTER:

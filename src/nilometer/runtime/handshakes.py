@@ -37,10 +37,12 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A connection whose handshake may begin after ``wait_ms``; if ``ends``, it is closed then instead."""
+    """A connection whose handshake may begin after ``wait_ms``; if ``ends``, it is closed then instead.
+    ``replaces_oldest``: the oldest handshake of the listener ends for it."""
 
     wait_ms: int = 0
     ends: bool = False
+    replaces_oldest: bool = False
 
 
 class HandshakeGate(Protocol):

@@ -206,6 +206,9 @@ class TlsListener:
         if admitted is None:
             connection.close()
             return
+        oldest = next(iter(self._handshakes), None)
+        if admitted.replaces_oldest and oldest is not None:
+            oldest.abort("too many connections are in their TLS handshake")
         handshake = Handshake(connection, peer, self._acceptance, self._forget)
         self._handshakes[handshake] = None
         handshake.begin(admitted)

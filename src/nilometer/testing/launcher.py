@@ -138,7 +138,7 @@ class Launcher:
         self._folder = Path(tempfile.mkdtemp(prefix="nilometer-"))
         security = SecureFolder(self._folder)
         if secure:
-            security.create(zookeeper=False)
+            security.create()
             asyncio.run(write_users(security, f"local:{self._store}", cluster_id))
             self._connection = security.admin_settings()
         listener = PROTOCOL.value if secure else "PLAINTEXT"

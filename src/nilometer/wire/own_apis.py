@@ -350,6 +350,8 @@ class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """Only in the second request, which has no other field."""
     asked_at: str = ""
     """Between nodes of a metadata quorum: the initiator only asks who listens at this address."""
+    key_id: str = ""
+    """Between nodes of a metadata quorum: which key the initiator has."""
 
 
 class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ import pytest
 
 from support.brokers.quorum_brokers import QuorumBrokers
 from support.brokers.quorum_clients import described
+from support.brokers.quorum_nodes import JAAS, login
 from support.kafka.apache_kafka import run_tool
 from support.ports import HOST
 
@@ -41,3 +42,21 @@ def test_a_controller_is_added_by_a_broker_and_removed_by_a_controller(tmp_path:
         assert (found.voters, found.observers) == ([1], [joiner])
         with pytest.raises(RuntimeError, match="VoterNotFoundException"):
             run_tool(TOOL, *brokers, "remove-controller", *which)
+
+
+def test_a_user_logs_in_to_a_controller(tmp_path: Path) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 1, login(), voters=1, has_key=False) as cluster:
+        config = tmp_path / "client.properties"
+        controllers = ("--bootstrap-controller", f"{HOST}:{cluster.controllers[1]}")
+        for user, is_let_in in (("node", True), ("other", False)):
+            config.write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\ndefault.api.timeout.ms=5000\n"
+                f"request.timeout.ms=2000\nsasl.jaas.config={login(user)[JAAS]}\n"
+            )
+            asked = (*controllers, "--command-config", str(config), "describe", "--status")
+            if is_let_in:
+                assert "LeaderId:               1" in run_tool(TOOL, *asked)
+            else:
+                with pytest.raises(RuntimeError, match="TimeoutException"):
+                    run_tool(TOOL, *asked)
+                assert "its user, 'User:other', is none of super.users" in cluster.output()

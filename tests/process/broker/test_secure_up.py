@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -14,11 +16,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from nilometer.config import parse_properties
 from nilometer.exporter import Exporter, Selection
+from nilometer.local.local_cluster import PORTS_APART
 from nilometer.runtime import Runtime
 from nilometer.security.sasl import parse_jaas
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import api, encode_request
 from support.brokers.cluster_shell import COMMAND, TIMEOUT_S, Shell
 from support.metrics.scrape import Scrape
-from support.ports import HOST, free_ports
+from support.ports import HOST, free_ports, ports_with_others_above
 
 WAIT_S = 60.0
 
@@ -91,6 +96,55 @@ def test_a_secure_cluster_from_up_to_down(shell: Shell) -> None:
     assert [one["name"] for one in json.loads(listed.stdout)["topics"]] == ["demo-1", "demo-rdkafka"]
     json_text = json.loads(shell.run("up", "--detach", "--json").stdout)
     assert json_text["command_config"] == str(config)
+
+
+def test_a_secure_cluster_whose_metadata_is_in_a_quorum(shell: Shell) -> None:
+    port = ports_with_others_above(4)
+    up = shell.run("up", "--secure", "--quorum", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    bootstrap = ",".join(f"{HOST}:{port + place}" for place in range(3))
+    assert up.stdout.splitlines()[0] == f"bootstrap.servers={bootstrap}"
+    _check_librdkafka(shell, bootstrap)
+    config = str(shell.data_dir / "security" / "client.properties")
+    listing = ("topic", "list", "--json", "--bootstrap-server", bootstrap)
+    assert command(*listing).returncode == 1, "there is no PLAINTEXT listener"
+    wrong = shell.data_dir / "wrong.properties"
+    wrong.write_text((shell.data_dir / "security" / "client.properties").read_text().replace("demo", "other"))
+    refused = command(*listing, "--command-config", str(wrong))
+    assert refused.returncode == 1 and "SASL_AUTHENTICATION_FAILED" in refused.stderr, refused.stderr
+    key = shell.data_dir / "security" / "quorum.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    for is_tls in (True, False):
+        assert not is_served(port + PORTS_APART, trust_of(shell) if is_tls else None)
+
+    assert shell.run("up", "--brokers", "4", "--detach").returncode == 0
+    assert shell.run("status").returncode == 0
+    rotated = shell.run("rotate-secret")
+    assert "Secret 1 is current" in rotated.stdout, rotated.stderr
+    assert shell.run("down").returncode == 0
+    rotated = shell.run("rotate-secret")
+    assert "Secret 2 is current" in rotated.stdout, rotated.stderr
+    assert shell.run("up", "--detach").returncode == 0, "its settings and users stay"
+    listed = command(*listing, "--command-config", config)
+    assert [one["name"] for one in json.loads(listed.stdout)["topics"]] == ["demo-rdkafka"]
+
+
+def is_served(port: int, trusted: ssl.SSLContext | None) -> bool:
+    """Whether a node of the quorum answers a request of who has proved nothing, with or without TLS."""
+    with socket.create_connection((HOST, port), timeout=WAIT_S) as plain:
+        connection = plain if trusted is None else trusted.wrap_socket(plain, server_hostname=HOST)
+        request = api(ApiKey.DESCRIBE_CLUSTER, 1).request(include_cluster_authorized_operations=False)
+        try:
+            connection.sendall(encode_request(1, "stranger", request))
+            return connection.recv(1) != b""
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+def trust_of(shell: Shell) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=shell.data_dir / "security" / "authority.pem")
 
 
 def _check_librdkafka(shell: Shell, bootstrap: str) -> None:

@@ -17,7 +17,7 @@ from nilometer.wire.api_keys import ApiKey
 from support.brokers.cluster_shell import TIMEOUT_S, Shell, answers
 from support.eventually import eventually
 from support.metrics.scrape import Scrape, page
-from support.ports import COUNT, FIRST, HOST, free_ports, is_free, neighbouring_ports
+from support.ports import HOST, free_ports, is_free, neighbouring_ports, ports_with_others_above
 from support.wire.wire_peer import WirePeer, make
 
 
@@ -321,13 +321,6 @@ def test_options_that_the_brokers_of_a_folder_cannot_follow(shell: Shell) -> Non
     assert shell.run("down").stdout == "Stopped 2 brokers.\n"
 
 
-def ports_with_others_above(count: int) -> int:
-    """Return the first of ``count`` consecutive free ports; those 1,000 above belong to no other test."""
-    while (first := neighbouring_ports(count)) < FIRST + COUNT - 1_000:
-        pass
-    return first
-
-
 def test_three_brokers_with_a_quorum_of_their_own_and_a_fourth(shell: Shell) -> None:
     port = ports_with_others_above(4)
     up = shell.run("up", "--quorum", "--port", str(port), "--detach")
@@ -335,7 +328,8 @@ def test_three_brokers_with_a_quorum_of_their_own_and_a_fourth(shell: Shell) -> 
     assert up.stdout.count(f"{HOST}:") == 3
     for option, reason in (
         (("--coordination", "local"), "have quorum, which holds their metadata"),
-        (("--quorum", "--secure"), "--quorum does not go together with --secure"),
+        (("--quorum", "--secure"), "were created without it"),
+        (("--quorum", "--coordination", "local"), "--quorum does not go together with --coordination"),
     ):
         refused = shell.run("up", *option, "--detach")
         assert refused.returncode == 2 and reason in refused.stderr, refused

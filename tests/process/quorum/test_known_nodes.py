@@ -3,82 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing, suppress
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from nilometer.broker.listening import OpenListeners
+from nilometer.broker.process import ABOUT_CONNECTIONS
 from nilometer.broker.quorum import serving
-from nilometer.broker.quorum.key_file import QuorumKey
 from nilometer.broker.quorum.links import QuorumLinks
-from nilometer.broker.quorum.serving import QuorumService
-from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.quorum import QuorumSettings
-from nilometer.broker.turns import Turns
-from nilometer.coordination.quorum.peers import PeerUnavailable, ReadIndex
-from nilometer.identifiers import BrokerId
-from nilometer.raft.control_records import Endpoint, VoterEntry
-from nilometer.raft.voters import VoterKey
-from nilometer.runtime import Runtime
+from nilometer.broker.settings.quorum import Admittance
+from nilometer.coordination.quorum.peers import PeerUnavailable
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, encode_request
-from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest, QuorumStanding
+from nilometer.wire.own_apis import AskCommitted, AskQuorumRequest
 from support.authority import Authority
+from support.brokers.quorum_nodes import LET_IN, links_of, listening, refusal_of, settings_of, tls_of, voter
 from support.ports import HOST, free_ports
 
 TIMEOUT_S = 60.0
-KEY = QuorumKey.of(b"k" * 32)
-NO_TLS: Mapping[str, str] = {}
-LET_IN = "this is a node of cluster own"
-"""What a connection that was let in is told if it asks for another cluster."""
-
-
-def settings_of(
-    node_id: int, port: int, listens_at: int | None = None, tls: Mapping[str, str] = NO_TLS
-) -> QuorumSettings:
-    found = BrokerConfig(
-        {
-            "node.id": str(node_id),
-            "process.roles": "broker,controller",
-            "controller.quorum.voters": f"{node_id}@{HOST}:{port}",
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{HOST}:9092,CONTROLLER://{HOST}:{listens_at or port}",
-            "nilometer.quorum.secret.file": "/etc/quorum.key",
-            **tls,
-        }
-    ).quorum
-    assert found is not None
-    return found
-
-
-@asynccontextmanager
-async def listening(settings: QuorumSettings) -> AsyncIterator[QuorumService]:
-    runtime = Runtime.system()
-    own = VoterKey(BrokerId(settings.node_id), f"folder-{settings.node_id}")
-    service = QuorumService(settings, runtime, KEY, own, Turns(runtime.clock))
-    service.cluster_id = "own"
-    standing = QuorumStanding(node_id=own.node_id, directory_id=own.directory_id, is_blank=True, voters=())
-    service.standing = lambda: standing
-    listeners = OpenListeners(settings.listeners, settings.tls)
-    await listeners.bind(runtime, service)
-    await listeners.start()
-    try:
-        yield service
-    finally:
-        listeners.close()
-        service.close()
-
-
-def links_of(node_id: int, tls: Mapping[str, str] = NO_TLS) -> closing[QuorumLinks]:
-    links = QuorumLinks(settings_of(node_id, 9_093, tls=tls), Runtime.system(), KEY)
-    links.cluster_id = "other"
-    return closing(links)
-
-
-def voter(node_id: int, port: int) -> VoterEntry:
-    return VoterEntry(VoterKey(BrokerId(node_id), ""), (Endpoint("CONTROLLER", HOST, port),))
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
@@ -113,12 +57,6 @@ async def thief(port: int, target: int) -> AsyncIterator[Thief]:
     found = Thief(target)
     async with await asyncio.start_server(found, HOST, port):
         yield found
-
-
-async def refusal_of(links: QuorumLinks, to: VoterEntry) -> str:
-    with pytest.raises(PeerUnavailable) as caught:
-        await links.ask(to, ReadIndex())
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("target", [1, 2], ids=["the asking node", "another one"])
@@ -200,18 +138,12 @@ def test_silent_connections_keep_no_node_out(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, authority = free_ports(1)[0], Authority(tmp_path / "authority")
-    tls = {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
-        "ssl.keystore.location": str(authority.issue("node", "/CN=node")),
-        "ssl.keystore.type": "PEM",
-        "ssl.truststore.location": str(authority.certificate),
-        "ssl.truststore.type": "PEM",
-    }
+    port = free_ports(1)[0]
+    tls = tls_of(Authority(tmp_path / "authority"), "/CN=node")
     monkeypatch.setattr(serving, "PER_ADDRESS_MAX", 2)
 
     async def run() -> None:
-        async with listening(settings_of(2, port, tls=tls)):
+        async with listening(settings_of(2, port, more=tls)):
             with links_of(1, tls) as links:
                 assert await refusal_of(links, voter(2, port)) == LET_IN
                 silent = [await asyncio.open_connection(HOST, port) for _ in range(3)]
@@ -223,6 +155,68 @@ def test_an_address_has_as_many_handshakes_as_connections_that_are_not_let_in(
                     writer.close()
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_silent_handshakes_of_all_addresses_keep_no_node_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_ports(1)[0]
+    tls = tls_of(Authority(tmp_path / "authority"), "/CN=node")
+    monkeypatch.setattr(serving, "HANDSHAKES_MAX", 3)
+    of_others = [f"127.0.0.{number}" for number in range(2, 6)]
+
+    async def run() -> None:
+        async with listening(settings_of(2, port, more=tls)):
+            silent = [
+                await asyncio.open_connection(HOST, port, local_addr=(address, 0)) for address in of_others
+            ]
+            assert await frame(silent[0][0]) == b"", "the oldest one ended for the fourth"
+            with links_of(1, tls) as links, links_of(3, tls) as others:
+                assert await refusal_of(links, voter(2, port)) == LET_IN
+                assert await frame(silent[1][0]) == b"", "it ended for the node"
+                assert await refusal_of(others, voter(2, port)) == LET_IN, "a done handshake counts no more"
+            for reader, writer in silent[2:]:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.05)
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_a_certificate_of_a_super_user_is_let_in_and_no_other_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_ports(1)[0]
+    authority, elsewhere = Authority(tmp_path / "authority"), Authority(tmp_path / "elsewhere")
+    rules = {"super.users": "User:CN=node-1;User:CN=node-2", "ssl.client.auth": "required"}
+    node = {**tls_of(authority, "/CN=node-1"), **rules}
+    stranger = {**tls_of(authority, "/CN=stranger"), **rules}
+    trusted = {key: node[key] for key in node if "truststore" in key}
+    foreign = {**tls_of(elsewhere, "/CN=node-1"), **trusted, **rules}
+
+    async def run() -> None:
+        settings = settings_of(2, port, more={**tls_of(authority, "/CN=node-2"), **rules})
+        assert settings.admittance is Admittance.CERTIFICATE
+        async with listening(settings):
+            with links_of(1, node) as links:
+                assert await refusal_of(links, voter(2, port)) == LET_IN
+                assert (await links.standing(HOST, port)).node_id == 2
+            for number, tls in enumerate((stranger, foreign), 3):
+                with links_of(number, tls) as links:
+                    assert await refusal_of(links, voter(2, port)) != LET_IN
+            context = authority.context()
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+            assert not await is_open(reader, writer), "it has no certificate"
+            writer.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+    said = [(one.name, one.getMessage()) for one in caplog.records]
+    assert {name for name, _ in said if name.startswith("nilometer")} == set(ABOUT_CONNECTIONS), "bounded"
+    refused = [text for name, text in said if name == serving.connections_logger.name and "let in" in text]
+    assert len(refused) == 1 and "its user, 'User:CN=stranger', is none of super.users" in refused[0]
+    failed = [text for name, text in said if name == "nilometer.tls" and "its TLS handshake failed" in text]
+    assert len(failed) == 2, failed
 
 
 def test_nothing_is_kept_of_addresses_that_were_named() -> None:

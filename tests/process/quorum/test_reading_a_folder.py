@@ -51,5 +51,5 @@ def test_the_metadata_is_read_from_the_folder_of_a_node_that_runs_or_has_stopped
         numbers = [entry["number"] for entry in entries if "number" in entry]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         refused = command("rotate-secret")
-        assert refused.code == 1
-        assert "this command cannot write it there" in refused.err
+        assert refused.code == 2
+        assert "give the server.properties of one as --coordination-config" in refused.err

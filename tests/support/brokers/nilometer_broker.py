@@ -59,6 +59,11 @@ class NilometerBroker:
         self.metrics_url: str | None = None
         """The page of its metrics since it is ready; None if it serves none."""
 
+    def write_properties(self, path: Path) -> Path:
+        """Write its settings as a `server.properties`; return the path."""
+        path.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        return path
+
     @property
     def log_dirs(self) -> list[Path]:
         """The log directories; the first is `data_dir` unless the settings change that."""

@@ -12,6 +12,13 @@ from .nilometer_cluster import NilometerCluster
 KEY = "a key that only the nodes of this quorum have\n"
 
 
+def write_key(path: Path, key: str) -> Path:
+    """Write a key file, which only its owner can read."""
+    path.touch(0o600)
+    path.write_text(key)
+    return path
+
+
 class QuorumBrokers(NilometerCluster):
     """``voters``: how many of the brokers vote; the others observe."""
 
@@ -29,9 +36,7 @@ class QuorumBrokers(NilometerCluster):
         """``has_key``: else who connects from this machine is let in, as a tool of Kafka's."""
         self._has_key = has_key
         folder.mkdir(parents=True, exist_ok=True)
-        self._key = folder / "quorum.key"
-        self._key.touch(0o600)
-        self._key.write_text(KEY)
+        self._key = write_key(folder / "quorum.key", KEY)
         self.controllers = dict(zip(range(1, min(brokers, voters) + 1), free_ports(voters), strict=False))
         """The ports of the first voters' listeners of controllers."""
         self.joiners: dict[int, int] = {}
@@ -81,6 +86,11 @@ class QuorumBrokers(NilometerCluster):
     def move_controller(self, broker_id: int, port: int) -> None:
         """Let a voter that is down listen for the others at another port, which only itself knows."""
         self.controllers[broker_id] = port
+        self._configure(broker_id, self.brokers[broker_id].port)
+
+    def change_settings(self, broker_id: int, overrides: Mapping[str, str]) -> None:
+        """Give a broker that is down settings of its own, in place of those that it had."""
+        self._own = {**self._own, broker_id: overrides}
         self._configure(broker_id, self.brokers[broker_id].port)
 
     def directory_id(self, broker_id: int) -> str:

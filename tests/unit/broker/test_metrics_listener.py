@@ -39,3 +39,8 @@ def test_another_text_is_rejected_by_name(text: str) -> None:
 
 def test_an_endpoint_is_shown_as_its_url() -> None:
     assert [str(HttpEndpoint(host, 80)) for host in ("::1", "h")] == ["http://[::1]:80", "http://h:80"]
+
+
+def test_a_name_that_begins_like_a_loopback_address_is_none() -> None:
+    hosts = ("127.0.0.1", "127.9.9.9", "::1", "localhost", "127.0.0.1.example", "10.0.0.1")
+    assert [HttpEndpoint(host, 80).is_loopback for host in hosts] == [True] * 4 + [False] * 2

@@ -18,7 +18,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ClusterCreated
 from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerId, Incarnation
-from nilometer.local.first_users import NewUser, write_first_users
+from nilometer.local.first_users import NewUser, unused_store, write_first_users
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
 
@@ -43,7 +43,7 @@ def folded(folder: Path) -> ClusterImage:
 
 
 def write(folder: Path, *users: NewUser, acls: tuple[Acl, ...] = ()) -> None:
-    asyncio.run(write_first_users(f"local:{folder}", users, acls=acls))
+    asyncio.run(write_first_users(unused_store(f"local:{folder}"), users, acls=acls))
 
 
 def knows(image: ClusterImage, user: str, password: str, mechanism: ScramMechanism) -> bool:
@@ -109,11 +109,12 @@ def test_it_is_refused_while_brokers_run(tmp_path: Path) -> None:
         broker = LocalStore(Runtime.system(), str(tmp_path / "store"))
         await broker.open()
         await broker.register(3, b"{}")
+        store = f"local:{tmp_path / 'store'}"
         with pytest.raises(BrokersRun, match=r"brokers run.*: 3"):
-            await write_first_users(f"local:{tmp_path / 'store'}", [NewUser(name="a", password="b")])
+            await write_first_users(unused_store(store), [NewUser(name="a", password="b")])
         assert await broker.read(0, 10) == []
         await broker.close()
-        await write_first_users(f"local:{tmp_path / 'store'}", [NewUser(name="a", password="b")])
+        await write_first_users(unused_store(store), [NewUser(name="a", password="b")])
 
     asyncio.run(scenario())
 

@@ -65,7 +65,7 @@ def test_a_private_file_never_has_other_rights(tmp_path: Path) -> None:
 def test_brokers_have_valid_settings(secure: SecureFolder) -> None:
     cluster = LocalCluster(secure.folder.parent)
     where = {"nilometer.coordination": "zookeeper://zk:2181/nilometer"}
-    cluster.configure(1, Endpoint("SASL_SSL", "127.0.0.1", 9092), where)
+    cluster.configure(1, cluster.new_settings(1, Endpoint("SASL_SSL", "127.0.0.1", 9092), where))
     path = cluster.broker_dir(1) / "server.properties"
     assert path.stat().st_mode & 0o777 == 0o600
     texts = dict(line.split("=", 1) for line in path.read_text().splitlines())
@@ -94,7 +94,7 @@ def test_the_users_have_passwords_of_their_own(secure: SecureFolder) -> None:
 
 def test_the_users_are_in_the_metadata_before_a_broker_starts(tmp_path: Path) -> None:
     folder = SecureFolder(tmp_path / "data")
-    folder.create(zookeeper=False)
+    folder.create()
     store = f"local:{tmp_path / 'store'}"
     asyncio.run(write_users(folder, store))
     asyncio.run(write_users(folder, store))  # after a failure in between
@@ -133,7 +133,7 @@ def test_a_client_refuses_the_broker_for_another_host(secure: SecureFolder) -> N
 
 def test_a_client_of_another_cluster_refuses_the_broker(secure: SecureFolder, tmp_path: Path) -> None:
     other = SecureFolder(tmp_path / "other")
-    other.create(zookeeper=False)
+    other.create()
     with pytest.raises(ssl.SSLCertVerificationError, match=r"self-signed|unable to get local issuer"):
         _shake_hands(secure, "127.0.0.1", trusted=other)
 

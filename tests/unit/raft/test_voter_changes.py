@@ -12,12 +12,14 @@ from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.messages import NodeAddress
 from nilometer.raft.voter_changes import (
     CHANGE_VERSIONS,
+    DONE,
     AddVoter,
     ChangeResult,
     RemoveVoter,
     UpdateVoter,
     VoterChange,
     at_listener,
+    audited,
     change_key,
     change_request,
     change_response,
@@ -131,3 +133,11 @@ def test_a_request_for_another_cluster_is_refused_and_one_for_any_is_not() -> No
 def test_the_others_connect_to_the_listener_of_the_leaders_name() -> None:
     assert why_invalid(AddVoter(VoterEntry(TWO, (THERE, HERE)), 0), "C") is None
     assert at_listener(VoterEntry(TWO, (THERE, HERE)), "C").endpoints == (HERE, THERE)
+
+
+def test_the_audit_log_says_which_changes_were_made_or_may_have_been() -> None:
+    change = RemoveVoter(VoterKey(BrokerId(3), "AAAAAAAAAAAAAAAAAAAAAw"))
+    assert audited(change, DONE) == {"voter": "3-AAAAAAAAAAAAAAAAAAAAAw"}
+    timed_out = ChangeResult(ErrorCode.request_timed_out, "no response")
+    assert audited(change, timed_out) == {"voter": "3-AAAAAAAAAAAAAAAAAAAAAw", "outcome": "timed out"}
+    assert audited(change, ChangeResult(ErrorCode.voter_not_found)) is None

@@ -24,10 +24,10 @@ from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import OutcomeUnknown, StoreUnavailable
 from nilometer.raft.voter_changes import (
     CHANGE_VERSIONS,
-    DONE,
     AddVoter,
     ChangeResult,
     VoterChange,
+    audited,
     other_cluster,
     read_change_request,
 )
@@ -65,9 +65,9 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
 async def _change(parts: Parts, quorum: QuorumStore, request: Request) -> Response:
     change = read_change_request(ApiKey(request.api.key), request.body)
     result = await _decided(parts, quorum, change)
-    if result == DONE:
-        voter = change.voter if isinstance(change.voter, tuple) else change.voter.key
-        parts.rights.audit_own_change(request, voter=str(voter))
+    noted = audited(change, result)
+    if noted is not None:
+        parts.rights.audit_own_change(request, **noted)
     return _respond(request, result)
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from nilometer.broker.authentication.token_keys import TokenValidator
 
 
+logger = logging.getLogger("nilometer.broker")
+
 NONCE_BYTES = 24
 
 
@@ -46,10 +48,13 @@ class SaslListener:
         placeholder_key: Callable[[], bytes],
         runtime: Runtime,
         tokens: KnownTokens | None = None,
+        failures: logging.Logger | None = None,
     ) -> None:
         """``placeholder_key`` returns the secret from which salts of unknown users are made. ``tokens``: the
-        delegation tokens by which clients may log in; None: by none."""
+        delegation tokens by which clients may log in; None: by none. ``failures``: the log of failed
+        logins."""
         self.settings = settings
+        self.failures = failures or logger
         self.clock = runtime.clock
         self.disk = runtime.disk
         self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
@@ -149,8 +154,6 @@ class ExpiringSession:
     def connection_closed(self, connection: Connection) -> None:
         self._served.connection_closed(connection)
 
-
-logger = logging.getLogger("nilometer.broker")
 
 HANDSHAKE_VERSIONS = (0, 1)
 AUTHENTICATE_VERSIONS = (0, 2)
@@ -400,7 +403,7 @@ class SaslGate:
     def _log_failure(self, connection: Connection, why: str) -> None:
         if not self._is_failure_logged:
             self._is_failure_logged = True
-            logger.warning(
+            self._listener.failures.warning(
                 "Authentication failed: %s:%d, listener %s, mechanism %s: %s",
                 *connection.peer,
                 connection.context.listener,

@@ -8,14 +8,23 @@ there must not be let in as the leader by passing the leader's proof on to a nod
 proof. One lets a node in; it is for the node id to which the initiator connects, if it knows that. The other
 one (``asked_at``) only asks who listens; it is for the address that was named, and a node with another
 address refuses it.
+
+While the key is changed a node has two. It names its present one; the other side proves that it has this one,
+or else its own present one, which the node may have as its previous one. The rest is done with the same key.
+
+The cluster's secret is encrypted with the key (AES-256-GCM) before it is proposed to the quorum: so it is in
+the log, in snapshots and in copies of them (:class:`KeySealing`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from nilometer.broker.settings.quorum import PREVIOUS_SECRET_FILE, SECRET_FILE
 from nilometer.client.network.connection import Connection
 from nilometer.cluster.cluster_secret import (
     NONCE_BYTES,
@@ -25,9 +34,13 @@ from nilometer.cluster.cluster_secret import (
     broker_proof,
     is_proof,
 )
+from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.runtime import Disk, Entropy
 from nilometer.wire import own_apis
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES_MIN = 32
 KEY_BYTES_MAX = 4096
@@ -41,29 +54,115 @@ class UnusableKey(Exception):
 
 class QuorumKey(msgspec.Struct, frozen=True):
     secret: ClusterSecret
+    previous: ClusterSecret | None = None
+    """The one before, which counts as well."""
 
     @classmethod
-    def of(cls, content: bytes) -> QuorumKey:
-        return cls(ClusterSecret(0, hashlib.sha256(content).digest()))
+    def of(cls, content: bytes, previous: bytes | None = None) -> QuorumKey:
+        return cls(_secret_of(content), None if previous is None else _secret_of(previous))
+
+    @property
+    def secrets(self) -> tuple[ClusterSecret, ...]:
+        return (self.secret,) if self.previous is None else (self.secret, self.previous)
+
+    def named(self, name: str) -> ClusterSecret | None:
+        """Return the one with this id; None: this node does not have it."""
+        return next((one for one in self.secrets if key_id(one) == name), None)
 
 
-def read_key(disk: Disk, path: str) -> QuorumKey:
+def _secret_of(content: bytes) -> ClusterSecret:
+    return ClusterSecret(0, hashlib.sha256(content).digest())
+
+
+def key_id(secret: ClusterSecret) -> str:
+    """Return what names a key and does not tell it: as a proof, it is no use to guess the key."""
+    return hashlib.sha256(b"nilometer quorum key id" + secret.key).hexdigest()[: 2 * KEY_ID_BYTES]
+
+
+def read_key_files(disk: Disk, path: str, previous_path: str | None = None) -> QuorumKey:
     """Raises UnusableKey. Blocks."""
+    previous = None if previous_path is None else read_key(disk, previous_path, PREVIOUS_SECRET_FILE)
+    return QuorumKey.of(read_key(disk, path), previous)
+
+
+def read_key(disk: Disk, path: str, setting: str = SECRET_FILE) -> bytes:
+    """Return the content of a key file. Raises UnusableKey. Blocks."""
     try:
         is_private = disk.is_private(path)
         content = disk.read_file(path).strip()
     except OSError as error:
-        raise UnusableKey(f"nilometer.quorum.secret.file {path}: {error.strerror or error}") from error
+        raise UnusableKey(f"{setting} {path}: {error.strerror or error}") from error
     if not is_private:
-        raise UnusableKey(
-            f"nilometer.quorum.secret.file {path} can be read by others than its owner: chmod 600 {path}"
-        )
+        raise UnusableKey(f"{setting} {path} can be read by others than its owner: chmod 600 {path}")
     if not KEY_BYTES_MIN <= len(content) <= KEY_BYTES_MAX:
         raise UnusableKey(
-            f"nilometer.quorum.secret.file {path} has {len(content)} bytes: {KEY_BYTES_MIN} to "
-            f"{KEY_BYTES_MAX}, for example of: openssl rand -hex 32"
+            f"{setting} {path} has {len(content)} bytes: {KEY_BYTES_MIN} to {KEY_BYTES_MAX}, for example of: "
+            "openssl rand -hex 32"
         )
-    return QuorumKey.of(content)
+    return content
+
+
+# The cluster's secret, encrypted. Sealed data is a byte SEALED, the key's id, a nonce, and what AES-256-GCM
+# makes of the secret; the number of the secret is authenticated with it. Data that is not sealed is JSON.
+
+SEALED = b"\x01"
+KEY_ID_BYTES = 8
+SEAL_NONCE_BYTES = 12
+NEEDS_LIBRARY = (
+    f"{SECRET_FILE} is given, with which the cluster's secret is encrypted: that needs the library "
+    "cryptography. pip install 'nilometer[secure]'"
+)
+
+
+class KeySealing:
+    """Implements :class:`~nilometer.coordination.quorum.store.Sealing` for a node with this key, or without
+    one. The cipher is imported when it is needed."""
+
+    def __init__(self, key: QuorumKey | None, entropy: Entropy) -> None:
+        self._key = key
+        self._entropy = entropy
+
+    def seal(self, number: int, data: bytes) -> bytes:
+        if self._key is None:
+            return data
+        secret, nonce = self._key.secret, self._entropy.bytes(SEAL_NONCE_BYTES)
+        sealed = _cipher(secret).encrypt(nonce, data, _bound_to(number))
+        return SEALED + bytes.fromhex(key_id(secret)) + nonce + sealed
+
+    def unseal(self, number: int, data: bytes) -> bytes:
+        if not data.startswith(SEALED):
+            return data  # of a quorum that had no key then
+        begin = len(SEALED) + KEY_ID_BYTES
+        name = data[len(SEALED) : begin].hex()
+        secret = None if self._key is None else self._key.named(name)
+        if secret is None:
+            has = "not given" if self._key is None else "another one"
+            raise StoreRefused(
+                f"the cluster's secret is encrypted with the key {name}, and {SECRET_FILE} is {has}: give "
+                "the key of the other nodes. While it is changed, "
+                f"{PREVIOUS_SECRET_FILE} names the former one"
+            )
+        nonce, sealed = data[begin : begin + SEAL_NONCE_BYTES], data[begin + SEAL_NONCE_BYTES :]
+        cipher = _cipher(secret)
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return cipher.decrypt(nonce, sealed, _bound_to(number))
+        except (InvalidTag, ValueError):
+            raise StoreDamaged("the cluster's secret in the metadata quorum is damaged") from None
+
+
+def _bound_to(number: int) -> bytes:
+    return b"nilometer cluster secret" + number.to_bytes(8, "big")
+
+
+def _cipher(secret: ClusterSecret) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise StoreRefused(NEEDS_LIBRARY) from None
+    own = hmac.new(secret.key, b"nilometer cluster secret", hashlib.sha256).digest()
+    return AESGCM(own)
 
 
 # The proof. A connection has one attempt: ``Proving`` is the accepting side of one.
@@ -87,17 +186,22 @@ async def prove(
     one whose address is ``asked_at``, which is then asked who it is and nothing else. Raises KafkaError."""
     nonce = entropy.bytes(NONCE_BYTES)
     request = own_apis.ProveBrokerRequest(
-        broker_id=own_id, expected_broker_id=expected_id, nonce=nonce, asked_at=asked_at
+        broker_id=own_id,
+        expected_broker_id=expected_id,
+        nonce=nonce,
+        asked_at=asked_at,
+        key_id=key_id(key.secret),
     )
     answer = await _ask(connection, request)
     exchange = ProofExchange("", own_id, expected_id, nonce, answer.nonce, asked_at)
-    if not is_proof(key.secret, Side.ACCEPTOR, exchange, answer.proof):
+    proved = [one for one in key.secrets if is_proof(one, Side.ACCEPTOR, exchange, answer.proof)]
+    if not proved:
         where = f"{connection.host}:{connection.port}"
         raise KafkaError(
             ErrorCode.cluster_authorization_failed,
             f"{where} is no node of this quorum: it does not have the key of nilometer.quorum.secret.file",
         )
-    proof = broker_proof(key.secret, Side.INITIATOR, exchange)
+    proof = broker_proof(proved[0], Side.INITIATOR, exchange)
     await _ask(connection, own_apis.ProveBrokerRequest(proof=proof))
 
 
@@ -117,6 +221,8 @@ class Proving:
         self._entropy = entropy
         self._own_id = own_id
         self._own_address = own_address
+        self._secret = key.secret
+        """The one of this exchange."""
         self._exchange: ProofExchange | None = None
         self.is_proved = False
 
@@ -135,9 +241,10 @@ class Proving:
             expected, asked_at = request.expected_broker_id, request.asked_at
             exchange = ProofExchange("", request.broker_id, expected, request.nonce, nonce, asked_at)
             self._exchange = exchange
-            proof = broker_proof(self._key.secret, Side.ACCEPTOR, exchange)
+            self._secret = self._key.named(request.key_id) or self._key.secret
+            proof = broker_proof(self._secret, Side.ACCEPTOR, exchange)
             return own_apis.ProveBrokerResponse(nonce=nonce, proof=proof)
-        if self.is_proved or not is_proof(self._key.secret, Side.INITIATOR, exchange, request.proof):
+        if self.is_proved or not is_proof(self._secret, Side.INITIATOR, exchange, request.proof):
             return None
         self.is_proved = True
         return own_apis.ProveBrokerResponse()

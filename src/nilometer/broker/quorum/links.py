@@ -51,6 +51,7 @@ from nilometer.raft.voter_changes import (
 )
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
+from nilometer.runtime.network import is_loopback
 from nilometer.wire import own_apis
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -255,6 +256,13 @@ class QuorumLinks:
         self, host: str, port: int, expected_id: int = ANY_NODE, asked_at: str = ""
     ) -> Connection:
         key, own_id, entropy = self._key, self._settings.node_id, self._runtime.entropy
+        security = self._settings.security
+        if security.mechanism is not None and security.tls is None and not is_loopback(host):
+            raise KafkaError(
+                ErrorCode.cluster_authorization_failed,
+                f"{host}:{port} is on another machine, where this node logs in by TLS only: its listener of "
+                "controllers is SASL_PLAINTEXT",
+            )
 
         async def prove_key(connection: Connection) -> None:
             if key is not None:
@@ -267,7 +275,7 @@ class QuorumLinks:
             client_id=CLIENT_ID,
             setup_timeout_ms=SETUP_TIMEOUT_MS,
             before_use=prove_key,
-            security=self._settings.security,
+            security=security,
         )
 
 

@@ -15,9 +15,9 @@ import logging
 import posixpath
 
 from nilometer.broker.listening import OpenListeners
-from nilometer.broker.quorum.key_file import UnusableKey, read_key
+from nilometer.broker.quorum.key_file import KeySealing, UnusableKey, read_key_files
 from nilometer.broker.quorum.links import QuorumLinks, Watch
-from nilometer.broker.quorum.serving import QuorumService
+from nilometer.broker.quorum.serving import MayAct, NoteChange, QuorumService
 from nilometer.broker.settings.quorum import QuorumAddress, QuorumSettings
 from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.node import QuorumNode
@@ -79,8 +79,8 @@ class QuorumMember:
         """
         settings, runtime, disk = self._settings, self._runtime, self._runtime.disk
         try:
-            path = settings.secret_file
-            key = None if path is None else await disk.offload(lambda: read_key(disk, path))
+            path, previous = settings.secret_file, settings.previous_secret_file
+            key = None if path is None else await disk.offload(lambda: read_key_files(disk, path, previous))
         except UnusableKey as error:
             raise StoreRefused(str(error)) from error
         own = self._own
@@ -91,6 +91,7 @@ class QuorumMember:
         replica = await disk.offload(lambda: self._open_replica(own))
         service.standing = lambda: self._standing(own)
         self._replica = replica
+        await service.open()
         await self._listeners.bind(runtime, service)
         await self._listeners.start()
         if replica.is_blank and self._is_founder:
@@ -119,6 +120,7 @@ class QuorumMember:
             cluster_id=cluster_id,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
+            sealing=KeySealing(key, runtime.entropy),
         )
         service.node = node
         try:
@@ -145,6 +147,11 @@ class QuorumMember:
         """The store has told which cluster it is: requests for another one are refused from now on."""
         assert self._links is not None and self._service is not None, "it is open"
         self._links.cluster_id = self._service.cluster_id = cluster_id
+
+    def note_rights(self, may_act: MayAct, note_change: NoteChange) -> None:
+        """The ACLs are known: whether one lets a user act as a node; and there is an audit log."""
+        assert self._service is not None, "it is open"
+        self._service.may_act, self._service.note_change = may_act, note_change
 
     def report_to(self, watch: Watch) -> None:
         """Let ``watch`` know which nodes are alive."""

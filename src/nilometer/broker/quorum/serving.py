@@ -11,13 +11,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from typing_extensions import Buffer
 
 from nilometer.broker.authentication.handshakes import ListenerHandshakes, UnauthenticatedConnections
-from nilometer.broker.connection import Connection, ServedConnection
+from nilometer.broker.authentication.sasl import (
+    AUTHENTICATE_VERSIONS,
+    HANDSHAKE_VERSIONS,
+    SaslGate,
+    SaslListener,
+)
+from nilometer.broker.connection import Connection, Dispatcher, ServedConnection
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.quorum.description import (
     controllers_response,
@@ -33,6 +40,7 @@ from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.quorum import Admittance, QuorumSettings
 from nilometer.broker.turns import Turns
+from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.quorum.node import QuorumNode
 from nilometer.coordination.quorum.peers import (
     Describe,
@@ -49,6 +57,7 @@ from nilometer.raft.exchange import BeginEpochRequest
 from nilometer.raft.messages import NodeAddress, Received
 from nilometer.raft.voter_changes import (
     CHANGE_VERSIONS,
+    audited,
     change_response,
     other_cluster,
     read_change_request,
@@ -71,6 +80,8 @@ CONNECTIONS_MAX = 1_000
 """Of those that are let in."""
 UNPROVED_MAX = 500
 """How many connections may be open that are not let in yet: the oldest one is closed for one more."""
+HANDSHAKES_MAX = 500
+"""How many TLS handshakes a listener may have: the oldest one ends for one more."""
 PER_ADDRESS_MAX = 50
 """How many connections that are not let in yet an address may have."""
 PROOF_TIMEOUT_S = 5.0
@@ -89,20 +100,35 @@ SERVED: dict[int, tuple[int, int]] = {
     int(own_apis.PROVE_BROKER): (0, 0),
     int(own_apis.ASK_QUORUM): (0, 0),
 }
+SERVED_WITH_SASL = {
+    **SERVED,
+    int(ApiKey.SASL_HANDSHAKE): HANDSHAKE_VERSIONS,
+    int(ApiKey.SASL_AUTHENTICATE): AUTHENTICATE_VERSIONS,
+}
+"""The requests that a listener with SASL names; those of SASL are for its gate."""
 
 
-class _Unlimited:
-    """Implements :class:`~nilometer.broker.authentication.handshakes.Admission`: an address has its limit of
-    connections that are not let in, and there is no other."""
+class _HandshakeLimit:
+    """Implements :class:`~nilometer.broker.authentication.handshakes.Admission`: of all addresses together a
+    listener has ``HANDSHAKES_MAX`` handshakes, and the oldest one ends for one more, so that silent
+    connections keep no node out."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        """By listener."""
 
     def begin(self, listener: str, address: str) -> Admitted:
-        return Admitted()
+        is_full = self._open[listener] >= HANDSHAKES_MAX
+        self._open[listener] += 1
+        return Admitted(replaces_oldest=is_full)
 
     def end(self, listener: str, address: str) -> None:
-        pass
+        self._open[listener] -= 1
 
 
 StandingOf = Callable[[], own_apis.QuorumStanding]
+MayAct = Callable[[RequestContext], bool]
+NoteChange = Callable[[RequestContext, str, Iterable[dict[str, object]]], None]
 
 
 class QuorumService:
@@ -121,6 +147,12 @@ class QuorumService:
         self._requests, self._memory = RequestMemory(clock_ms), ResponseMemory(clock_ms)
         self._rejected = RejectedTotal()
         self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
+        self._handshakes = _HandshakeLimit()
+        self._sasl = {
+            name: SaslListener(one, ClusterImage, bytes, runtime, failures=connections_logger)
+            for name, one in settings.sasl.items()
+        }
+        self._fetching_keys: list[asyncio.Task[None]] = []
         self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}
         """The connections that are not let in yet."""
         self._let_in_now: dict[Connection, None] = {}
@@ -128,8 +160,23 @@ class QuorumService:
         self.node: QuorumNode | None = None
         """None before this node takes part."""
         self.cluster_id: str | None = None
+        self.may_act: MayAct | None = None
+        """Whether an ACL lets a user act as a node; None as long as the ACLs are not known here."""
+        self.note_change: NoteChange | None = None
+        """Notes a change of the voters that came by this listener; None if there is no audit log."""
+
+    async def open(self) -> None:
+        """Fetch the keys by which tokens are validated, and go on fetching them. Call it before the listeners
+        are opened."""
+        for sasl in self._sasl.values():
+            keys = None if sasl.tokens is None else sasl.tokens.fetched
+            if keys is not None:
+                await keys.fetch()
+                self._fetching_keys.append(asyncio.create_task(keys.run()))
 
     def close(self) -> None:
+        for fetching in self._fetching_keys:
+            fetching.cancel()
         for connection in (*self._proving, *self._let_in_now):
             connection.close()
 
@@ -137,12 +184,21 @@ class QuorumService:
     def new_connection(self, endpoint: Endpoint) -> ServedConnection:
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         shared = self._turns, self._memory, self._rejected
+        gate: Dispatcher = self
+        sasl = self._sasl.get(endpoint.name)
+        if sasl is not None:
+            gate = SaslGate(sasl, self, FRAME_BYTES_MAX)
         return ServedConnection(
-            self, FRAME_BYTES_BEFORE, connections_logger.info, self._requests, context, *shared
+            gate, self._bytes_before(sasl), connections_logger.info, self._requests, context, *shared
         )
 
+    @staticmethod
+    def _bytes_before(sasl: SaslListener | None) -> int:
+        """How long a request may be before the connection has proved anything: a token is longer."""
+        return FRAME_BYTES_BEFORE if sasl is None else sasl.settings.receive_bytes_max
+
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
-        return ListenerHandshakes(endpoint.name, self._waiting, _Unlimited())
+        return ListenerHandshakes(endpoint.name, self._waiting, self._handshakes)
 
     def connection_opened(self, connection: Connection) -> bool:
         address = connection.peer[0]
@@ -158,12 +214,15 @@ class QuorumService:
         if self._settings.admittance is Admittance.LOOPBACK:
             return self._let_in(connection, UNKNOWN_NODE)
         if self._settings.admittance is Admittance.CERTIFICATE:
-            if self._user_of(connection) not in self._settings.accepted_users:
+            user = self._user_of(connection)
+            if user is None or str(user) not in self._settings.accepted_users:
                 connections_logger.warning(
-                    "%s:%d is no user of super.users: it is not let in", *connection.peer
+                    "%s:%d is not let in: its user, %.200r, is none of super.users",
+                    *connection.peer,
+                    None if user is None else str(user),
                 )
                 return False
-            return self._let_in(connection, UNKNOWN_NODE)
+            return self._let_in(connection, UNKNOWN_NODE, user)
         return True
 
     def _new_proving(self) -> Proving | None:
@@ -173,25 +232,28 @@ class QuorumService:
         address = "" if own is None else address_text(own.host, own.port)
         return Proving(self._key, self._runtime.entropy, self._settings.node_id, address)
 
-    def _user_of(self, connection: Connection) -> str | None:
+    def _user_of(self, connection: Connection) -> Principal | None:
         tls = self._settings.tls.get(connection.context.listener)
         if connection.certificate is None or tls is None:
             return None
         try:
-            return str(Principal(USER, tls.mapping.name_of(subject_of(connection.certificate))))
+            return Principal(USER, tls.mapping.name_of(subject_of(connection.certificate)))
         except ValueError:
             return None
 
-    def _let_in(self, connection: Connection, node_id: int) -> bool:
-        """Serve all requests from now on; return false if too many connections have that already."""
+    def _let_in(self, connection: Connection, node_id: int, user: Principal | None = None) -> bool:
+        """Serve all requests from now on; return false if too many connections have that already.
+        ``user``: by its certificate."""
         self._end_proving(connection)
         if len(self._let_in_now) >= CONNECTIONS_MAX:
             return False
         self._let_in_now[connection] = None
-        connection.context = dataclasses.replace(
-            connection.context, broker_id=node_id, principal=Principal(BROKER, str(node_id))
-        )
-        connection.hand_over(self, FRAME_BYTES_MAX)
+        has_sasl = connection.context.listener in self._sasl
+        known = connection.context.principal if has_sasl else user
+        principal = known or Principal(BROKER, "unknown" if node_id == UNKNOWN_NODE else str(node_id))
+        connection.context = dataclasses.replace(connection.context, broker_id=node_id, principal=principal)
+        if not has_sasl:  # else a session has it, which may end
+            connection.hand_over(self, FRAME_BYTES_MAX)
         return True
 
     def _end_proving(self, connection: Connection) -> None:
@@ -213,11 +275,16 @@ class QuorumService:
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         try:
+            context = connection.context
+            has_sasl = context.listener in self._sasl
+            if has_sasl and not context.must_authenticate and not context.is_broker:
+                self._on_login(connection)
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
             key, version = header.api_key, header.api_version
+            served = SERVED_WITH_SASL if has_sasl else SERVED
             low, high = SERVED.get(key, (1, 0))
             if key == ApiKey.API_VERSIONS and version > high:
-                return (messages.encode_unsupported_api_versions(header.correlation_id, SERVED),)
+                return (messages.encode_unsupported_api_versions(header.correlation_id, served),)
             if not low <= version <= high:
                 raise CloseConnection(f"version {version} of API {key} is not served by controllers")
             is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
@@ -228,12 +295,28 @@ class QuorumService:
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         if key == ApiKey.API_VERSIONS:
-            return _reply(header, _versions(version))
+            return _reply(header, _versions(version, served))
         if key == own_apis.PROVE_BROKER:
             return _reply(header, self._prove(connection, body))
         if not is_let_in:
             return _reply(header, self._who_it_is(connection, body))
-        return asyncio.ensure_future(self._answered(header, body))
+        return asyncio.ensure_future(self._answered(header, body, connection.context))
+
+    def _on_login(self, connection: Connection) -> None:
+        """Let a user in that has logged in, or have it prove the key as well. Raises CloseConnection."""
+        user = str(connection.context.principal)
+        may_act = user in self._settings.accepted_users or (
+            self.may_act is not None and self.may_act(connection.context)
+        )
+        if not may_act:
+            connections_logger.warning(
+                "%s:%d is not let in: its user, %.200r, is none of super.users and has no CLUSTER_ACTION",
+                *connection.peer,
+                user,
+            )
+            raise CloseConnection("its user may not act as a node")
+        if self._key is None and not self._let_in(connection, UNKNOWN_NODE):
+            raise CloseConnection("too many connections of nodes")
 
     def _prove(
         self, connection: Connection, request: own_apis.ProveBrokerRequest
@@ -269,13 +352,13 @@ class QuorumService:
         self._end_proving(connection)
         asyncio.get_running_loop().call_soon(connection.close)
 
-    async def _answered(self, header: messages.RequestHeader, body: Any) -> Response:
+    async def _answered(self, header: messages.RequestHeader, body: Any, context: RequestContext) -> Response:
         try:
             if header.api_key == own_apis.ASK_QUORUM:
                 return _reply(header, await self._answer_question(body))
             key = ApiKey(header.api_key)
             if key in CHANGE_VERSIONS:
-                return _reply(header, await self._change(key, header.api_version, body))
+                return _reply(header, await self._change(key, header.api_version, body, context))
             if key in (ApiKey.DESCRIBE_QUORUM, ApiKey.DESCRIBE_CLUSTER):
                 return _reply(header, await self._describe(messages.api(key, header.api_version), body))
             return _reply(header, await self._serve(key, body))
@@ -293,11 +376,15 @@ class QuorumService:
             node.on_announced(received.request, received.endpoints)
         return write(await node.serve(received.request), node)
 
-    async def _change(self, key: ApiKey, version: int, message: Any) -> Message:
+    async def _change(self, key: ApiKey, version: int, message: Any, context: RequestContext) -> Message:
         node = self._taking_part()
         result = other_cluster(message.cluster_id, self.cluster_id)
         if result is None:
-            result = await node.serve(read_change_request(key, message))
+            change = read_change_request(key, message)
+            result = await node.serve(change)
+            noted = audited(change, result)
+            if noted is not None and self.note_change is not None:
+                self.note_change(context, key.name, (noted,))
         return change_response(key, version, result, node.epoch, _leader(node))
 
     async def _describe(self, api: Api, message: Any) -> Message:
@@ -385,11 +472,11 @@ def _leader(node: QuorumNode) -> NodeAddress | None:
     return NodeAddress(entry.key.node_id, entry.endpoints[0].host, entry.endpoints[0].port)
 
 
-def _versions(version: int) -> Message:
+def _versions(version: int, served: Mapping[int, tuple[int, int]]) -> Message:
     api = messages.api(int(ApiKey.API_VERSIONS), version)
     keys = tuple(
         api.make("ApiVersion", api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in sorted(SERVED.items())
+        for key, (low, high) in sorted(served.items())
     )
     return api.response(error_code=NONE, api_keys=keys)
 

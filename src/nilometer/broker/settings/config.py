@@ -27,8 +27,8 @@ from nilometer.broker.settings.listener_security import (
     SASL_MECHANISMS,
     SaslSettings,
     TlsSettings,
-    inter_broker_security,
     overrides_by_listener,
+    own_security,
     sasl_settings,
     split_overrides,
     tls_settings,
@@ -53,11 +53,14 @@ from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.quorum import (
     BOOTSTRAP,
     CONTROLLER_LISTENERS,
+    CONTROLLER_MECHANISM,
     QUORUM,
     QUORUM_KEYS,
     ROLES,
     VOTERS,
     QuorumSettings,
+    check_mechanisms,
+    check_own_mechanism,
     chooses_quorum,
     quorum_settings,
 )
@@ -220,7 +223,9 @@ class BrokerConfig(Settings):
             names.append(to_controllers.name)
         own = overrides_by_listener(overrides, names, SASL_MECHANISMS)
         self.sasl: dict[str, SaslSettings] = {}
-        """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
+        """The SASL settings, by the name of the listeners for clients that have it; ``quorum_sasl``: of those
+        of controllers; ``tls``: the settings of TLS of both."""
+        self.quorum_sasl: dict[str, SaslSettings] = {}
         self.connections_max: dict[str, int] = {}
         """The maximum number of open connections on each listener; ``connection_rates``: of new ones per
         second, which has no default from the broker's, as in Kafka."""
@@ -237,17 +242,25 @@ class BrokerConfig(Settings):
             self.connections_max[name] = settings.integer("max.connections")
             if "max.connection.creation.rate" in own[name]:
                 self.connection_rates[name] = settings.integer("max.connection.creation.rate")
-            if protocol.has_sasl and listener not in controllers:  # which is refused there
-                self.sasl[name] = sasl_settings(settings, texts, name)
+            if protocol.has_sasl:
+                if listener in controllers:
+                    check_mechanisms(settings, name)
+                found = self.quorum_sasl if listener in controllers else self.sasl
+                found[name] = sasl_settings(settings, texts, name)
             if protocol.has_tls:
                 self.tls[name] = tls_settings(settings, own[name], name, protocol)
             if name == self.inter_broker_listener.name:
-                self.inter_broker_security = inter_broker_security(settings, texts, listener)
-        if to_controllers is not None and not to_controllers.protocol.has_sasl and chooses_quorum(self):
+                self.inter_broker_security = own_security(settings, texts, listener)
+        if to_controllers is not None and chooses_quorum(self):
             texts = {**self.texts, **own[to_controllers.name]}
             known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
             settings = Settings(BROKER_CONFIG_DEFINITION, known)
-            self.quorum_security = inter_broker_security(settings, texts, to_controllers)
+            if to_controllers.protocol.has_sasl:
+                check_own_mechanism(settings)
+            listens = to_controllers in controllers
+            self.quorum_security = own_security(
+                settings, texts, to_controllers, CONTROLLER_MECHANISM, listens=listens
+            )
 
     def _broker_authentication(self) -> BrokerAuthentication:
         how = BrokerAuthentication(self.string(AUTHENTICATION))
@@ -307,6 +320,7 @@ class BrokerConfig(Settings):
             listeners=self.controller_listeners,
             advertised=self._advertised_controllers,
             tls={one.name: self.tls[one.name] for one in self.controller_listeners if one.name in self.tls},
+            sasl=self.quorum_sasl,
             security=self.quorum_security,
             super_users=self.super_users,
         )

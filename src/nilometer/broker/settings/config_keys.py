@@ -288,7 +288,6 @@ REFUSED_KEYS = frozenset(
         "sasl.login.refresh.window.jitter",
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
-        "sasl.mechanism.controller.protocol",
         "sasl.oauthbearer.allow.unverified.audience",
         "sasl.oauthbearer.allow.unverified.issuer",
         "sasl.oauthbearer.assertion.algorithm",

@@ -201,24 +201,31 @@ def jaas_key(listener: str, mechanism: str) -> str:
     return f"{PREFIX}{listener.lower()}.{mechanism.lower()}.{JAAS}"
 
 
-def inter_broker_security(settings: Settings, texts: Mapping[str, str], listener: Endpoint) -> ClientSecurity:
+def own_security(
+    settings: Settings,
+    texts: Mapping[str, str],
+    listener: Endpoint,
+    mechanism_key: str = INTER_BROKER_MECHANISM,
+    *,
+    listens: bool = True,
+) -> ClientSecurity:
     """Return how a broker connects to the others by ``listener``: its key, and its user of SASL.
 
-    The user is in the login module of ``sasl.mechanism.inter.broker.protocol``, which must be one of the
-    mechanisms that are enabled: the other brokers have the same listener. Raises ConfigError.
+    The user is in the login module of ``mechanism_key``. The mechanism must be one of those that are enabled,
+    if this broker ``listens`` there itself: the others have the same listener. Raises ConfigError.
     """
-    mechanism = settings.string(INTER_BROKER_MECHANISM).upper() if listener.protocol.has_sasl else None
+    mechanism = settings.string(mechanism_key).upper() if listener.protocol.has_sasl else None
     module = None if mechanism is None else login_module(texts, listener.name, mechanism)
     key = jaas_key(listener.name, mechanism or "")
     if mechanism == OAUTHBEARER:
         check_allowed(settings, TOKEN_URL)
-    security = security_of(settings, listener.protocol, mechanism, module, INTER_BROKER_MECHANISM, key)
+    security = security_of(settings, listener.protocol, mechanism, module, mechanism_key, key)
     enabled = tuple(name.upper() for name in settings.strings(ENABLED))
-    if mechanism is not None and mechanism not in enabled:
+    if mechanism is not None and listens and mechanism not in enabled:
         raise ConfigError(
-            INTER_BROKER_MECHANISM,
-            f"{INTER_BROKER_MECHANISM} is {mechanism}, which the listener between brokers, {listener.name}, "
-            f"does not enable; add it to {ENABLED}: {', '.join(enabled)}",
+            mechanism_key,
+            f"{mechanism_key} is {mechanism}, which the listener {listener.name} does not enable; add it to "
+            f"{ENABLED}: {', '.join(enabled)}",
         )
     return security
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nilometer.config import ConfigError
+from nilometer.runtime.network import is_loopback
 from nilometer.security.protocol import SecurityProtocol
 
 LISTENERS = "listeners"
@@ -166,7 +167,7 @@ class HttpEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -13,12 +13,16 @@ from dataclasses import replace
 
 import msgspec
 
-from nilometer.broker.settings.listener_security import TlsSettings
-from nilometer.broker.settings.listeners import LISTENERS, LOOPBACK, Endpoint
+from nilometer.broker.settings.broker_authentication import SUPER_USERS
+from nilometer.broker.settings.listener_security import ENABLED, PREFIX, SaslSettings, TlsSettings
+from nilometer.broker.settings.listeners import LISTENERS, LOOPBACK, PROTOCOL_MAP, Endpoint
 from nilometer.client.settings import NO_SECURITY, ClientSecurity, parse_server
 from nilometer.config import ConfigError, Settings, key_table
 from nilometer.raft.exchange import Timing
 from nilometer.runtime.network import is_loopback
+from nilometer.security.oauthbearer import OAUTHBEARER
+from nilometer.security.principal import USER, Principal
+from nilometer.security.sasl import PLAIN
 
 QUORUM = "quorum"
 """The value of ``nilometer.coordination`` for a metadata quorum."""
@@ -27,7 +31,12 @@ CONTROLLER = "controller"
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
 CONTROLLER_LISTENERS = "controller.listener.names"
+CONTROLLER_MECHANISM = "sasl.mechanism.controller.protocol"
+MECHANISMS = (PLAIN, OAUTHBEARER)
+"""Those of listeners of controllers: the users of SCRAM are in the metadata, which the nodes have to agree on
+first."""
 SECRET_FILE = "nilometer.quorum.secret.file"
+PREVIOUS_SECRET_FILE = "nilometer.quorum.secret.previous.file"
 METADATA_LOG_DIR = "metadata.log.dir"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
@@ -44,6 +53,8 @@ QUORUM_KEYS = key_table(
 {AUTO_JOIN}: boolean = false
     A node with process.roles=controller that is no voter of the metadata quorum becomes one by itself, once
     it has fetched the log. A voter of the same node.id with another directory.id is removed before.
+{CONTROLLER_MECHANISM}: string = GSSAPI
+    The SASL mechanism by which this node logs in to others of the metadata quorum: {" or ".join(MECHANISMS)}.
 controller.quorum.election.timeout.ms: int 50.. = 1000
     How long a candidate waits for votes before the next election.
 controller.quorum.fetch.timeout.ms: int 100.. = 2000
@@ -58,7 +69,10 @@ metadata.log.max.record.bytes.between.snapshots: long 1.. = {20 * 1024 * 1024}
     How many bytes the metadata log grows before a snapshot takes their place.
 {SECRET_FILE}: string
     A file with the key by which nodes of the metadata quorum know each other: the same bytes on all, at
-    least 32, readable by its owner only. Nodes on other machines need it, or certificates.
+    least 32, readable by its owner only. Nodes on other machines need it, certificates, or SASL.
+    The cluster's secret is encrypted with it in the metadata log.
+{PREVIOUS_SECRET_FILE}: string
+    A file with the key before the present one, which counts as well while the key is changed on all nodes.
 """
 )
 
@@ -70,6 +84,9 @@ class Admittance(enum.Enum):
     """Both sides prove that they have the key of ``nilometer.quorum.secret.file``."""
     CERTIFICATE = "certificate"
     """The subject of its certificate is one of ``super.users``."""
+    LOGIN = "login"
+    """It has logged in by SASL as one of ``super.users``, or as a user with CLUSTER_ACTION. With a key file
+    both sides prove that they have the key as well."""
     LOOPBACK = "loopback"
     """It is on the same machine: all addresses are loopback ones."""
 
@@ -103,13 +120,15 @@ class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True):
     joins: bool
     """Whether this node becomes a voter by itself."""
     tls: Mapping[str, TlsSettings]
-    """By the name of the listeners that have it."""
+    """By the name of the listeners that have it; ``sasl`` as well."""
+    sasl: Mapping[str, SaslSettings]
     security: ClientSecurity
     """Of connections to the others."""
     admittance: Admittance
     secret_file: str | None
+    previous_secret_file: str | None
     accepted_users: frozenset[str]
-    """With certificates: the users, as ``User:name``."""
+    """With certificates or logins: the users, as ``User:name``."""
     directory: str
     timing: Timing
     session_timeout_ms: int
@@ -130,6 +149,7 @@ def quorum_settings(
     listeners: Sequence[Endpoint],
     advertised: Sequence[Endpoint],
     tls: Mapping[str, TlsSettings],
+    sasl: Mapping[str, SaslSettings],
     security: ClientSecurity = NO_SECURITY,
     super_users: Collection[str] = (),
 ) -> QuorumSettings:
@@ -155,9 +175,17 @@ def quorum_settings(
             HEARTBEAT, f"{HEARTBEAT} is {heartbeat_ms}: at most half of {SESSION_TIMEOUT}, {session_ms}"
         )
     secret_file = settings.optional_string(SECRET_FILE)
+    previous_file = settings.optional_string(PREVIOUS_SECRET_FILE)
+    if previous_file is not None and secret_file is None:
+        raise ConfigError(
+            PREVIOUS_SECRET_FILE,
+            f"{PREVIOUS_SECRET_FILE} is given, but {SECRET_FILE}, the present key, is not",
+        )
     hosts = [one.host for one in (*voters, *servers, *advertised, *listeners) if one.host not in WILDCARDS]
+    if security.mechanism is not None or sasl:
+        _check_logins(listeners, security, super_users, hosts, is_controller=is_controller)
     admittance = _admittance(secret_file, listeners, tls, security, super_users, hosts)
-    if admittance is Admittance.LOOPBACK:
+    if admittance is Admittance.LOOPBACK or (admittance is Admittance.LOGIN and security.tls is None):
         listeners = [replace(one, host=LOOPBACK) if one.host in WILDCARDS else one for one in listeners]
     return QuorumSettings(
         node_id=node_id,
@@ -169,9 +197,11 @@ def quorum_settings(
         is_alone=_is_alone(voters or servers, listeners),
         joins=joins,
         tls=tls,
+        sasl=sasl,
         security=security,
         admittance=admittance,
         secret_file=secret_file,
+        previous_secret_file=previous_file,
         accepted_users=frozenset(super_users),
         directory=posixpath.normpath(settings.optional_string(METADATA_LOG_DIR) or log_dirs[0]),
         timing=Timing(
@@ -238,13 +268,66 @@ def _check_listeners(settings: Settings, listeners: Sequence[Endpoint], *, is_co
             LISTENERS, f"{LISTENERS} has no listener {names[0]}, which {CONTROLLER_LISTENERS} names: add "
             f"{names[0]}://host:port"
         )  # fmt: skip
-    for endpoint in listeners:
-        if endpoint.protocol.has_sasl:
+
+
+def check_mechanisms(settings: Settings, listener: str) -> None:
+    """Raise ConfigError if a listener of controllers enables a SASL mechanism that it cannot have.
+    ``settings``: the effective ones of the listener."""
+    for name in settings.strings(ENABLED):
+        if name.upper() not in MECHANISMS:
             raise ConfigError(
-                CONTROLLER_LISTENERS,
-                f"the listener of controllers {endpoint.name} is {endpoint.protocol.value}: SASL is not "
-                f"supported there; use PLAINTEXT or SSL with {SECRET_FILE}, or SSL with certificates",
+                ENABLED,
+                f"the listener of controllers {listener} enables {name}: {_WHY_NO_OTHER}. Set "
+                f"{PREFIX}{listener.lower()}.{ENABLED} to {' or '.join(MECHANISMS)}",
             )
+
+
+def check_own_mechanism(settings: Settings) -> None:
+    """Raise ConfigError if this node would log in to the others by another mechanism."""
+    name = settings.string(CONTROLLER_MECHANISM)
+    if name.upper() not in MECHANISMS:
+        raise ConfigError(
+            CONTROLLER_MECHANISM,
+            f"{CONTROLLER_MECHANISM} is {name}: {_WHY_NO_OTHER}. Set it to {' or '.join(MECHANISMS)}",
+        )
+
+
+_WHY_NO_OTHER = (
+    f"the nodes of a metadata quorum log in by {' or '.join(MECHANISMS)}; the users of SCRAM are in the "
+    "metadata, which the nodes have to agree on first"
+)
+
+
+def _check_logins(
+    listeners: Sequence[Endpoint],
+    security: ClientSecurity,
+    super_users: Collection[str],
+    hosts: Sequence[str],
+    *,
+    is_controller: bool,
+) -> None:
+    """Raise ConfigError if the nodes cannot log in to each other, or passwords and tokens could be read."""
+    without = [one for one in listeners if not one.protocol.has_sasl]
+    if without or security.mechanism is None:
+        names = ", ".join(f"{one.name} is {one.protocol.value}" for one in without)
+        raise ConfigError(
+            PROTOCOL_MAP, f"some listeners of controllers have SASL, and {names or 'the first one has not'}: "
+            "all must have it, or none"
+        )  # fmt: skip
+    others = sorted({host for host in hosts if not is_loopback(host)})
+    if security.tls is None and others:
+        raise ConfigError(
+            PROTOCOL_MAP,
+            f"the metadata quorum has nodes on other machines ({', '.join(others)}), and its listener is "
+            f"SASL_PLAINTEXT: others on the network could read the {security.mechanism} login. Use SASL_SSL",
+        )
+    own = str(Principal(USER, security.user)) if security.user else None
+    if is_controller and (not super_users or (own is not None and own not in super_users)):
+        raise ConfigError(
+            SUPER_USERS,
+            f"{SUPER_USERS} must name the user by which controllers log in to each other"
+            f"{f', {own}' if own else ''}: ACLs are in the metadata, which they have to agree on first",
+        )
 
 
 def _admittance(
@@ -255,6 +338,8 @@ def _admittance(
     super_users: Collection[str],
     hosts: Sequence[str],
 ) -> Admittance:
+    if security.mechanism is not None:
+        return Admittance.LOGIN
     if secret_file is not None:
         return Admittance.KEY
     asks = [one.name in tls and tls[one.name].server.client_auth == "required" for one in listeners]
@@ -267,8 +352,8 @@ def _admittance(
         raise ConfigError(
             SECRET_FILE,
             f"the metadata quorum has nodes on other machines ({', '.join(others)}), and nothing says who "
-            f"may take part: set {SECRET_FILE}, or use SSL with ssl.client.auth=required for the listener of "
-            "controllers and name the nodes' users in super.users",
+            f"may take part: set {SECRET_FILE}, or use SASL_SSL or SSL with ssl.client.auth=required for the "
+            "listener of controllers and name the nodes' users in super.users",
         )
     return Admittance.LOOPBACK
 

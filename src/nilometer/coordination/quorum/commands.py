@@ -113,6 +113,17 @@ def decode(data: bytes) -> Command:
     return _decoder.decode(data)
 
 
+def without_secret(data: bytes) -> bytes:
+    """Return a record of the log as tools show it: the cluster's secret is left out, encrypted or not."""
+    try:
+        command = decode(data)
+    except msgspec.DecodeError:
+        return b"(not a command of this version)"
+    if isinstance(command, PutSecret):
+        return encode(msgspec.structs.replace(command, data=b"(hidden)"))
+    return data
+
+
 class Outcome(enum.Enum):
     """What a command has come to."""
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from nilometer.coordination.quorum.commands import (
     Append,
@@ -96,6 +96,18 @@ class QuorumSession:
             self._lost.set_result(reason)
 
 
+class Sealing(Protocol):
+    """Encrypts the cluster's secret of a number."""
+
+    def seal(self, number: int, data: bytes) -> bytes:
+        """Raises StoreRefused if that is not possible here."""
+        ...
+
+    def unseal(self, number: int, data: bytes) -> bytes:
+        """Raises StoreRefused if this node does not have the key, StoreDamaged."""
+        ...
+
+
 class QuorumStore:
     def __init__(
         self,
@@ -105,10 +117,12 @@ class QuorumStore:
         session_timeout_ms: int = 6000,
         heartbeat_ms: int | None = None,
         cluster_id: str | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         """``node`` is started by :meth:`open` and closed by :meth:`close`. ``heartbeat_ms``: how often the
         session is renewed, by default six times in its time-out. ``cluster_id``: the id that the cluster must
-        have, if known."""
+        have, if known. ``sealing``: how the cluster's secret is encrypted; None: not."""
+        self._sealing = sealing
         self._runtime = runtime
         self._node = node
         self._timeout_ms = session_timeout_ms
@@ -284,10 +298,14 @@ class QuorumStore:
 
     async def read_secret(self) -> StoredSecret | None:
         await self.sync()
-        return self._node.state.secret
+        stored, sealing = self._node.state.secret, self._sealing
+        if stored is None or sealing is None:
+            return stored
+        return StoredSecret(stored.number, sealing.unseal(stored.number, stored.data))
 
     async def put_secret(self, number: int, data: bytes) -> bool:
-        return await self._propose(PutSecret(self._own(), number, data))
+        sealed = data if self._sealing is None else self._sealing.seal(number, data)
+        return await self._propose(PutSecret(self._own(), number, sealed))
 
     # ---- the quorum
 

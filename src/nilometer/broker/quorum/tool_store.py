@@ -1,0 +1,80 @@
+"""The store of a metadata quorum for a tool: it writes there without a broker.
+
+While no broker runs, the tool runs the voters' nodes itself, on their folders and listeners
+(:func:`nodes_store` of all voters' settings). While they run, it is one more node, which only observes
+(:func:`as_observer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from nilometer.broker.quorum.member import QuorumMember
+from nilometer.broker.settings.quorum import QuorumSettings
+from nilometer.broker.turns import Turns
+from nilometer.coordination.quorum.store import QuorumStore
+from nilometer.coordination.store import StoreUnavailable
+from nilometer.runtime import Runtime
+
+OPEN_TIMEOUT_S = 30.0
+TOOL_ID_MIN = 1 << 30
+"""The node ids of tools begin here: no broker has one of them."""
+TOOL_IDS = 1 << 29
+
+
+def as_observer(settings: QuorumSettings, directory: str, runtime: Runtime) -> QuorumSettings:
+    """Return the settings of a tool that takes part while the nodes run: those of a broker, with a folder of
+    its own, and a node id by chance."""
+    chance = int.from_bytes(runtime.entropy.bytes(8), "big")
+    return msgspec.structs.replace(
+        settings,
+        node_id=TOOL_ID_MIN + chance % TOOL_IDS,
+        is_controller=False,
+        listeners=(),
+        own=None,
+        is_alone=False,
+        joins=False,
+        directory=directory,
+    )
+
+
+@asynccontextmanager
+async def nodes_store(
+    nodes: Sequence[QuorumSettings], runtime: Runtime, *, is_new: bool = False
+) -> AsyncGenerator[QuorumStore]:
+    """Run these nodes, and yield their open store. ``is_new``: they may form a new quorum.
+
+    Raises StoreUnavailable if no leader is found in time; StoreRefused, StoreDamaged, CannotListen, LockHeld
+    (a broker runs), CorruptCheckpoint, OSError.
+    """
+    turns = Turns(runtime.clock)
+    async with AsyncExitStack() as closing:
+        members: list[QuorumMember] = []
+        for settings in nodes:
+            member = QuorumMember(settings, runtime, turns)
+            closing.push_async_callback(member.close)
+            members.append(member)
+            await member.identify()
+
+        async def opened(member: QuorumMember) -> QuorumStore:
+            store = await member.open(None, has_logs=not is_new)
+            closing.push_async_callback(store.close)
+            await store.open()
+            member.note_cluster_id(store.cluster_id)
+            return store
+
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S), asyncio.TaskGroup() as group:
+                opening = [group.create_task(opened(member)) for member in members]
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"the metadata quorum has no leader after {OPEN_TIMEOUT_S:.0f} s: a majority of its voters "
+                "must run, or be on this machine"
+            ) from error
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        yield opening[0].result()
