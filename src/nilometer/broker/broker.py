@@ -34,7 +34,7 @@ from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
-from nilometer.coordination.factory import make_store
+from nilometer.coordination.factory import is_moved, make_store
 from nilometer.coordination.store import CoordinationError, CoordinationStore, StoreAbsent
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
@@ -301,11 +301,12 @@ class Broker:
     async def _check_no_other_store(self) -> None:
         """Raise StartFailed if the log directories have the metadata of a cluster without a quorum."""
         folder, disk = self._default_store_folder, self._runtime.disk
-        if await disk.offload(lambda: disk.is_directory(folder)):
+        if await disk.offload(lambda: disk.is_directory(folder) and not is_moved(disk, folder)):
             raise StartFailed(
                 f"{folder} has the metadata of this broker's cluster, and the settings choose a metadata "
-                "quorum, which does not know it. Nothing was changed. Set nilometer.coordination=local to go "
-                "on with it, or log.dirs to an empty folder"
+                "quorum, which does not know it. Nothing was changed. Copy the metadata there with "
+                f'"nilometer metadata copy --from local:{folder} --to quorum:{self._config.log_dirs[0]}", '
+                "set nilometer.coordination=local to go on with it, or log.dirs to an empty folder"
             )
 
     async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:
