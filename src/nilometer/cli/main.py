@@ -94,7 +94,7 @@ COMMANDS: dict[str, _Lazy] = {
         "metadata_copy", "metadata", "Read the cluster's metadata log; copy it to another store."
     ),
     "scenario": _Lazy("replication_models", "scenario", "Play replication scenarios, step by step."),
-    "storage": _Lazy("storage", "storage", "Format and look at a broker's log directory."),
+    "storage": _Lazy("storage_format", "storage", "Format and look at a broker's log directory."),
     "model-check": _Lazy(
         "replication_models",
         "model_check",

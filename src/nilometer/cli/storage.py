@@ -10,7 +10,7 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
-from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_ours
+from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_open, check_is_ours
 from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, inspect
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
@@ -20,7 +20,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 
 @commands.group()
 def storage() -> None:
-    """Look at a broker's log directory, whether the broker runs or not."""
+    """Format and look at a broker's log directory, whether the broker runs or not."""
 
 
 @storage.command("info")
@@ -74,6 +74,7 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
         raise click.ClickException(f"the broker of {directory} runs: {held}. Stop it first") from held
     try:
         check_is_ours(runtime.disk, directory)
+        check_is_open(runtime.disk, directory)
         found = _inspected(directory)
         own, others = _own_and_others(found)
         _ask(found, own, others, unsafe=unsafe, yes=yes)

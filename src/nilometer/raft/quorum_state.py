@@ -89,13 +89,11 @@ def identify(
     Raises CorruptCheckpoint if the directory belongs to another node or cluster, if the metadata log in it is
     another's, as one of Apache Kafka, or closed; OSError.
     """
-    path, folder = posixpath.join(directory, names.META_PROPERTIES), posixpath.join(directory, FOLDER)
+    path = posixpath.join(directory, names.META_PROPERTIES)
     found = read_meta_properties(disk, path) or MetaProperties()
     found.check(path, node_id, cluster_id)
     check_is_ours(disk, directory)
-    owner = read_owner(disk, folder)
-    if owner is not None and owner.why_closed is not None:
-        raise MetadataClosed(folder, owner.why_closed)
+    owner = check_is_open(disk, directory)
     if owner is None or found.directory_id is None:
         kept = None if found.is_quorum_node else found.directory_id
         found = MetaProperties(node_id, cluster_id or found.cluster_id, kept or new_directory_id(random))
@@ -106,6 +104,15 @@ def identify(
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def check_is_open(disk: Disk, directory: str) -> Owner | None:
+    """Return what the metadata log says of its directory. Raises MetadataClosed, CorruptCheckpoint."""
+    folder = posixpath.join(directory, FOLDER)
+    owner = read_owner(disk, folder)
+    if owner is not None and owner.why_closed is not None:
+        raise MetadataClosed(folder, owner.why_closed)
+    return owner
 
 
 def check_is_ours(disk: Disk, directory: str) -> None:
