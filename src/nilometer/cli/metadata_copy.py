@@ -14,6 +14,7 @@ import click
 from nilometer.cli.cluster_options import confirm, json_option, print_json, run_async, yes_option
 from nilometer.cli.commands import BROKER_ID
 from nilometer.cli.metadata import coordination_config_option, metadata, store_security
+from nilometer.cli.storage import check_user
 from nilometer.cluster.cluster_secret import UnreadableSecret, decode_secrets
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import MetadataHistory
@@ -50,7 +51,9 @@ def copy(
     """Copy the metadata of a cluster to another store, while no broker runs, and close the first one.
 
     Brokers refuse the closed store, and name the other one. All entries keep their numbers; the cluster keeps
-    its id and its secret. A metadata quorum begins with the node of the folder as its only voter: the others
+    its id and its secret. Run it as the brokers' user.
+
+    A metadata quorum begins with the node of the folder as its only voter: the others
     join it. An interrupted copy is repeated with the same command.
     """
     security = store_security(coordination_config)
@@ -60,6 +63,8 @@ def copy(
         old, new = copy_source(source, runtime, security), copy_target(target, runtime, node_id)
         if old.name == new.name:
             raise click.UsageError(f"--from and --to name the same store, {old.name}")
+        for name in (old.name, new.name):
+            check_user(name.partition(":")[2])
         try:
             await old.open()
             return old.name, new.name, await copying.copy(old, new, _incarnations)
@@ -84,8 +89,8 @@ def copy(
         "" if copied.snapshot is None else f"a snapshot of the entries below {copied.snapshot.number}, and "
     )
     click.echo(
-        f"Copied {snapshot}{len(copied.entries)} entries of cluster {copied.cluster_id}, the last one number "
-        f"{copied.next_number - 1}, to {new}, and read them there again. {old} is closed."
+        f"Copied {snapshot}{len(copied.entries)} entries of cluster {copied.cluster_id} to {new}, and read "
+        f"them there again; the next entry has number {copied.next_number}. {old} is closed."
     )
 
 
@@ -105,6 +110,7 @@ def reopen(store: str, coordination_config: Path | None, yes: bool, as_json: boo
     async def work() -> tuple[str, str]:
         opened = copy_source(store, Runtime.system(), security)
         try:
+            check_user(opened.name.partition(":")[2])
             await opened.open()
             target = opened.moved_to
             if not target:

@@ -23,7 +23,7 @@ from nilometer.broker.settings.quorum import (
     QuorumSettings,
 )
 from nilometer.cli.cluster_options import json_option, print_json
-from nilometer.cli.storage import storage
+from nilometer.cli.storage import check_user, storage
 from nilometer.client.settings import parse_server
 from nilometer.config import ConfigError
 from nilometer.identifiers import BrokerId
@@ -235,6 +235,8 @@ def _format(
     Everything is checked before anything is written. Raises ClickException, CorruptCheckpoint, OSError.
     """
     disk, metadata = runtime.disk, quorum.directory
+    for directory in (*config.log_dirs, metadata):
+        check_user(directory)
     empty = [
         directory
         for directory in (*(one for one in config.log_dirs if one != metadata), metadata)

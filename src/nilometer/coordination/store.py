@@ -73,8 +73,8 @@ class StoreMoved(StoreRefused):
     def __init__(self, store: str, target: str) -> None:
         super().__init__(
             f"the coordination store {store} is closed: its metadata was copied to {target}. Set the "
-            "brokers' settings to that store, or open this one again with "
-            '"nilometer metadata reopen"'
+            "brokers' settings to that store; if the copy was interrupted, repeat it; or open this one again "
+            'with "nilometer metadata reopen"'
         )
         self.target = target
 

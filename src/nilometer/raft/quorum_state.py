@@ -62,7 +62,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         if self.moved_to:
             return (
                 f"is closed: its metadata was copied to {self.moved_to}. Set the brokers' settings to that "
-                'store, or open this one again with "nilometer metadata reopen"'
+                "store; if the copy was interrupted, repeat it; or open this one again with "
+                '"nilometer metadata reopen"'
             )
         if self.copied_from:
             return (
