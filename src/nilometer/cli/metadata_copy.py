@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+import msgspec
 
 from nilometer.cli.cluster_options import confirm, json_option, print_json, run_async, yes_option
 from nilometer.cli.commands import BROKER_ID
@@ -67,7 +68,8 @@ def copy(
             check_user(name.partition(":")[2])
         try:
             await old.open()
-            return old.name, new.name, await copying.copy(old, new, _incarnations)
+            adapted = _with_readable_secret if new.name.startswith("local:") else None
+            return old.name, new.name, await copying.copy(old, new, _incarnations, adapted)
         finally:
             await new.close()
             await old.close()
@@ -82,6 +84,7 @@ def copy(
                 "entries": len(copied.entries),
                 "snapshot_below": None if copied.snapshot is None else copied.snapshot.number,
                 "next_number": copied.next_number,
+                "secret": None if copied.secret is None else copied.secret.number,
             }
         )
         return
@@ -92,6 +95,8 @@ def copy(
         f"Copied {snapshot}{len(copied.entries)} entries of cluster {copied.cluster_id} to {new}, and read "
         f"them there again; the next entry has number {copied.next_number}. {old} is closed."
     )
+    if copied.secret is None:
+        click.echo("There is no readable secret by which the brokers know each other: they make another one.")
 
 
 @metadata.command("reopen")
@@ -135,6 +140,16 @@ def reopen(store: str, coordination_config: Path | None, yes: bool, as_json: boo
     click.echo(f"{name} is open again. Do not start a broker with {target} any more.")
 
 
+def _with_readable_secret(contents: Contents) -> Contents:
+    """Leave out a secret that is encrypted for the nodes of a quorum: brokers make another one."""
+    try:
+        if contents.secret is not None:
+            decode_secrets(contents.secret.data)
+    except UnreadableSecret:
+        return msgspec.structs.replace(contents, secret=None)
+    return contents
+
+
 def _incarnations(contents: Contents) -> dict[int, int]:
     """Return the highest incarnation of each broker that the metadata names. Raises StoreDamaged."""
     history, found = MetadataHistory(), dict[int, int]()
@@ -144,9 +159,7 @@ def _incarnations(contents: Contents) -> dict[int, int]:
             _note(history.image, found)
         for _ in history.apply((entry.number, entry.data) for entry in contents.entries):
             _note(history.image, found)
-        if contents.secret is not None:
-            decode_secrets(contents.secret.data)
-    except (BadEntry, InvariantBroken, UnreadableSecret) as error:
+    except (BadEntry, InvariantBroken) as error:
         raise StoreDamaged(f"the metadata cannot be read by this version: {error}") from error
     return found
 

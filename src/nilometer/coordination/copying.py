@@ -117,11 +117,15 @@ class Target(Protocol):
 
 
 async def copy(
-    source: Source, target: Target, incarnations_of: Callable[[Contents], Incarnations]
+    source: Source,
+    target: Target,
+    incarnations_of: Callable[[Contents], Incarnations],
+    adapted: Callable[[Contents], Contents] | None = None,
 ) -> Contents:
     """Copy a store that is open; return what was copied. If it fails, brokers may use the source as before.
 
-    ``incarnations_of``: reads the metadata, which is opaque here. Raises CoordinationError.
+    ``incarnations_of``: reads the metadata, which is opaque here. ``adapted``: returns what of the contents
+    the target can use; None: all. Raises CoordinationError.
     """
     await _check_unused(source)
     await target.open(source.name, source.cluster_id)
@@ -130,11 +134,12 @@ async def copy(
     await source.note_moved(target.name)
     try:
         await _check_unused(source)  # none was started in between, and none is from now on
-        contents = await source.contents()
+        found = await source.contents()
+        contents = found if adapted is None else adapted(found)
         await target.write(contents, incarnations_of(contents))
         if await target.written() != contents:
             raise StoreDamaged(f"{target.name} does not have what was written to it")
-        if await source.contents() != contents:
+        if await source.contents() != found:
             raise StoreRefused(f"{source.name} has changed while it was read: stop all its brokers")
     except BaseException:
         with suppress(CoordinationError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nilometer.cli.main import run as command
 from nilometer.coordination.copying import Contents, Source, Target, copy
 from nilometer.coordination.factory import copy_source, copy_target, make_store
 from nilometer.coordination.store import (
@@ -269,6 +270,29 @@ def test_a_directory_whose_id_may_have_voted_gets_another_one(tmp_path: Path) ->
     run(moved(f"local:{tmp_path / 'store'}", f"quorum:{logs}"))
     owner = read_owner(DISK, f"{logs}/{FOLDER}")
     assert owner is not None and owner.directory_id != DIRECTORY_ID
+
+
+def test_a_secret_that_only_a_quorum_can_read_does_not_leave_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sealed = b"\x01encrypted"
+
+    async def make() -> None:
+        store = store_at(tmp_path / "store")
+        await store.open()
+        assert await store.put_secret(0, sealed)
+        await store.close()
+
+    run(make())
+    first, second = f"local:{tmp_path / 'store'}", f"local:{tmp_path / 'second'}"
+    quorum = f"quorum:{log_directory(tmp_path / 'logs')}"
+    assert command(["metadata", "copy", "--from", first, "--to", quorum]) == 0
+    kept = run(contents(quorum)).secret
+    assert kept is not None and kept.data == sealed
+    capsys.readouterr()
+    assert command(["metadata", "copy", "--from", quorum, "--to", second]) == 0
+    assert "they make another one" in capsys.readouterr().out
+    assert run(contents(second)).secret is None
 
 
 def test_only_the_last_voter_of_a_quorum_is_a_source(tmp_path: Path) -> None:
