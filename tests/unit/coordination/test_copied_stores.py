@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from nilometer.cli.main import run as command
+from nilometer.cli.metadata import store_setting
 from nilometer.coordination.copying import Contents, Source, Target, copy
 from nilometer.coordination.factory import copy_source, copy_target, make_store
 from nilometer.coordination.store import (
@@ -293,6 +295,19 @@ def test_a_secret_that_only_a_quorum_can_read_does_not_leave_it(
     assert command(["metadata", "copy", "--from", quorum, "--to", second]) == 0
     assert "they make another one" in capsys.readouterr().out
     assert run(contents(second)).secret is None
+
+
+def test_tools_find_the_metadata_where_it_is_now(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "broker-1").mkdir(parents=True)
+    fill(data / "coordination")
+    logs = log_directory(data / "broker-1" / "logs")
+    former = f"local:{data / 'coordination'}"
+    assert store_setting(data, None) == former
+    run(moved(former, f"quorum:{logs}"))
+    assert store_setting(data, None) == f"quorum:{logs}"
+    shutil.rmtree(logs)
+    assert store_setting(data, None) == former
 
 
 def test_only_the_last_voter_of_a_quorum_is_a_source(tmp_path: Path) -> None:
