@@ -34,7 +34,7 @@ from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
-from nilometer.coordination.factory import make_store
+from nilometer.coordination.factory import is_moved, make_store
 from nilometer.coordination.store import CoordinationError, CoordinationStore, StoreAbsent
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
@@ -300,12 +300,14 @@ class Broker:
 
     async def _check_no_other_store(self) -> None:
         """Raise StartFailed if the log directories have the metadata of a cluster without a quorum."""
-        folder, disk = self._default_store_folder, self._runtime.disk
-        if await disk.offload(lambda: disk.is_directory(folder)):
+        folder, disk, quorum = self._default_store_folder, self._runtime.disk, self._config.quorum
+        assert quorum is not None, "there is a quorum"
+        if await disk.offload(lambda: disk.is_directory(folder) and not is_moved(disk, folder)):
             raise StartFailed(
                 f"{folder} has the metadata of this broker's cluster, and the settings choose a metadata "
                 "quorum, which does not know it. Nothing was changed. Set nilometer.coordination=local to go "
-                "on with it, or log.dirs to an empty folder"
+                f'on with it, copy it with "nilometer metadata copy --from local:{folder} --to '
+                f'quorum:{quorum.directory}", or set log.dirs to an empty folder'
             )
 
     async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:

@@ -31,7 +31,7 @@ from nilometer.cli.cluster_options import (
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.config import ConfigError, parse_properties
-from nilometer.coordination.factory import StoreReader, make_store, open_reader
+from nilometer.coordination.factory import StoreReader, is_moved, make_store, open_reader
 from nilometer.coordination.store import CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
@@ -241,14 +241,24 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
         return coordination
     folder = Path(DEFAULT_DATA_DIR) if data_dir is None else data_dir
     tried = [folder / "coordination", folder / ".coordination", folder]
-    for candidate in tried:
-        if (candidate / "store").is_file():
+    stores = [candidate for candidate in tried if (candidate / "store").is_file()]
+    for candidate in stores:
+        if not _is_moved(candidate):
             return f"local:{candidate.absolute()}"
     if (directory := _quorum_directory(folder)) is not None:
         return f"quorum:{directory.absolute()}"
+    if stores:
+        return f"local:{stores[0].absolute()}"
     raise click.ClickException(
         f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
     )
+
+
+def _is_moved(folder: Path) -> bool:
+    try:
+        return is_moved(Runtime.system().disk, str(folder))
+    except (CoordinationError, OSError):
+        return False  # what opens it says why it cannot be read
 
 
 def _quorum_directory(folder: Path) -> Path | None:

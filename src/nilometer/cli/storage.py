@@ -3,6 +3,7 @@ when the majority of the voters is lost."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
-from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_ours
+from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_open, check_is_ours, read_owner
 from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, inspect
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
@@ -18,9 +19,22 @@ from nilometer.runtime.disk import LockHeld
 from nilometer.storage.errors import CorruptCheckpoint
 
 
+def check_user(path: str) -> None:
+    """Raise ClickException if a folder belongs to another user: its broker could not use what is written."""
+    try:
+        owner = os.stat(path).st_uid
+    except OSError:
+        return  # there is none yet, or what opens it says why it cannot be opened
+    if owner != os.geteuid():
+        raise click.ClickException(
+            f"{path} belongs to user {owner}, and this command runs as user {os.geteuid()}: run it as "
+            "the user of the broker, who could not use the files otherwise"
+        )
+
+
 @commands.group()
 def storage() -> None:
-    """Look at a broker's log directory, whether the broker runs or not."""
+    """Format and look at a broker's log directory, whether the broker runs or not."""
 
 
 @storage.command("info")
@@ -49,7 +63,10 @@ def info(directory: str, as_json: bool) -> None:
         click.echo(f"Newest snapshot: of all below offset {found.snapshot.end_offset}")
     for entry in found.voters:
         where = ", ".join(f"{one.listener}://{one.host}:{one.port}" for one in entry.endpoints)
-        click.echo(f"Voter {entry.key.node_id}, directory id {entry.key.directory_id}, at {where}")
+        shown = where or "an address that is not known yet"
+        click.echo(f"Voter {entry.key.node_id}, directory id {entry.key.directory_id}, at {shown}")
+    if (closed := _why_closed(directory)) is not None:
+        click.echo(f"This metadata log {closed}", err=True)
     if found.damage is not None:
         click.echo(f"The end of the log cannot be read, or is being written: {found.damage}", err=True)
 
@@ -67,6 +84,7 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
     Afterwards start it. What becomes of the other nodes is said at the end.
     """
     _inspected(directory)
+    check_user(directory)
     runtime = Runtime.system()
     try:
         lock = runtime.disk.lock(posixpath.join(directory, LOCK))
@@ -74,6 +92,7 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
         raise click.ClickException(f"the broker of {directory} runs: {held}. Stop it first") from held
     try:
         check_is_ours(runtime.disk, directory)
+        check_is_open(runtime.disk, directory)
         found = _inspected(directory)
         own, others = _own_and_others(found)
         _ask(found, own, others, unsafe=unsafe, yes=yes)
@@ -96,6 +115,11 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
         f"Node {own.node_id} is the only voter, with the metadata below offset {found.log_end_offset}. "
         f"Before {_ids(others)} are started again, remove all files but {OWNER} in their folders {FOLDER}."
     )
+
+
+def _why_closed(directory: str) -> str | None:
+    owner = read_owner(Runtime.system().disk, posixpath.join(directory, FOLDER))
+    return None if owner is None else owner.why_closed
 
 
 def _own_and_others(found: NodeFolder) -> tuple[VoterKey, list[VoterKey]]:

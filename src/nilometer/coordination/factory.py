@@ -8,8 +8,12 @@ quorum:/log/directory             what a node of a metadata quorum has there: on
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nilometer.coordination.copying import Source, Target
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.copying import LocalSource, LocalTarget
 from nilometer.coordination.local.store import LocalReader, LocalStore
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper.connect import (
@@ -18,7 +22,7 @@ from nilometer.coordination.zookeeper.connect import (
     ZooKeeperSecurity,
     parse_connect_string,
 )
-from nilometer.runtime import Runtime
+from nilometer.runtime import Disk, Runtime
 
 if TYPE_CHECKING:
     from nilometer.coordination.zookeeper.store import ZooKeeperStore
@@ -79,10 +83,64 @@ async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecuri
 
         return FolderReader(runtime.disk, rest)
     if scheme == "zookeeper" and rest.startswith("//"):
-        store = _zookeeper_store(runtime, _parsed(setting, rest[2:]), zookeeper, create=False)
+        where = _parsed(setting, rest[2:])
+        store = _zookeeper_store(runtime, where, zookeeper, create=False, admits_moved=True)
         await store.open()
         return store
     raise _invalid(setting)
+
+
+def is_moved(disk: Disk, folder: str) -> bool:
+    """Whether a folder is a local store that is closed, because another store has its content. Blocks.
+
+    Raises StoreRefused, StoreDamaged, OSError.
+    """
+    found = layout.describe(disk, folder)
+    return found is not None and bool(found.moved_to)
+
+
+def copy_source(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecurity = OPEN) -> Source:
+    """Return a store to copy from, not open yet. Raises StoreRefused if the setting is invalid."""
+    scheme, _, rest = setting.partition(":")
+    if scheme == "local" and rest:
+        return LocalSource(runtime, posixpath.abspath(rest))
+    if scheme == "quorum" and rest:
+        from nilometer.coordination.quorum.copying import QuorumSource  # loads the quorum
+
+        return QuorumSource(runtime, posixpath.abspath(rest))
+    if scheme == "zookeeper" and rest.startswith("//"):
+        from nilometer.coordination.zookeeper.copying import ZooKeeperSource
+
+        where = _parsed(setting, rest[2:])
+        store = _zookeeper_store(runtime, where, zookeeper, create=False, admits_moved=True)
+        return ZooKeeperSource(store, f"zookeeper://{where}")
+    raise _not_copied(setting)
+
+
+def copy_target(setting: str, runtime: Runtime, node_id: int | None) -> Target:
+    """Return a store to make by a copy, not open yet. Raises StoreRefused if the setting is invalid.
+
+    ``node_id``: whose log directory that of a quorum is, if the directory does not say it.
+    """
+    scheme, _, rest = setting.partition(":")
+    if scheme == "local" and rest:
+        return LocalTarget(runtime, posixpath.abspath(rest))
+    if scheme == "quorum" and rest:
+        from nilometer.coordination.quorum.copying import QuorumTarget  # loads the quorum
+
+        return QuorumTarget(runtime, posixpath.abspath(rest), node_id)
+    if scheme == "zookeeper":
+        raise StoreRefused(
+            "metadata is not copied to ZooKeeper: copy it to local:/folder or quorum:/log/directory"
+        )
+    raise _not_copied(setting)
+
+
+def _not_copied(setting: str) -> StoreRefused:
+    return StoreRefused(
+        f"{setting} is no store: use local:/folder, quorum:/log/directory, or, to copy from, "
+        "zookeeper://host:port,host:port/chroot"
+    )
 
 
 def _zookeeper_store(

@@ -67,6 +67,18 @@ class StoreAbsent(StoreRefused):
     """There is no store, and the caller may not create one."""
 
 
+class StoreMoved(StoreRefused):
+    """The store is closed: another one has its content."""
+
+    def __init__(self, store: str, target: str) -> None:
+        super().__init__(
+            f"the coordination store {store} is closed: its metadata was copied to {target}. Set the "
+            "brokers' settings to that store; if the copy was interrupted, repeat it; or open this one again "
+            'with "nilometer metadata reopen"'
+        )
+        self.target = target
+
+
 class StoreUnavailable(CoordinationError):
     """The store is unavailable (disk full, no server reachable). Nothing was changed; try again later."""
 

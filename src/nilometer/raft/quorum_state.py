@@ -14,6 +14,9 @@ import json
 import posixpath
 import uuid
 from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+import msgspec
 
 from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch
 from nilometer.raft.control_records import directory_text, directory_uuid
@@ -37,71 +40,146 @@ LOCK: Final = ".quorum-lock"
 FOLDER: Final = f"{METADATA_TOPIC}-0"
 VERSION: Final = 1
 """Of ``quorum-state``, and of ``nilometer.properties``."""
+CLOSED_VERSION: Final = 2
+"""Of ``nilometer.properties`` in a metadata log that must not be used: earlier versions refuse it, too."""
 _NO_VOTE: Final = -1
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of ``nilometer.properties``."""
+
+    directory_id: str
+    only_joins: bool = False
+    """Whether the node forms no quorum, whatever its settings say."""
+    moved_to: str = ""
+    """The store that has this log's metadata now. No node uses this one."""
+    copied_from: str = ""
+    """The store whose metadata is being copied here. No node uses this one before that is complete."""
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why no node may use the log; None if one may."""
+        if self.moved_to:
+            return (
+                f"is closed: its metadata was copied to {self.moved_to}. Set the brokers' settings to that "
+                "store; if the copy was interrupted, repeat it; or open this one again with "
+                '"nilometer metadata reopen"'
+            )
+        if self.copied_from:
+            return (
+                f"has an incomplete copy of the metadata of {self.copied_from}: repeat "
+                '"nilometer metadata copy", or remove the folder'
+            )
+        return None
+
+
+class MetadataClosed(CorruptCheckpoint):
+    """The metadata log is not to be used: it was copied elsewhere, or a copy to it is incomplete."""
+
+
 def identify(
-    disk: Disk, directory: str, node_id: BrokerId, cluster_id: str | None, random: uuid.UUID
+    disk: Disk,
+    directory: str,
+    node_id: BrokerId,
+    cluster_id: str | None,
+    random: uuid.UUID,
 ) -> VoterKey:
     """Return the voter whose log directory it is. It gets an id made of ``random`` if it has none, or if the
-    metadata log that had it was removed. Blocks.
+    metadata log that had it was removed: as one of a quorum's node the id may have voted. Blocks.
 
     Raises CorruptCheckpoint if the directory belongs to another node or cluster, if the metadata log in it is
-    another's, as one of Apache Kafka, OSError.
+    another's, as one of Apache Kafka, or closed; OSError.
     """
-    path, folder = posixpath.join(directory, names.META_PROPERTIES), posixpath.join(directory, FOLDER)
+    path = posixpath.join(directory, names.META_PROPERTIES)
     found = read_meta_properties(disk, path) or MetaProperties()
     found.check(path, node_id, cluster_id)
     check_is_ours(disk, directory)
-    owner = _owner(disk, folder)
+    owner = check_is_open(disk, directory)
     if owner is None or found.directory_id is None:
-        found = MetaProperties(node_id, cluster_id or found.cluster_id, new_directory_id(random))
+        kept = None if found.is_quorum_node else found.directory_id
+        found = MetaProperties(node_id, cluster_id or found.cluster_id, kept or new_directory_id(random))
         claim(disk, directory, found)
+    if not found.is_quorum_node:
+        found = msgspec.structs.replace(found, is_quorum_node=True)
+        write_meta_properties(disk, path, found)
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def check_is_open(disk: Disk, directory: str) -> Owner | None:
+    """Return what the metadata log says of its directory. Raises MetadataClosed, CorruptCheckpoint."""
+    folder = posixpath.join(directory, FOLDER)
+    owner = read_owner(disk, folder)
+    if owner is not None and owner.why_closed is not None:
+        raise MetadataClosed(folder, owner.why_closed)
+    return owner
 
 
 def check_is_ours(disk: Disk, directory: str) -> None:
     """Raise CorruptCheckpoint if the directory has a metadata log that is not Nilometer's, or another
     directory's; nothing is changed."""
     folder, path = posixpath.join(directory, FOLDER), posixpath.join(directory, names.META_PROPERTIES)
-    owner = _owner(disk, folder)
+    owner = read_owner(disk, folder)
     if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     known = read_meta_properties(disk, path)
-    if owner is not None and known is not None and known.directory_id not in (None, owner):
+    if owner is not None and known is not None and known.directory_id not in (None, owner.directory_id):
         raise CorruptCheckpoint(
-            folder, f"belongs to the directory {owner}, and {path} has directory.id {known.directory_id}"
+            folder,
+            f"belongs to the directory {owner.directory_id}, and {path} has directory.id "
+            f"{known.directory_id}",
         )
 
 
-def claim(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Write durably which node has the directory and the metadata log in it. Blocks. Raises OSError."""
+def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner | None = None) -> None:
+    """Write durably which node has the directory and the metadata log in it. Blocks. Raises OSError.
+
+    ``owner``: what the log says of it; by default the id of ``properties``.
+    """
+    assert properties.directory_id is not None, "a node's directory has an id"
     folder = posixpath.join(directory, FOLDER)
     disk.make_directories(directory)
     disk.make_directories(folder, private=True)  # the log has the cluster's secret
     write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
     for parent in (posixpath.dirname(directory) or ".", directory):
         disk.sync_directory(parent)
-    content = f"directory.id={properties.directory_id}\nversion={VERSION}\n"
+    write_owner(disk, folder, owner or Owner(directory_id=properties.directory_id))
+
+
+def write_owner(disk: Disk, folder: str, owner: Owner) -> None:
+    """Make the content of ``nilometer.properties`` durable. Blocks. Raises OSError."""
+    values = {
+        "directory.id": owner.directory_id,
+        "version": VERSION if owner.why_closed is None else CLOSED_VERSION,
+        **({"only.joins": "true"} if owner.only_joins else {}),
+        **({"moved.to": quote(owner.moved_to)} if owner.moved_to else {}),
+        **({"copied.from": quote(owner.copied_from)} if owner.copied_from else {}),
+    }
+    content = "".join(f"{name}={value}\n" for name, value in values.items())
     disk.replace_file(posixpath.join(folder, OWNER), content.encode())
 
 
-def _owner(disk: Disk, folder: str) -> str | None:
-    """Return the directory id of the voter whose metadata log it is; None if no file says so. Raises
-    CorruptCheckpoint."""
+def read_owner(disk: Disk, folder: str) -> Owner | None:
+    """Return what the metadata log says of its directory; None if no file does. Raises CorruptCheckpoint."""
     path = posixpath.join(folder, OWNER)
     try:
         lines = disk.read_file(path).decode().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
         raise CorruptCheckpoint(path, "is not text") from None
     values = {name: value for name, _, value in (line.partition("=") for line in lines)}
-    if values.get("version") != str(VERSION):
-        raise CorruptCheckpoint(path, f"has version {values.get('version')}, not {VERSION}")
-    return _directory_id(path, "directory.id", values.get("directory.id"))
+    owner = Owner(
+        directory_id=_directory_id(path, "directory.id", values.get("directory.id")),
+        only_joins=values.get("only.joins") == "true",
+        moved_to=unquote(values.get("moved.to", "")),
+        copied_from=unquote(values.get("copied.from", "")),
+    )
+    version = VERSION if owner.why_closed is None else CLOSED_VERSION
+    if values.get("version") != str(version):
+        raise CorruptCheckpoint(path, f"has version {values.get('version')}, not {version}")
+    return owner
 
 
 def read_election(disk: Disk, folder: str) -> Election | None:

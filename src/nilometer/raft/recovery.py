@@ -81,11 +81,19 @@ def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_m
     vote or a snapshot, OSError.
     """
     _make_folder(disk, folder)
-    for name in disk.list_directory(folder):
-        has_records = name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name))
-        if has_records or name == QUORUM_STATE or name.endswith(snapshot_files.SUFFIX):
-            raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
+    if has_metadata(disk, folder):
+        raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
     snapshot_files.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
+
+
+def has_metadata(disk: Disk, folder: str) -> bool:
+    """Whether the folder of a replica has records, a vote or a snapshot. It may not exist. Blocks."""
+    return disk.is_directory(folder) and any(
+        name == QUORUM_STATE
+        or name.endswith(snapshot_files.SUFFIX)
+        or (name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name)) > 0)
+        for name in disk.list_directory(folder)
+    )
 
 
 def _make_folder(disk: Disk, folder: str) -> None:

@@ -90,7 +90,9 @@ def of_machine(number: int, properties: str) -> str:
 @pytest.mark.parametrize("store", ["quorum", "zookeeper"])
 def test_the_cluster_of_the_page_says_what_the_page_says(store: str, tmp_path: Path) -> None:
     properties, instead = code_blocks(PAGE, "properties")
-    key, *_, checks, replacement = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
+    key, *_, checks, replacement, _copied, _described = shell_blocks(
+        (DOCS / PAGE).read_text(encoding="utf-8")
+    )
     script = [NETWORK, each(MACHINE)]
     if store == "zookeeper":
         properties = with_zookeeper(properties, instead)

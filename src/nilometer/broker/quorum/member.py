@@ -27,7 +27,7 @@ from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavai
 from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica
-from nilometer.raft.quorum_state import LOCK, OWNER, check_is_ours, identify
+from nilometer.raft.quorum_state import LOCK, OWNER, check_is_ours, identify, read_owner
 from nilometer.raft.recovery import METADATA_LOG, QuorumDamaged, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import DiskLock, Runtime
@@ -59,6 +59,7 @@ class QuorumMember:
         self._service: QuorumService | None = None
         self._replica: DurableReplica | None = None
         self._has_store = False
+        self._only_joins = False
         self._said: str = ""
         self._said_at_s = 0.0
 
@@ -181,13 +182,16 @@ class QuorumMember:
             if known is not None and known.cluster_id is not None:
                 raise self._lost(known.cluster_id)
         node_id, random = BrokerId(self._settings.node_id), self._runtime.entropy.uuid()
-        return identify(disk, directory, node_id, None, random)
+        own = identify(disk, directory, node_id, None, random)
+        owner = read_owner(disk, self._folder)
+        self._only_joins = owner is not None and owner.only_joins
+        return own
 
     def _lost(self, cluster_id: str | None) -> StoreRefused:
         return StoreRefused(
             f"{self._folder} is empty, and this broker has been one of cluster {cluster_id}: a new metadata "
-            "quorum would not know its topics. Restore the metadata log from a copy, or set log.dirs to "
-            "empty folders"
+            "quorum would not know its topics. Restore the metadata log from a copy, copy the metadata of "
+            'another store to it with "nilometer metadata copy", or set log.dirs to empty folders'
         )
 
     def _open_replica(self, own: VoterKey) -> DurableReplica:
@@ -210,6 +214,8 @@ class QuorumMember:
     def _is_founder(self) -> bool:
         settings = self._settings
         voters = settings.voters
+        if self._only_joins:
+            return False
         return settings.is_alone or (bool(voters) and voters[0].node_id == settings.node_id)
 
     async def _found(self, own: VoterKey) -> list[VoterEntry] | None:

@@ -17,6 +17,7 @@ from nilometer.coordination.store import (
     SessionName,
     StoreAbsent,
     StoreDamaged,
+    StoreMoved,
     StoreRefused,
     StoreUnavailable,
 )
@@ -39,6 +40,8 @@ from nilometer.runtime import Disk
 # Each file starts with one line, ``kind checksum length``, followed by its content.
 
 FORMAT = 1
+FORMAT_MOVED = 2
+"""Of a store that is closed, because another one has its content: earlier versions refuse it, too."""
 
 STORE = "store"
 ENTRIES = "entries"
@@ -48,6 +51,7 @@ STAGED = "aside"  # codespell:ignore
 SESSIONS = "sessions"
 MEMBERS = "members"
 SNAPSHOT = "snapshot"
+LOCK_SUFFIX = ".lock"
 
 KIND_STORE = "store"
 KIND_ENTRY = "entry"
@@ -57,12 +61,14 @@ KIND_SESSION = "session"
 KIND_SECRET = "secret"
 
 
-class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
+class StoreDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of the file ``store``. Later formats may add fields; ``format`` is checked first."""
 
     format: int
     cluster_id: str
     first_folder: str
+    moved_to: str = ""
+    """The store that has the content now, as ``nilometer.coordination`` names it: brokers refuse this one."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +123,7 @@ def newest_folder(names: Sequence[str]) -> FolderName | None:
 
 
 def lock_name(broker_id: int) -> str:
-    return f"{broker_id}.lock"
+    return f"{broker_id}{LOCK_SUFFIX}"
 
 
 def session_name(session: SessionName) -> str:
@@ -306,7 +312,7 @@ class FolderGuard:
         try:
             if not create and self._describe() is None:
                 raise StoreAbsent(f"{self._root} contains no coordination store")
-            self._refuse_network_mount()
+            refuse_network_mount(self._disk, self._root)
             self._make_folders()
             description = self._describe()
             if description is None:
@@ -316,6 +322,8 @@ class FolderGuard:
             raise unavailable(f"opening the coordination store in {self._root}", error) from error
         if description is None:
             raise StoreDamaged(f"{self._root}/{STORE} was deleted while the store was opened")
+        if description.moved_to:
+            raise StoreMoved(f"local:{self._root}", description.moved_to)
         if cluster_id is not None and description.cluster_id != cluster_id:
             raise StoreRefused(
                 f"{self._root} belongs to cluster {description.cluster_id}, but this broker to cluster "
@@ -337,6 +345,8 @@ class FolderGuard:
             raise StoreDamaged(
                 f"the coordination store in {self._root} was deleted; restore it from a copy and restart"
             )
+        if found.moved_to:
+            raise StoreMoved(f"local:{self._root}", found.moved_to)
         if found != opened:
             raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
 
@@ -352,55 +362,18 @@ class FolderGuard:
             if old:
                 self._staged.discard(path)
 
-    def _refuse_network_mount(self) -> None:
-        place = self._root
-        while not self._disk.exists(place) and posixpath.dirname(place) not in ("", place):
-            place = posixpath.dirname(place)
-        kind = self._disk.file_system_type(place)
-        if kind in NETWORK_FILE_SYSTEMS:
-            raise StoreRefused(
-                f"{self._root} is on a network or shared file system ({kind}), whose "
-                "locks are unreliable; put it on a local disk, or use "
-                "nilometer.coordination=zookeeper://… across machines"
-            )
-
     def _make_folders(self) -> None:
         self._disk.make_directories(self._root, private=True)
         folders = (STAGED, SESSIONS, PREPARING, RETIRED, ENTRIES)
         for name in folders:
             self._disk.make_directories(posixpath.join(self._root, name))
-        self._sync_ancestors()
-
-    def _sync_ancestors(self) -> None:
-        """Sync every parent folder: the path to the store must be as durable as its content."""
-        folder: str = self._root
-        while folder not in ("", "/"):
-            folder = posixpath.dirname(folder)
-            try:
-                self._disk.sync_directory(folder or ".")
-            except PermissionError:
-                return  # another user's folder, so no broker created it
+        sync_ancestors(self._disk, self._root)
 
     def _describe(self) -> StoreDescription | None:
-        path = posixpath.join(self._root, STORE)
-        try:
-            kind, data = unwrap(path, self._disk.read_file(path))
-        except FileNotFoundError:
-            return None
-        if kind != KIND_STORE:
-            raise StoreRefused(f"{path} does not describe a coordination store")
-        try:
-            found = msgspec.json.decode(data)
-            if found["format"] > FORMAT:
-                raise StoreRefused(
-                    f"{self._root} has format {found['format']}, but this version reads formats up to "
-                    f"{FORMAT}: upgrade nilometer"
-                )
-            description = msgspec.convert(found, StoreDescription)
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
-            raise StoreDamaged(f"{path} is not readable: {error}") from error
-        self._disk.sync_directory(self._root)  # a name must be durable before any process uses it
-        return description
+        found = describe(self._disk, self._root)
+        if found is not None:
+            self._disk.sync_directory(self._root)  # a name must be durable before any process uses it
+        return found
 
     def _create(self, token: str, cluster_id: str) -> None:
         """Create the store, unless another process is faster.
@@ -444,3 +417,60 @@ class FolderGuard:
         finally:
             self._staged.discard(probe)
         raise StoreRefused(f"the file system of {self._root} lets a link replace a file")
+
+
+def refuse_network_mount(disk: Disk, root: str) -> None:
+    """Raise StoreRefused if the folder is, or would be, on a file system that machines may share."""
+    place = root
+    while not disk.exists(place) and posixpath.dirname(place) not in ("", place):
+        place = posixpath.dirname(place)
+    kind = disk.file_system_type(place)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreRefused(
+            f"{root} is on a network or shared file system ({kind}), whose "
+            "locks are unreliable; put it on a local disk, or use "
+            "nilometer.coordination=zookeeper://… across machines"
+        )
+
+
+def sync_ancestors(disk: Disk, root: str) -> None:
+    """Sync every parent folder: the path to the store must be as durable as its content."""
+    folder: str = root
+    while folder not in ("", "/"):
+        folder = posixpath.dirname(folder)
+        try:
+            disk.sync_directory(folder or ".")
+        except PermissionError:
+            return  # another user's folder, so no broker created it
+
+
+def describe(disk: Disk, root: str) -> StoreDescription | None:
+    """Return the description of the store in a folder; None if there is none. May block.
+
+    Raises StoreRefused, StoreDamaged, OSError.
+    """
+    path = posixpath.join(root, STORE)
+    try:
+        kind, data = unwrap(path, disk.read_file(path))
+    except FileNotFoundError:
+        return None
+    if kind != KIND_STORE:
+        raise StoreRefused(f"{path} does not describe a coordination store")
+    try:
+        found = msgspec.json.decode(data)
+        newest = FORMAT_MOVED if found.get("moved_to") else FORMAT
+        if found["format"] > newest:
+            raise StoreRefused(
+                f"{root} has format {found['format']}, but this version reads formats up to "
+                f"{newest}: upgrade nilometer"
+            )
+        return msgspec.convert(found, StoreDescription)
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise StoreDamaged(f"{path} is not readable: {error}") from error
+
+
+def write_description(disk: Disk, root: str, description: StoreDescription) -> None:
+    """Make the description durable, in the format that it needs. May block. Raises OSError."""
+    known = msgspec.structs.replace(description, format=FORMAT_MOVED if description.moved_to else FORMAT)
+    content = wrap(KIND_STORE, msgspec.json.encode(known))
+    disk.replace_file(posixpath.join(root, STORE), content)

@@ -391,8 +391,7 @@ class LocalStore:
         self._check_open()
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")
-        if self._session is not None:
-            await self._disk.offload(lambda: self._guard.check_is(self._description))
+        await self._disk.offload(lambda: self._guard.check_is(self._description))
         own = await self._sessions.register(broker_id, payload)
         session = self._session = LocalSession(
             own, self._sessions, self._runtime, self._timeout_ms, self._signal.notify

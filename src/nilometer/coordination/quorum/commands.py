@@ -181,6 +181,20 @@ class AppliedState:
         self.secret: StoredSecret | None = None
         self.cluster_id: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        cluster_id: str,
+        snapshot: Snapshot | None,
+        entries: Sequence[Entry],
+        secret: StoredSecret | None,
+    ) -> AppliedState:
+        """Return the state of a cluster that has these, and no sessions."""
+        state = cls()
+        state.cluster_id, state.snapshot, state.secret = cluster_id, snapshot, secret
+        state._entries = [entry.data for entry in entries]
+        return state
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
     def first_number(self) -> int:

@@ -40,9 +40,11 @@ ATTEMPTS_MAX = 5
 class FolderReader:
     """The read operations of a store (``StoreReader``)."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
-        """``directory``: ``metadata.log.dir``, or the first one of ``log.dirs``. Raises StoreAbsent."""
+    def __init__(self, disk: Disk, directory: str, *, committed: Offset | None = None) -> None:
+        """``directory``: ``metadata.log.dir``, or the first one of ``log.dirs``. ``committed``: up to where
+        to read, if that is known better than what the node has written down. Raises StoreAbsent."""
         self._disk = disk
+        self._committed = committed
         self._folder = posixpath.join(directory, FOLDER)
         self._state = AppliedState()
         self._next = Offset(0)
@@ -56,15 +58,16 @@ class FolderReader:
         """Do nothing: there are no resources to release."""
 
     async def read(self, from_number: int, limit: int) -> list[Entry]:
-        state = await self._disk.offload(self._newest_state)
+        state = await self._disk.offload(self.newest_state)
         if from_number < state.first_number:
             raise EntriesRetired(from_number, state.first_number)
         return state.entries(from_number, limit, READ_BYTES_MAX)
 
     async def read_snapshot(self) -> Snapshot | None:
-        return (await self._disk.offload(self._newest_state)).snapshot
+        return (await self._disk.offload(self.newest_state)).snapshot
 
-    def _newest_state(self) -> AppliedState:
+    def newest_state(self) -> AppliedState:
+        """Blocks. Raises StoreDamaged, StoreUnavailable, OSError."""
         try:
             for _ in range(ATTEMPTS_MAX):
                 try:
@@ -80,7 +83,7 @@ class FolderReader:
         """Apply what has been committed since the last call."""
         disk, folder = self._disk, self._folder
         snapshots = [one for one in find_snapshots(disk, folder) if one != BOOTSTRAP]
-        committed = read_committed(disk, folder)
+        committed = read_committed(disk, folder) if self._committed is None else self._committed
         if snapshots and snapshots[-1].end_offset > self._next:
             state = AppliedState.from_bytes(b"".join(snapshot_values(disk, folder, snapshots[-1])))
             self._state, self._next, self._reached = state, snapshots[-1].end_offset, ("", 0)

@@ -241,10 +241,11 @@ class QuorumNode:
         announced = self._announced
         if announced is not None and announced[:2] == (core.epoch, core.leader):
             return VoterEntry(key or VoterKey(core.leader, ""), announced[2])
-        if key is None:  # the log does not name it yet
+        entry = None if key is None else self._replica.entry_of(key)
+        if entry is None or not entry.endpoints:  # the log does not name it yet, or not where it listens
             told = () if self._told_leader is None else (self._told_leader,)
             return next((one for one in (*told, *self._servers) if one.key.node_id == core.leader), None)
-        return self._replica.entry_of(key)
+        return entry
 
     def on_announced(self, request: BeginEpochRequest, endpoints: tuple[Endpoint, ...]) -> None:
         """The leader of an epoch has said where it listens: that counts more than the log, which may not have

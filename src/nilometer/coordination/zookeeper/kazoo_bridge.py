@@ -454,6 +454,7 @@ def zookeeper_store(
     session_timeout_ms: int = 6000,
     cluster_id: str | None = None,
     create: bool = True,
+    admits_moved: bool = False,
 ) -> ZooKeeperStore:
     """Return the store at ``where``, not open yet; :class:`ZooKeeperStore` describes the arguments.
 
@@ -466,6 +467,7 @@ def zookeeper_store(
         session_timeout_ms=session_timeout_ms,
         cluster_id=cluster_id,
         create=create,
+        admits_moved=admits_moved,
     )
 
 

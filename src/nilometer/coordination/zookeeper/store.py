@@ -23,6 +23,7 @@ from nilometer.coordination.store import (
     Snapshot,
     StoreDamaged,
     StoredSecret,
+    StoreMoved,
     StoreRefused,
     StoreUnavailable,
 )
@@ -49,11 +50,13 @@ from nilometer.coordination.zookeeper.tree import (
     ControllerNode,
     Snapshots,
     StoreFound,
+    StoreNode,
     broker_path,
     decoded,
     entry_path,
     find,
     find_or_make,
+    write_moved,
 )
 from nilometer.runtime import Runtime
 
@@ -147,14 +150,17 @@ class ZooKeeperStore:
         session_timeout_ms: int = 6000,
         cluster_id: str | None = None,
         create: bool = True,
+        admits_moved: bool = False,
     ) -> None:
         """``connect`` creates the client; ``hosts`` is only for messages.
 
         Without ``create`` a missing store is not created, and :meth:`open` raises StoreAbsent.
+        ``admits_moved``: a tool also reads a store whose content was moved; else that raises StoreMoved.
         """
         self._runtime = runtime
         self._hosts = hosts
         self._create = create
+        self._admits_moved = admits_moved
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
         self._ensemble = connect(session_timeout_ms, self._on_connected, self._on_connection_lost)
@@ -164,7 +170,7 @@ class ZooKeeperStore:
         self._registration = Registration(runtime, self._ensemble, self._signal.notify)
         self._snapshots = Snapshots(self._ensemble, self._get, runtime.entropy)
         self._opened = False
-        self._created_zxid = 0
+        self._found = StoreFound("", 0)
 
     @property
     def cluster_id(self) -> str:
@@ -190,7 +196,7 @@ class ZooKeeperStore:
         except BaseException:
             await self._ensemble.stop()
             raise
-        self._cluster_id, self._created_zxid = found.cluster_id, found.created_zxid
+        self._cluster_id, self._found = found.cluster_id, found
         self._opened = True
         if self._create and not self._ensemble.protects:
             logger.warning(
@@ -222,8 +228,27 @@ class ZooKeeperStore:
 
     async def _find(self) -> StoreFound:
         if self._create:
-            return await find_or_make(self._ensemble, self._hosts, self._cluster_id, self._runtime.entropy)
-        return await find(self._ensemble, self._hosts, self._cluster_id)
+            found = await find_or_make(self._ensemble, self._hosts, self._cluster_id, self._runtime.entropy)
+        else:
+            found = await find(self._ensemble, self._hosts, self._cluster_id)
+        if found.moved_to and not self._admits_moved:
+            raise StoreMoved(f"zookeeper://{self._hosts}", found.moved_to)
+        return found
+
+    # ---- moving to another store
+
+    @property
+    def moved_to(self) -> str:
+        """The store that has the content now; "" if it is this one. Known once open."""
+        return self._found.moved_to
+
+    async def note_moved(self, target: str) -> None:
+        """Close the store for brokers, because ``target`` has its content; "": open it again."""
+        try:
+            await write_moved(self._ensemble, self._found, target)
+        except Disconnected as error:
+            raise OutcomeUnknown(f"it is not known whether {STORE} was changed: {error}") from error
+        self._found = msgspec.structs.replace(self._found, moved_to=target)
 
     # ---- entries
 
@@ -330,9 +355,12 @@ class ZooKeeperStore:
             ) from error
 
     async def _check_is_the_one_opened(self) -> None:
-        """Raise StoreRefused if the store was replaced by another one since it was opened."""
-        if (await self._get(STORE)).created_zxid != self._created_zxid:
+        """Raise StoreRefused if the store was replaced by another one, or closed, since it was opened."""
+        node = await self._get(STORE)
+        if node.created_zxid != self._found.created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
+        if moved_to := decoded(STORE, node.data, StoreNode).moved_to:
+            raise StoreMoved(f"zookeeper://{self._hosts}", moved_to)
 
     async def sessions(self) -> list[SessionInfo]:
         self._check_open()

@@ -49,13 +49,17 @@ from nilometer.runtime import Entropy
 T = TypeVar("T")
 
 FORMAT = 1
+FORMAT_MOVED = 2
+"""Of a store that is closed, because another one has its content: earlier versions refuse it, too."""
 STORE = "/store"
 CONTROLLER = "/controller"
 
 
-class StoreNode(msgspec.Struct, frozen=True):
+class StoreNode(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int
     cluster_id: str
+    moved_to: str = ""
+    """The store that has the content now: brokers refuse this one."""
 
 
 class SnapshotNode(msgspec.Struct, frozen=True):
@@ -177,6 +181,7 @@ NAMES_SHOWN = 8
 class StoreFound(msgspec.Struct, frozen=True):
     cluster_id: str
     created_zxid: int
+    moved_to: str = ""
 
 
 async def find_or_make(
@@ -208,17 +213,30 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
         raise StoreAbsent(f"{hosts} contains no coordination store") from None
     except msgspec.MsgspecError as error:
         raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
-    if found.format > FORMAT:
+    newest = FORMAT_MOVED if found.moved_to else FORMAT
+    if found.format > newest:
         raise StoreRefused(
             f"the store at {hosts} has format {found.format}, but this version reads formats "
-            f"up to {FORMAT}: upgrade nilometer"
+            f"up to {newest}: upgrade nilometer"
         )
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise StoreRefused(
             f"{hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
             f"{cluster_id}; give each cluster its own chroot, and each broker its own log.dirs"
         )
-    return StoreFound(found.cluster_id, node.created_zxid)
+    return StoreFound(found.cluster_id, node.created_zxid, found.moved_to)
+
+
+async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> None:
+    """Close the store, because ``moved_to`` has its content; "": open it again.
+
+    Raises Disconnected, StoreDamaged.
+    """
+    node = StoreNode(FORMAT_MOVED if moved_to else FORMAT, found.cluster_id, moved_to)
+    try:
+        await ensemble.set(STORE, msgspec.json.encode(node), (await ensemble.get(STORE)).version)
+    except (NoNode, BadVersion) as error:
+        raise StoreDamaged(f"{STORE} was deleted or changed by another process") from error
 
 
 async def _is_there(ensemble: Ensemble, hosts: str) -> bool:

@@ -52,8 +52,8 @@ def read_broker_epoch(disk: Disk, path: str) -> int | None:
 
 # The file ``meta.properties`` of a log directory: the node and cluster that its data belongs to.
 #
-# Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory of another
-# node or cluster is rejected.
+# Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``, and ``quorum.node``, which Kafka
+# does not know. A directory of another node or cluster is rejected.
 
 META_PROPERTIES_VERSION = 1
 
@@ -62,6 +62,8 @@ class MetaProperties(msgspec.Struct, frozen=True):
     node_id: int | None = None
     cluster_id: str | None = None
     directory_id: str | None = None
+    is_quorum_node: bool = False
+    """Whether a node of a metadata quorum has had this directory: its id may have voted."""
 
     def check(self, path: str, node_id: int, cluster_id: str | None) -> None:
         """Raise CorruptCheckpoint if the directory belongs to another node or cluster."""
@@ -90,6 +92,7 @@ def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
             int(node_id) if node_id is not None else None,
             values.get("cluster.id"),
             values.get("directory.id"),
+            values.get("quorum.node") == "true",
         )
     except ValueError:
         raise CorruptCheckpoint(path, f"has node.id {node_id!r}") from None
@@ -101,6 +104,7 @@ def write_meta_properties(disk: Disk, path: str, properties: MetaProperties) -> 
         "cluster.id": properties.cluster_id,
         "directory.id": properties.directory_id,
         "node.id": properties.node_id,
+        "quorum.node": "true" if properties.is_quorum_node else None,
         "version": META_PROPERTIES_VERSION,
     }
     lines = [f"{name}={value}\n" for name, value in values.items() if value is not None]
@@ -269,7 +273,7 @@ class LogDirectory:
         path = self._join(names.META_PROPERTIES)
         self.identity.check(path, self.identity.node_id or 0, cluster_id)
         if self.identity.cluster_id != cluster_id:
-            identity = MetaProperties(self.identity.node_id, cluster_id, self.identity.directory_id)
+            identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id)
             write_meta_properties(self._disk, path, identity)
             self.identity = identity
 
