@@ -174,7 +174,8 @@ def demo(
         )
     for part in ("cluster", "pipelines"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    cluster.configure(1, Endpoint("PLAINTEXT", "127.0.0.1", free_port()), {})
+    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", free_port())
+    cluster.configure(1, cluster.new_settings(1, endpoint, {}))
     home = str(folder / "pipelines")
     try:
         (broker,) = cluster.start([1], {})
