@@ -337,7 +337,7 @@ def _append_all(
                 outcome.fail(ErrorCode.topic_authorization_failed)
                 continue
             if len(outcomes) > 1 or len(topics) > 1:
-                now_us = parts.turns.now_us()
+                now_us = parts.runtime.clock.monotonic_us()
                 ends_us = ends_us or now_us + SLICE_US
                 if now_us >= ends_us:  # new segments were begun, say: each takes a millisecond
                     left.append(_Left(topic.topic, part, outcome, None))
