@@ -27,6 +27,7 @@ from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.responses import (
     SENT_BYTES,
     CloseConnection,
+    EncodedResponse,
     LongResponse,
     MadeResponse,
     Response,
@@ -586,8 +587,9 @@ class Connection:
             response = MadeResponse(response)
         if not isinstance(response, (tuple, list)):
             self._long, self._long_is_made = cast(LongResponse, response), isinstance(response, MadeResponse)
-            self._long_has_begun = self._long_is_made
-            if self._long_is_made:
+            is_in_memory = isinstance(response, EncodedResponse) and response.size > 0
+            self._long_has_begun = self._long_is_made or is_in_memory
+            if self._long_has_begun:
                 self._hold_memory()
             self._turns.call(self._send_long)
             return

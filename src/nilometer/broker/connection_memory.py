@@ -152,6 +152,10 @@ class ResponseMemory:
         """The connections whose large responses are being encoded."""
         self.held = 0
 
+    def is_short_without(self, size: int) -> bool:
+        """Return whether it would be used up if ``size`` bytes less were held."""
+        return self.held - size > self._bytes_max
+
     def open(self, holder: Holder) -> int:
         """Note a new connection. Return how many bytes of responses its client may leave unread before it
         holds memory: a part of all, so that thousands of connections do not take far more together."""

@@ -102,13 +102,19 @@ def _cut(buffer: Bytes) -> Iterable[Bytes]:
 class EncodedResponse:
     """A response whose message is encoded in slices. A :class:`LongResponse`."""
 
-    def __init__(self, api: Api, correlation_id: int, response: Message) -> None:
+    def __init__(self, api: Api, correlation_id: int, response: Message, made_bytes: int = 0) -> None:
+        """``made_bytes``: so much of ``response`` is encoded, and kept in memory, already."""
         self._api, self._correlation_id, self._response = api, correlation_id, response
+        self._made_bytes = made_bytes
         self._slices: Iterator[bytes] | None = api.response_slices(response)
         self._encoded: list[bytes] = [response_header(api, correlation_id)]
         self._left: Iterator[list[Bytes]] = iter(())
         self._on_frame: Callable[[bytes], None] | None = None
-        self.size = 0
+        self._encoded_bytes = 0
+
+    @property
+    def size(self) -> int:
+        return max(self._made_bytes, self._encoded_bytes)
 
     def on_frame(self, listener: Callable[[bytes], None]) -> None:
         """Call ``listener`` with the whole frame once it is encoded. Call this before :meth:`ready`."""
@@ -136,7 +142,7 @@ class EncodedResponse:
         pieces = next(self._left, None)
         if pieces is None:
             return None
-        self.size -= sum(map(len, pieces))
+        self._encoded_bytes -= sum(map(len, pieces))
         return pieces
 
     def _encode_slice(self) -> bool:
@@ -145,9 +151,10 @@ class EncodedResponse:
         piece = next(self._slices, None)
         if piece is None:
             self._slices = None
+            self._made_bytes = 0
             return False
         self._encoded.append(piece)
-        self.size += len(piece)
+        self._encoded_bytes += len(piece)
         return True
 
     def with_throttle_ms(self, throttle_ms: int) -> LongResponse:
@@ -155,7 +162,7 @@ class EncodedResponse:
             return self
         longer = max(self._response.throttle_time, timedelta(milliseconds=throttle_ms))
         changed = dataclasses.replace(self._response, throttle_time=longer)
-        return EncodedResponse(self._api, self._correlation_id, changed)
+        return EncodedResponse(self._api, self._correlation_id, changed, self._made_bytes)
 
 
 class KeptResponse(EncodedResponse):

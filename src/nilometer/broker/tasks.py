@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nilometer.broker.turns import Turns
+from nilometer.broker.turns import RELEASED_AT_ONCE, LongWork, Turns
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
@@ -90,6 +90,12 @@ class Tasks:
         task = self._start(work, name, kind)
         task.add_done_callback(self._job_done if name else self._forget)
         return task
+
+    def release(self, items: list[Any]) -> None:
+        """Empty a list that nothing else refers to: to free hundreds of thousands of objects at once takes
+        long."""
+        if self.turns is not None and len(items) > RELEASED_AT_ONCE:
+            self.spawn(LongWork(self.turns).release(items), name="release of memory")
 
     def service(
         self, name: str, work: Coroutine[Any, Any, None], *, interval_ms: int | None = None

@@ -380,6 +380,11 @@ class ProducerStateManager:
         self.map_end_offset = 0
         """The state includes all batches below this offset."""
 
+    def forget(self) -> list[ProducerStateEntry]:
+        """Forget all producers, whose log is deleted; return what was known of them."""
+        known, self.producers = list(self.producers.values()), {}
+        return known
+
     # -- queries
 
     def updates(self, origin: AppendOrigin) -> ProducerUpdates:

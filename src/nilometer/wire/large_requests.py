@@ -45,6 +45,9 @@ class Repeated(enum.Enum):
     further ones are left out."""
 
 
+PART_ELEMENTS = 64
+
+
 class Division(NamedTuple):
     """How a request is divided, and how the responses to its parts are merged."""
 
@@ -53,7 +56,7 @@ class Division(NamedTuple):
     repeated: Repeated = Repeated.EACH_TIME
     key: tuple[str, ...] = ()
     """The fields of an innermost element that say what it is about; the whole element if there are none."""
-    elements_max: int = 64
+    elements_max: int = PART_ELEMENTS
     """A part has at most so many elements, long names counted as several, or one more. Most cost some
     microseconds, some ten."""
 
@@ -235,13 +238,16 @@ def _has(entity: type[Any], path: Path) -> bool:
 
 
 def has_more_than(message: Message, path: Path, count: int) -> bool:
-    """Return whether the innermost arrays of the path have more elements; one that has none counts as one."""
+    """Return whether the innermost arrays of the path have more elements. One that has none counts as one;
+    null, which asks for all that there is, as a part."""
     return _left(message, path, count) < 0
 
 
 def _left(message: Message, path: Path, count: int) -> int:
-    items: Sequence[Any] = getattr(message, path[0]) or ()
+    items: Sequence[Any] | None = getattr(message, path[0])
     inner = path[1:]
+    if items is None:
+        return count - PART_ELEMENTS
     if not inner or not items:
         return count - max(1, len(items))
     for item in items:
@@ -319,8 +325,9 @@ class _Divider:
             yield from self._groups(items, within)
             return
         for item in items:
-            if getattr(item, inner[0]) is None:  # all of them
-                yield from self._groups((item,), within)
+            if getattr(item, inner[0]) is None:  # all of them: a part of its own
+                for part, weight in self._groups((item,), within):
+                    yield part, max(weight, self._elements_max)
                 continue
             for part, weight in self.divide(item, inner, (*within, *_identity(item, inner[0]))):
                 yield () if part is None else (part,), weight
@@ -412,8 +419,8 @@ class Merged:
         self._path = path
         self._root = _MergedArray(response_type, path)
 
-    def add(self, response: Message) -> Iterator[None]:
-        """Add the response to a part; yields after each bounded step of that."""
+    def add(self, response: Message) -> Iterator[int]:
+        """Add the response to a part; yields after each bounded step how many bytes that has encoded."""
         first = self._first
         if first is None or (getattr(response, "error_code", 0) and not getattr(first, "error_code", 0)):
             self._first = response
@@ -437,7 +444,7 @@ class _MergedArray:
         self._last: tuple[Message, tuple[Any, ...], _MergedArray] | None = None
         """With further arrays on the path: the last element, its identity and its array."""
 
-    def add(self, items: Sequence[Any]) -> Iterator[None]:
+    def add(self, items: Sequence[Any]) -> Iterator[int]:
         """Add what the response to the next part has: its first element may go on with the last one."""
         for position, item in enumerate(items):
             if not self._inner or getattr(item, self._inner[0]) is None:
@@ -451,11 +458,11 @@ class _MergedArray:
                 self._last = item, identity, _MergedArray(self._entity, self._inner)
             yield from self._last[2].add(getattr(item, self._inner[0]))
 
-    def _encode(self, item: Any) -> Iterator[None]:
+    def _encode(self, item: Any) -> Iterator[int]:
         self._items.count += 1
         for piece in encode_slices(self._write, item):
             self._items.append(piece)
-            yield
+            yield len(piece)
 
     def _end_last(self) -> None:
         """Encode the last element: what is nested in it is encoded already."""

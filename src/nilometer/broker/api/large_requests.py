@@ -52,6 +52,8 @@ AT_ONCE_BYTES = 4 * 1024 * 1024
 """So many bytes of large requests are handled at once, or one request; its values and its response take some
 ten times as much. The others wait, and all wait while clients do not read their responses."""
 WAIT_S = 0.1
+MADE_BYTES = 64 * 1024
+"""A response to a large request counts as memory that its connection holds once so much of it is made."""
 
 
 def is_divisible(spec: ApiSpec, header: messages.RequestHeader) -> bool:
@@ -84,6 +86,9 @@ class LargeRequests:
         self._memory = memory
         self._quotas = quotas
         self._bytes_in_work = 0
+        self._made: dict[Connection, int] = {}
+        """By connection, which has one such request at a time, the bytes of its response that are made; the
+        oldest request first."""
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         """Of each request for which there is no memory, the oldest first: what ends its wait; its size."""
 
@@ -213,7 +218,15 @@ class LargeRequests:
     async def _serve_parts(
         self, spec: ApiSpec, request: Request, division: Division, work: LongWork
     ) -> Response:
-        clock = self._clock
+        try:
+            return await self._make_in_parts(spec, request, division, work)
+        finally:
+            self._made.pop(request.connection, None)
+
+    async def _make_in_parts(
+        self, spec: ApiSpec, request: Request, division: Division, work: LongWork
+    ) -> Response:
+        clock, made_bytes = self._clock, 0
         merged = Merged(request.api.response_type, division.response)
         began_ms = clock.monotonic_ms()
         throttle_ms = 0
@@ -226,14 +239,34 @@ class LargeRequests:
             response = _handle(spec, part)
             spent_us = clock.monotonic_us() - part_began_us
             frame = await work.wait(response) if isinstance(response, asyncio.Future) else response
-            for _ in merged.add(await self._message(part, frame)):
+            for more_bytes in merged.add(await self._message(part, frame)):
+                made_bytes += more_bytes
+                if made_bytes >= self._made.get(request.connection, 0) + MADE_BYTES:
+                    await self._hold(
+                        request, made_bytes, is_read_only=division.repeated is Repeated.AT_MOST_TWICE
+                    )
                 await work.step(1)
             throttle_ms = self._throttle_ms(spec, request, spent_us)
             if throttle_ms:
                 await asyncio.sleep(throttle_ms / 1000)
             await work.step(elements)
-        response = EncodedResponse(request.api, request.header.correlation_id, merged.message())
+        made_bytes = self._made.get(request.connection, 0)  # fewer are not worth to be counted
+        response = EncodedResponse(request.api, request.header.correlation_id, merged.message(), made_bytes)
         return response.with_throttle_ms(throttle_ms) if throttle_ms else response
+
+    async def _hold(self, request: Request, size: int, *, is_read_only: bool) -> None:
+        """Let the connection hold ``size`` bytes for the response that is being made; wait while memory is
+        short. Only the oldest of such requests goes on then, unless it is short for what clients do not read:
+        of those one is disconnected soon. Raises CloseConnection if the client has gone that only asked."""
+        connection, memory = request.connection, self._memory
+        self._made[connection] = size
+        connection.expect(size)
+        while not (is_read_only and connection.closed) and memory.is_short():
+            if next(iter(self._made)) is connection and not memory.is_short_without(sum(self._made.values())):
+                break
+            await asyncio.sleep(WAIT_S)
+        if is_read_only and connection.closed:
+            raise CloseConnection("its client has gone")
 
     async def _message(self, part: PartOfRequest, response: Response) -> messages.Message:
         """Return the response to a part: made here, or by the controller, to which it was forwarded."""

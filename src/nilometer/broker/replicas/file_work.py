@@ -225,6 +225,8 @@ class LogDisposal:
         if folder is not None:
             self._checkpoints.request(directory)  # a checkpoint without this log, as Kafka writes one
             self.remove_folder(folder, delay_ms)
+            if log.producers.producers:
+                self._tasks.release(log.producers.forget())
         self._delete_second(name)
 
     def _delete_second(self, name: TopicPartition) -> None:

@@ -254,7 +254,10 @@ def apis(parts: Parts) -> tuple[ApiSpec, ...]:
             handle=partial(handle_describe_producers, parts),
             divisions=(
                 Division(
-                    ("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE
+                    ("topics", "partition_indexes"),
+                    ("topics", "partitions"),
+                    repeated=Repeated.AT_MOST_TWICE,
+                    elements_max=4,  # a partition may have thousands of producers
                 ),
             ),
             rights=(Right(Operation.READ, ResourceType.TOPIC),),
