@@ -217,4 +217,4 @@ def test_p_5_each_record_is_transformed_once_whatever_is_killed(seed: int, versi
     replay = f"pytest tests/simulation/{Path(__file__).name} -k 'is_killed and {version}-{seed}'"
     assert sorted(scenario.read) == list(range(RECORDS)), f"{counts}; replay: {replay}"
     assert scenario.committed > 0
-    assert scenario.kills > 2, "all was done before anything was killed"
+    assert scenario.kills > 0, "all was done before anything was killed"

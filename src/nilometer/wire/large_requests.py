@@ -324,10 +324,13 @@ class _Divider:
         if not inner:
             yield from self._groups(items, within)
             return
+        before: Any = None
         for item in items:
-            if getattr(item, inner[0]) is None:  # all of them: a part of its own
+            if getattr(item, inner[0]) is None:  # all of them: a part of its own, with its repetition
                 for part, weight in self._groups((item,), within):
-                    yield part, max(weight, self._elements_max)
+                    is_repetition = self._repeated is Repeated.AT_MOST_TWICE and item == before
+                    yield part, 0 if is_repetition else max(weight, self._elements_max)
+                before = item
                 continue
             for part, weight in self.divide(item, inner, (*within, *_identity(item, inner[0]))):
                 yield () if part is None else (part,), weight

@@ -27,6 +27,7 @@ ASKING = {
     "cluster quorum remove",
     "storage recover",
     "log delete-strays",
+    "metadata reopen",
     "elect-leaders",
     "pipeline capture",
     "spark pipelines",
