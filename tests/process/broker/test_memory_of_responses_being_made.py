@@ -1,4 +1,4 @@
-"""Small requests with large responses that nobody reads: what is made for them is bounded."""
+"""Small requests with large responses that are never read: what is made for them is bounded."""
 
 from __future__ import annotations
 
