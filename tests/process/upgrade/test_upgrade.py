@@ -11,9 +11,10 @@ import pytest
 
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.brokers.quorum_brokers import QuorumBrokers
 from support.eventually import eventually
 from support.unpacking import unpack
-from support.upgrade.earlier_package import DATA_FOLDER, PACKAGE, THIS_VERSION, program
+from support.upgrade.earlier_package import DATA_FOLDER, PACKAGE, THIS_VERSION, WITH_QUORUM, program
 from support.upgrade.filled_folder import SETTINGS, check, read, write
 
 WAIT_S = 60.0
@@ -88,8 +89,16 @@ class Load(threading.Thread):
 
 
 def test_three_brokers_are_upgraded_one_at_a_time_under_load(tmp_path: Path, earlier: Sequence[str]) -> None:
-    """The first one also goes back once, and forth again: two versions work together in every mixture."""
-    cluster = NilometerCluster(tmp_path, 3, SETTINGS)
+    upgrade_under_load(NilometerCluster(tmp_path, 3, SETTINGS), earlier)
+
+
+def test_the_three_voters_of_a_quorum_are_upgraded_one_at_a_time_under_load(tmp_path: Path) -> None:
+    earlier = program(unpack(WITH_QUORUM, tmp_path / "earlier-version"))
+    upgrade_under_load(QuorumBrokers(tmp_path / "cluster", 3, SETTINGS), earlier)
+
+
+def upgrade_under_load(cluster: NilometerCluster, earlier: Sequence[str]) -> None:
+    """The first broker also goes back once, and forth again: two versions work together in every mixture."""
     for broker in cluster.brokers.values():
         broker.program = earlier
     with cluster:

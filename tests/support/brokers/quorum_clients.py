@@ -89,6 +89,7 @@ class Described(NamedTuple):
     """What a broker says of the quorum."""
 
     leader: int
+    epoch: int
     voters: list[int]
     observers: list[int]
     directories: list[str]
@@ -109,6 +110,7 @@ def described(cluster: QuorumBrokers, asked: int) -> Described | None:
         return None
     return Described(
         found.leader_id,
+        found.leader_epoch,
         [one.replica_id for one in found.current_voters],
         [one.replica_id for one in found.observers],
         [directory_text(one.replica_directory_id) for one in found.current_voters],

@@ -1,4 +1,4 @@
-"""The earlier version of the package and a data folder that it wrote, as archives that are committed."""
+"""Earlier versions of the package and a data folder that the first of them wrote, as committed archives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE / "earlier_version.tar.xz"
+WITH_QUORUM = HERE / "earlier_quorum.tar.xz"
+"""A later one, whose brokers can keep the metadata in a quorum of their own."""
 DATA_FOLDER = HERE / "data_folder.tar.xz"
 RUNNER = HERE / "run_earlier_broker.py"
 THIS_VERSION: Sequence[str] = ("-m", "nilometer.broker")
