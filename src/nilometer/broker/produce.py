@@ -145,6 +145,11 @@ def _may_write(access: Access, image: ClusterImage, topic: str | UUID) -> bool:
     return access.allows(Operation.WRITE, ResourceType.TOPIC, topic)
 
 
+def _exists(image: ClusterImage, topic: str | UUID) -> bool:
+    """Return whether the topic exists, if it is named by its id."""
+    return isinstance(topic, str) or image.topic_by_uuid(topic) is not None
+
+
 def is_transaction_denied(parts: Parts, request: Request) -> bool:
     """Return whether a batch of the request is part of a transaction that its principal may not write."""
     if parts.rights.authorizer is None:
@@ -339,7 +344,9 @@ def _append_all(
             if len(outcomes) > 1 or len(topics) > 1:
                 now_us = parts.runtime.clock.monotonic_us()
                 ends_us = ends_us or now_us + SLICE_US
-                if now_us >= ends_us:  # new segments were begun, say: each takes a millisecond
+                if now_us >= ends_us and _exists(parts.metadata.image, topic.topic):
+                    # New segments were begun, say: each takes a millisecond. The rights on a topic that does
+                    # not exist were not looked up: it might exist by then.
                     left.append(_Left(topic.topic, part, outcome, None))
                     continue
             try:
@@ -395,6 +402,8 @@ async def _append_left(
 ) -> Response:
     time = time or LoopTime(parts.runtime.clock.monotonic_us, request.began_us)
     turns, ends_us = parts.turns, 0
+    if verified is None:  # a transaction that needed no verification may end before its batch is appended
+        verified = VerifiedPartitions(parts.verification, (), {}, _asker(request.version))
     for topic, part, outcome, steps in left:
         if steps is None and turns.now_us() >= ends_us:
             time.pause()

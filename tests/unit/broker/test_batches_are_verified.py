@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -18,6 +19,7 @@ from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.transactions.verification import TransactionVerification
+from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
@@ -35,6 +37,8 @@ from support.brokers.fake_rights import rights_of
 
 PRODUCER_ID, EPOCH, VERSION = 7, 0, 11
 VERSION_THAT_ADDS = 12
+FIRST_WITH_TOPIC_IDS = 13
+TOPIC_ID = UUID(int=5)
 ME = 1
 RETRY = {"add.partitions.to.txn.retry.backoff.ms": 1, "add.partitions.to.txn.retry.backoff.max.ms": 3}
 
@@ -51,6 +55,7 @@ class FakePartition:
     def __init__(self, index: int, *, open_transaction: bool = False) -> None:
         self.topic = "t"
         self.appended = 0
+        self.on_append: Callable[[], None] = lambda: None
         known: dict[int, ProducerStateEntry] = {}
         if open_transaction:
             known[PRODUCER_ID] = entry = ProducerStateEntry(PRODUCER_ID)
@@ -64,6 +69,7 @@ class FakePartition:
 
     def append(self, _records: object, **_: object) -> Any:
         self.appended += 1
+        self.on_append()
         return SimpleNamespace(first_offset=0, last_offset=0, log_append_time_ms=-1, log_start_offset=0)
 
     def acknowledge_when_committed(self, *_: object) -> None:
@@ -83,21 +89,32 @@ class Broker:
         self.added = 0
         leader = SimpleNamespace(has_leader=True, leader=ME)
         metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
+        clock: Any = SimpleNamespace(
+            monotonic_ms=lambda: 0, monotonic_us=lambda: self.now_us, thread_cpu_us=lambda: 0
+        )
         config = SimpleNamespace(node_id=ME, boolean=lambda _: True, integer=RETRY.__getitem__)
         self.parts: Any = SimpleNamespace(
-            replicas=SimpleNamespace(partition=self.partition, traffic=BrokerTraffic()),
-            runtime=SimpleNamespace(
-                clock=SimpleNamespace(monotonic_ms=lambda: 0, monotonic_us=lambda: self.now_us)
+            replicas=SimpleNamespace(
+                partition=self.partition, partition_by_id=self.partition, traffic=BrokerTraffic()
             ),
-            tasks=SimpleNamespace(spawn=asyncio.ensure_future),
+            runtime=SimpleNamespace(clock=clock),
+            turns=Turns(clock),
+            tasks=SimpleNamespace(spawn=lambda work, **_: asyncio.ensure_future(work)),
             verification=TransactionVerification(
                 cast(Any, config), cast(Any, self), cast(Any, metadata), cast(Any, self), cast(Any, None)
             ),
-            metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None)),
+            metadata=SimpleNamespace(
+                image=SimpleNamespace(
+                    topic=lambda _: None, partition=lambda *_: None, topic_by_uuid=lambda _: None
+                )
+            ),
             client_quotas=SimpleNamespace(limits_clients=False),
             ready_fetches=ReadyFetches(lambda: 0),
             rights=rights_of(),
         )
+
+    def use_up_slice(self) -> None:
+        self.now_us += SLICE_US
 
     def partition(self, _topic: str, index: int) -> FakePartition:
         if index not in self.partitions:
@@ -125,7 +142,8 @@ class Broker:
         builder = BatchBuilder()
         builder.append(0, None, b"v")
         records = memoryview(builder.build(0, PRODUCER_ID, EPOCH, 0, transactional=True))
-        topic = ProducedToTopic("t", [ProducedRecords(index, records) for index in indexes])
+        named: Any = TOPIC_ID if version >= FIRST_WITH_TOPIC_IDS else "t"
+        topic = ProducedToTopic(named, [ProducedRecords(index, records) for index in indexes])
         header = messages.RequestHeader(int(ApiKey.PRODUCE), version, 1, None, 0)
         connection = SimpleNamespace(
             rejected_batches=RejectedBatches(), process_alone=lambda: None, has_queued=False
@@ -199,6 +217,36 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_the_trans
     broker.answers.set()
     assert await errors == {0: "invalid_txn_state"}
     assert broker.partitions[0].appended == 0
+
+
+@pytest.mark.parametrize("what", ["hosted", "ended"])
+@on_a_loop
+async def test_no_batch_is_appended_in_a_later_turn_that_needs_to_be_verified_by_then(what: str) -> None:
+    """None of them had to be when the request arrived."""
+    broker = Broker(p0=FakePartition(0, open_transaction=True), p1=FakePartition(1, open_transaction=True))
+    last = FakePartition(2, open_transaction=True)
+    if what == "ended":
+        broker.partitions[2] = last
+    broker.partitions[1].on_append = broker.use_up_slice
+    errors = broker.produce(0, 1, 2)
+    assert last.appended == 0, "it is left for a later turn"
+    if what == "ended":
+        last.end_transaction()
+    else:
+        broker.partitions[2] = last = FakePartition(2)
+    assert await errors == {0: "none", 1: "none", 2: "not_leader_or_follower"}
+    assert last.appended == 0
+
+
+@on_a_loop
+async def test_no_batch_is_left_for_a_later_turn_whose_topic_is_not_known_here() -> None:
+    """Whether its principal may write to the topic was not looked up. So this must be refused at once."""
+    broker = Broker(p0=FakePartition(0, open_transaction=True), p1=FakePartition(1, open_transaction=True))
+    broker.partitions[1].on_append = broker.use_up_slice
+    errors = broker.produce(0, 1, 2, version=FIRST_WITH_TOPIC_IDS)
+    broker.partitions[2] = FakePartition(2, open_transaction=True)
+    assert await errors == {0: "none", 1: "none", 2: "not_leader_or_follower"}
+    assert broker.partitions[2].appended == 0
 
 
 @pytest.mark.parametrize(("busy", "error", "added"), [(2, "none", 3), (9, "concurrent_transactions", 3)])
