@@ -90,11 +90,16 @@ def test_kafka_16452_a_checkpointed_high_watermark_is_clamped_to_the_log() -> No
     assert manager.logs[FIRST].log_start_offset == 6
 
 
-def test_a_folder_that_a_killed_process_had_not_synced_keeps_its_topic_id() -> None:
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_folder_that_was_not_synced_when_the_process_ended_keeps_its_topic_id(is_clean: bool) -> None:
+    """It was killed, or closed the directory while another thread made the folder."""
     topic_id, with_records = uuid.UUID(int=7), 0
     for seed in range(40):
         disk = MemoryDisk(seed)
-        [folder] = open_manager(disk).plan_folders([(FIRST, topic_id)])
+        manager = open_manager(disk)
+        [folder] = manager.plan_folders([(FIRST, topic_id)])
+        if is_clean:
+            assert manager.close({}, broker_epoch=1, wall_ms=1) == []
         folder.make()
         manager = open_manager(disk)
         append(manager, FIRST, 1)

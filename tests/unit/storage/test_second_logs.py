@@ -230,6 +230,22 @@ def test_the_topic_id_of_an_empty_copy_is_durable_after_a_restart() -> None:
     assert second is not None and second.log.topic_id == TOPIC_ID
 
 
+def test_the_topic_id_of_a_copy_that_was_made_during_a_clean_shutdown_is_durable_after_a_restart() -> None:
+    moved = MovedLog()
+    plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)
+    assert moved.manager.close({KEY: 1}, broker_epoch=3, wall_ms=1) == []
+    plan.make()
+    moved.crash(None)
+    assert moved.manager.previous_broker_epoch == 3, "nothing has to be recovered"
+    second = moved.manager.seconds.get(KEY)
+    assert second is not None
+    copying.copy_slice(moved.log, second.log, SLICE_BYTES, truncations=0, wall_ms=1)
+    moved.disk.sync_directory("/two")
+    moved.crash(1)
+    second = moved.manager.seconds.get(KEY)
+    assert second is not None and second.log.topic_id == TOPIC_ID
+
+
 def test_after_a_clean_shutdown_in_the_middle_both_logs_are_trusted() -> None:
     moved = MovedLog()
     plan = moved.manager.plan_future(KEY, "/two", wall_ms=1)

@@ -911,14 +911,14 @@ class LogManager:
 
     def _sync_topic_ids(self, directory: LogDirectory) -> None:
         """Make the topic ids of empty logs durable: a killed process may have made their folders, and not
-        synced them. Raises OSError."""
-        if not directory.is_clean:
-            for _, log in sorted(self._table.logs_in(directory).items()):
-                if log.log_end_offset == 0 and log.topic_id is not None:
-                    checkpoints.sync_partition_metadata(self._disk, log.folder)
-            for _, second in sorted(self.seconds.in_directory(directory)):
-                if not second.size:
-                    checkpoints.sync_partition_metadata(self._disk, second.log.folder)
+        synced them. So may one that was made while another thread closed the directory: its log has no line
+        in the checkpoints. Raises OSError."""
+        empty = [log for _, log in sorted(self._table.logs_in(directory).items()) if log.log_end_offset == 0]
+        empty += [second.log for _, second in sorted(self.seconds.in_directory(directory)) if not second.size]
+        for log in empty:
+            is_known = directory.is_clean and log.topic_partition in directory.recovery_points
+            if log.topic_id is not None and not is_known:
+                checkpoints.sync_partition_metadata(self._disk, log.folder)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
