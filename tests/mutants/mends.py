@@ -1420,9 +1420,16 @@ DIRECTORY_MOVES = (
     Mutant(
         "copy-with-a-topic-id-that-may-be-lost",
         "a copy that a killed process began takes records before its topic id is durable",
-        "                if not second.size:\n                    checkpoints.sync",
-        "                if second.size:\n                    checkpoints.sync",
+        "in_directory(directory)) if not second.size]",
+        "in_directory(directory)) if second.size]",
         (SECONDS,),
+    ),
+    Mutant(
+        "clean-shutdown-vouches-for-all-folders",
+        "a folder that was made while the directory closed takes records before its topic id is durable",
+        "is_known = directory.is_clean and log.topic_partition in directory.recovery_points",
+        "is_known = directory.is_clean",
+        (SECONDS, "unit/storage/test_log_manager.py"),
     ),
     Mutant(
         "move-without-end-under-load",
