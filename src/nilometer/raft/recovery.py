@@ -46,6 +46,7 @@ from nilometer.wire.errors import CorruptBatch
 METADATA_LOG: Final = TopicPartition(METADATA_TOPIC, 0)
 TOPIC_ID: Final = uuid.UUID(int=1)
 """Kafka's id of the topic."""
+_PARTITION_METADATA: Final = checkpoints.encode_partition_metadata(TOPIC_ID)
 LOG_CONFIG: Final = LogConfig(retention_ms=-1, retention_bytes=-1)
 
 
@@ -112,9 +113,7 @@ def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recover
     Raises CorruptCheckpoint, QuorumDamaged, OSError: then the replica must not start.
     """
     _make_folder(disk, folder)
-    if checkpoints.read_partition_metadata(disk, posixpath.join(folder, names.PARTITION_METADATA)) is None:
-        checkpoints.write_partition_metadata(disk, folder, TOPIC_ID)
-        checkpoints.sync_partition_metadata(disk, folder)
+    _name_topic(disk, folder)
     for name in disk.list_directory(folder):
         if name.endswith((snapshot_files.PART_SUFFIX, names.DELETED_SUFFIX)):
             disk.remove(posixpath.join(folder, name))
@@ -158,6 +157,13 @@ def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recover
         snapshot,
         committed,
     )
+
+
+def _name_topic(disk: Disk, folder: str) -> None:
+    """Write ``partition.metadata`` as a whole, since its only content is known: a torn one is replaced."""
+    path, content = posixpath.join(folder, names.PARTITION_METADATA), _PARTITION_METADATA
+    if not disk.exists(path) or disk.read_file(path) != content:
+        disk.replace_file(path, content)
 
 
 def _continues(log: Log, snapshot: SnapshotId) -> bool:

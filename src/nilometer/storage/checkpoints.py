@@ -68,17 +68,20 @@ def read_partition_metadata(disk: Disk, path: str) -> uuid.UUID | None:
         raise CorruptCheckpoint(path, f"has no valid topic id: {lines.get('topic_id')!r}") from None
 
 
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    return f"version: {VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+
+
 def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> None:
     """Create ``folder``, which has no records yet, and its ``partition.metadata``. Raises OSError.
 
     It is not durable before :func:`sync_partition_metadata`, and may be torn.
     """
     disk.make_directories(folder)
-    text = f"version: {VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n"
     file = disk.open(posixpath.join(folder, names.PARTITION_METADATA), create=True)
     try:
         file.truncate(0)
-        file.append([text.encode()])
+        file.append([encode_partition_metadata(topic_id)])
     finally:
         file.close()
 

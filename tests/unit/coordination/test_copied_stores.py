@@ -14,6 +14,7 @@ from nilometer.cli.main import run as command
 from nilometer.cli.metadata import store_setting
 from nilometer.coordination.copying import Contents, Source, Target, copy
 from nilometer.coordination.factory import copy_source, copy_target, make_store
+from nilometer.coordination.local.layout import COPY_LOCK
 from nilometer.coordination.store import (
     CoordinationStore,
     StoreDamaged,
@@ -204,8 +205,7 @@ def test_an_interrupted_copy_counts_for_nothing_and_is_repeated(
             identify(DISK, str(tmp_path / "logs"), 1, CLUSTER, RUNTIME.entropy.uuid())
     else:
         assert not (tmp_path / "other").exists()
-    if step != "publish":  # whose outcome is not known
-        run(store_at(tmp_path / "store").open())
+    run(store_at(tmp_path / "store").open())
     assert run(moved(source, target)) == before == run(contents(target))
 
 
@@ -245,6 +245,7 @@ def test_a_target_that_has_something_is_refused_and_not_changed(tmp_path: Path) 
     (full / "x").write_text("x")
     other = log_directory(tmp_path / "other")
     write_meta_properties(DISK, f"{other}/meta.properties", MetaProperties(1, "another", DIRECTORY_ID))
+    (tmp_path / "store" / COPY_LOCK).touch()
     before = sorted(map(str, tmp_path.rglob("*")))
     for target, why in (
         (f"local:{tmp_path / 'taken'}", "has the metadata of"),
@@ -262,6 +263,89 @@ def test_a_target_that_has_something_is_refused_and_not_changed(tmp_path: Path) 
     run(moved(source, f"quorum:{tmp_path / 'none'}", node_id=4))
     properties = read_meta_properties(DISK, str(tmp_path / "none" / "meta.properties"))
     assert properties is not None and (properties.node_id, properties.cluster_id) == (4, CLUSTER)
+
+
+def test_a_target_that_cannot_be_put_in_place_leaves_the_source_open(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreUnavailable, match="link failed: "):
+        run(moved(f"local:{tmp_path / 'store'}", f"local:{tmp_path / 'link'}"))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "store"]
+    run(store_at(tmp_path / "store").open())
+
+
+@pytest.mark.parametrize("scheme", ["local", "quorum"])
+def test_a_store_is_copied_by_one_command_at_a_time(tmp_path: Path, scheme: str) -> None:
+    fill(tmp_path / "store")
+    fill(tmp_path / "second")
+    source = f"local:{tmp_path / 'store'}"
+    if scheme == "quorum":
+        run(moved(source, quorum := f"quorum:{log_directory(tmp_path / 'first')}"))
+        source = quorum
+    target = f"{scheme}:{log_directory(tmp_path / 'logs') if scheme == 'quorum' else tmp_path / 'other'}"
+    before = run(contents(source))
+    refused: list[str] = []
+
+    def spoil(new: Target) -> None:
+        write = new.write
+
+        async def meanwhile(*arguments: Any) -> None:
+            for one, other in (
+                (source, f"local:{tmp_path / 'third'}"),
+                (f"local:{tmp_path / 'second'}", target),
+            ):
+                with pytest.raises(StoreRefused) as caught:
+                    await moved(one, other)
+                refused.append(str(caught.value))
+            await write(*arguments)
+
+        new.write = meanwhile
+
+    assert run(moved(source, target, spoil=spoil)) == before == run(contents(target))
+    assert len(refused) == 2
+    assert not (tmp_path / "third").exists()
+    run(store_at(tmp_path / "second").open())
+
+
+@pytest.mark.parametrize("step", ["write", "written", "publish"])
+def test_a_copy_that_is_interrupted_ends_before_the_source_is_opened_again(tmp_path: Path, step: str) -> None:
+    fill(tmp_path / "store")
+    source, target = f"local:{tmp_path / 'store'}", f"local:{tmp_path / 'other'}"
+    before = run(contents(source))
+
+    async def work() -> None:
+        def spoil(new: Target) -> None:
+            done = getattr(new, step)
+
+            async def interrupted(*arguments: Any) -> Any:
+                task.cancel()
+                return await done(*arguments)
+
+            setattr(new, step, interrupted)
+
+        task = asyncio.ensure_future(moved(source, target, spoil=spoil))
+        with pytest.raises((asyncio.CancelledError, StoreUnavailable)):
+            await task
+
+    run(work())
+    if step == "publish":
+        assert run(contents(target)) == before
+        with pytest.raises(StoreMoved):
+            run(store_at(tmp_path / "store").open())
+    else:
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["store"]
+        run(store_at(tmp_path / "store").open())
+
+
+@pytest.mark.parametrize("scheme", ["local", "quorum"])
+def test_a_store_is_not_copied_again_on_another_machine(tmp_path: Path, scheme: str) -> None:
+    fill(tmp_path / "store")
+    source, target = f"local:{tmp_path / 'store'}", f"{scheme}:{tmp_path / 'new'}"
+    run(moved(source, target, node_id=1))
+    shutil.rmtree(tmp_path / "new")  # so it looks there
+    with pytest.raises(StoreRefused, match="perhaps on another machine"):
+        run(moved(source, target, node_id=2))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["store"]
 
 
 def test_a_directory_whose_id_may_have_voted_gets_another_one(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from nilometer.coordination.copying import Contents, Incarnations, read_all
+from nilometer.coordination.copying import Contents, Incarnations, not_begun, read_all, to_end
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.layout import StagedFiles, StoreDescription, unavailable
+from nilometer.coordination.local.layout import StagedFiles, StoreDescription
 from nilometer.coordination.local.store import LocalReader, SecretFolder
-from nilometer.coordination.store import SessionName, StoreRefused, new_id
-from nilometer.runtime import Disk, Runtime
+from nilometer.coordination.store import SessionName, StoreRefused, StoreUnavailable, new_id
+from nilometer.runtime import Disk, DiskLock, LockHeld, Runtime
 
 PART_SUFFIX: Final = ".copying"
 """Of the folder beside the target's, in which the copy is made."""
@@ -27,9 +27,9 @@ T = TypeVar("T")
 async def _offloaded(disk: Disk, doing: str, work: Callable[[], T]) -> T:
     """Raises StoreUnavailable if the disk fails."""
     try:
-        return await disk.offload(work)
+        return await to_end(disk.offload(work))
     except OSError as error:
-        raise unavailable(doing, error) from error
+        raise StoreUnavailable(f"{doing} failed: {error}") from error
 
 
 async def _contents(disk: Disk, root: str, cluster_id: str) -> Contents:
@@ -39,10 +39,30 @@ async def _contents(disk: Disk, root: str, cluster_id: str) -> Contents:
     return await read_all(LocalReader(disk, root), cluster_id, secret)
 
 
-class LocalSource:
+class _Folder:
+    """A folder that is locked against other copies while it is open. Brokers do not look at this lock."""
+
     def __init__(self, runtime: Runtime, folder: str) -> None:
         self._disk = runtime.disk
         self._root = folder
+        self._lock: DiskLock | None = None
+
+    def _take_lock(self, folder: str) -> None:
+        """Raises StoreRefused, OSError."""
+        try:
+            self._lock = self._disk.lock(posixpath.join(folder, layout.COPY_LOCK))
+        except LockHeld as held:
+            raise StoreRefused(f"{folder} is being copied by another command: {held}") from held
+
+    async def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class LocalSource(_Folder):
+    def __init__(self, runtime: Runtime, folder: str) -> None:
+        super().__init__(runtime, folder)
         self._description: StoreDescription | None = None
 
     @property
@@ -63,10 +83,15 @@ class LocalSource:
         return self._description
 
     async def open(self) -> None:
-        found = await self._offload("reading", lambda: layout.describe(self._disk, self._root))
+        self._description = await self._offload("opening", self._open)
+
+    def _open(self) -> StoreDescription:
+        if layout.describe(self._disk, self._root) is not None:
+            self._take_lock(self._root)
+        found = layout.describe(self._disk, self._root)
         if found is None:
             raise StoreRefused(f"{self._root} contains no coordination store")
-        self._description = found
+        return found
 
     async def users(self) -> list[str]:
         return await self._offload("reading", self._users)
@@ -89,20 +114,17 @@ class LocalSource:
         try:
             return await _contents(self._disk, self._root, self.cluster_id)
         except OSError as error:
-            raise unavailable(f"reading the coordination store in {self._root}", error) from error
-
-    async def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+            raise StoreUnavailable(
+                f"reading the coordination store in {self._root} failed: {error}"
+            ) from error
 
     async def _offload(self, doing: str, work: Callable[[], T]) -> T:
         return await _offloaded(self._disk, f"{doing} the coordination store in {self._root}", work)
 
 
-class LocalTarget:
+class LocalTarget(_Folder):
     def __init__(self, runtime: Runtime, folder: str) -> None:
-        self._runtime = runtime
-        self._disk = runtime.disk
-        self._root = folder
+        super().__init__(runtime, folder)
         self._part = folder.rstrip("/") + PART_SUFFIX
         self._token = new_id(runtime.entropy)
 
@@ -110,8 +132,17 @@ class LocalTarget:
     def name(self) -> str:
         return f"local:{self._root}"
 
-    async def open(self, source: str, cluster_id: str) -> None:
-        await self._offload(self._check)
+    async def open(self, source: str, cluster_id: str, *, is_repeated: bool = False) -> None:
+        await self._offload(lambda: self._open(source, is_repeated))
+
+    def _open(self, source: str, is_repeated: bool) -> None:
+        self._check()
+        if is_repeated and not self._disk.exists(self._part):
+            raise not_begun(source, self.name)
+        self._disk.make_directories(self._part, private=True)
+        layout.sync_ancestors(self._disk, self._part)
+        self._take_lock(self._part)
+        self._check()  # another copy may have ended in between
 
     def _check(self) -> None:
         disk, root = self._disk, self._root
@@ -132,11 +163,9 @@ class LocalTarget:
 
     def _write(self, contents: Contents, incarnations: Incarnations) -> None:
         disk, part = self._disk, self._part
-        if disk.exists(part):
-            disk.remove_tree(part)  # of a copy that was interrupted
+        self._empty()  # of a copy that was interrupted
         base = 0 if contents.snapshot is None else contents.snapshot.number
         first = layout.folder_name(base, self._token)
-        disk.make_directories(part, private=True)
         for name in (layout.STAGED, layout.SESSIONS, layout.PREPARING, layout.RETIRED):
             disk.make_directories(posixpath.join(part, name))
         entries = posixpath.join(part, layout.ENTRIES, first)
@@ -165,13 +194,22 @@ class LocalTarget:
         disk.sync_directory(entries)
         disk.sync_directory(part)
 
+    def _empty(self) -> None:
+        disk, part = self._disk, self._part
+        for name in disk.list_directory(part):
+            path = posixpath.join(part, name)
+            if disk.is_directory(path):
+                disk.remove_tree(path)
+            elif name != layout.COPY_LOCK:
+                disk.remove(path)
+
     async def written(self) -> Contents:
         try:
             description = layout.describe(self._disk, self._part)
             assert description is not None, "it was written"
             return await _contents(self._disk, self._part, description.cluster_id)
         except OSError as error:
-            raise unavailable(f"reading {self._part}", error) from error
+            raise StoreUnavailable(f"reading {self._part} failed: {error}") from error
 
     async def publish(self) -> None:
         await self._offload(self._publish)
@@ -180,8 +218,11 @@ class LocalTarget:
         self._disk.rename(self._part, self._root)
         layout.sync_ancestors(self._disk, self._root)
 
-    async def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+    async def is_published(self) -> bool:
+        return await self._offload(lambda: layout.describe(self._disk, self._root) is not None)
+
+    async def discard(self) -> None:
+        await self._offload(lambda: self._disk.remove_tree(self._part))
 
     async def _offload(self, work: Callable[[], T]) -> T:
         return await _offloaded(self._disk, f"writing the coordination store {self._root}", work)

@@ -35,6 +35,7 @@ from nilometer.runtime import Disk
 #     sessions/<id>.lock                locked by the process that is or was broker <id>; never unlinked
 #     sessions/<id>.<incarnation>.session|heartbeat|expired
 #     sessions/controller.<n>           a link to the session record of the n-th controller; empty: resigned
+#     copying.lock                      locked while the store is copied from or to; never unlinked
 #     members/secret.<number>           the secret; the highest number is valid. Only its owner may read it
 #
 # Each file starts with one line, ``kind checksum length``, followed by its content.
@@ -52,6 +53,7 @@ SESSIONS = "sessions"
 MEMBERS = "members"
 SNAPSHOT = "snapshot"
 LOCK_SUFFIX = ".lock"
+COPY_LOCK = "copying.lock"
 
 KIND_STORE = "store"
 KIND_ENTRY = "entry"

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from nilometer.coordination.copying import Contents, Incarnations, read_all
+from nilometer.coordination.copying import Contents, Incarnations, not_begun, read_all, to_end
 from nilometer.coordination.quorum.commands import AppliedState
 from nilometer.coordination.quorum.folder_reader import FolderReader
 from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavailable
@@ -22,7 +22,7 @@ from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.quorum_state import FOLDER, LOCK, Owner, check_is_ours, claim, read_owner, write_owner
 from nilometer.raft.recovery import LOG_CONFIG, QuorumDamaged, has_metadata, inspect, recover
-from nilometer.raft.snapshot_files import find_snapshots, snapshot_path, write_snapshot
+from nilometer.raft.snapshot_files import PART_SUFFIX, SUFFIX, write_snapshot
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import DiskLock, LockHeld, Runtime
@@ -32,7 +32,7 @@ from nilometer.storage.directories.log_directory import (
     new_directory_id,
     read_meta_properties,
 )
-from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.errors import CorruptCheckpoint, LogFenced
 
 VALUE_BYTES: Final = 1 << 20
 """The state in the snapshot is divided into values of this size."""
@@ -78,8 +78,8 @@ class _Directory:
     async def _offload(self, work: Callable[[], T]) -> T:
         """Raises StoreUnavailable if the disk fails, StoreDamaged if what is there is not in order."""
         try:
-            return await self._disk.offload(work)
-        except OSError as error:
+            return await to_end(self._disk.offload(work))
+        except (OSError, LogFenced) as error:
             raise StoreUnavailable(f"{self._directory}: {error}") from error
         except (CorruptCheckpoint, QuorumDamaged) as error:
             raise StoreDamaged(str(error)) from error
@@ -115,6 +115,7 @@ class QuorumSource(_Directory):
         if owner.copied_from:
             raise StoreRefused(f"{self._folder} {owner.why_closed}")
         self._take_lock()
+        owner = read_owner(self._disk, self._folder) or owner  # another copy may have ended in between
         recover(self._disk, self._folder, LOG_CONFIG, self._runtime.clock.wall_ms()).log.files.pool.close()
         self._check_is_only_voter(owner)
         self._owner = owner
@@ -154,11 +155,11 @@ class QuorumTarget(_Directory):
         self._properties = MetaProperties()
         self._cluster_id = ""
 
-    async def open(self, source: str, cluster_id: str) -> None:
+    async def open(self, source: str, cluster_id: str, *, is_repeated: bool = False) -> None:
         self._cluster_id = cluster_id
-        await self._offload(lambda: self._open(source))
+        await self._offload(lambda: self._open(source, is_repeated))
 
-    def _open(self, source: str) -> None:
+    def _open(self, source: str, is_repeated: bool) -> None:
         disk, directory, folder = self._disk, self._directory, self._folder
         if disk.exists(directory) and not disk.is_directory(directory):
             raise StoreRefused(f"{directory} is a file: name a log directory of a broker")
@@ -171,6 +172,8 @@ class QuorumTarget(_Directory):
                 f"{directory} has the metadata log of a quorum, and nothing was changed: name a log "
                 "directory that has none"
             )
+        if is_repeated and (owner is None or not owner.copied_from):
+            raise not_begun(source, self.name)
         path = posixpath.join(directory, names.META_PROPERTIES)
         found = read_meta_properties(disk, path) or MetaProperties()
         node_id = found.node_id if self._node_id is None else self._node_id
@@ -191,8 +194,7 @@ class QuorumTarget(_Directory):
 
     def _write(self, contents: Contents, incarnations: Incarnations) -> None:
         disk, folder, properties = self._disk, self._folder, self._properties
-        for one in find_snapshots(disk, folder):  # of a copy that was interrupted
-            disk.remove(snapshot_path(folder, one))
+        self._discard()  # of a copy that was interrupted
         data = AppliedState.of(
             contents.cluster_id, contents.snapshot, contents.entries, contents.secret
         ).to_bytes()
@@ -213,3 +215,15 @@ class QuorumTarget(_Directory):
     async def publish(self) -> None:
         owner = Owner(directory_id=self._properties.directory_id or "")
         await self._offload(lambda: write_owner(self._disk, self._folder, owner))
+
+    async def is_published(self) -> bool:
+        owner = await self._offload(lambda: read_owner(self._disk, self._folder))
+        return owner is not None and not owner.copied_from
+
+    async def discard(self) -> None:
+        await self._offload(self._discard)
+
+    def _discard(self) -> None:
+        for name in self._disk.list_directory(self._folder):
+            if name.endswith((SUFFIX, PART_SUFFIX)):
+                self._disk.remove(posixpath.join(self._folder, name))

@@ -244,11 +244,13 @@ class ZooKeeperStore:
 
     async def note_moved(self, target: str) -> None:
         """Close the store for brokers, because ``target`` has its content; "": open it again."""
+        noted = msgspec.structs.replace(self._found, moved_to=target)
         try:
             await write_moved(self._ensemble, self._found, target)
         except Disconnected as error:
+            self._found = noted
             raise OutcomeUnknown(f"it is not known whether {STORE} was changed: {error}") from error
-        self._found = msgspec.structs.replace(self._found, moved_to=target)
+        self._found = noted
 
     # ---- entries
 

@@ -234,7 +234,11 @@ async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> N
     """
     node = StoreNode(FORMAT_MOVED if moved_to else FORMAT, found.cluster_id, moved_to)
     try:
-        await ensemble.set(STORE, msgspec.json.encode(node), (await ensemble.get(STORE)).version)
+        before = await ensemble.get(STORE)
+        target = decoded(STORE, before.data, StoreNode).moved_to
+        if target and target != found.moved_to:
+            raise StoreDamaged(f"another command copies the metadata to {target} at the same time")
+        await ensemble.set(STORE, msgspec.json.encode(node), before.version)
     except (NoNode, BadVersion) as error:
         raise StoreDamaged(f"{STORE} was deleted or changed by another process") from error
 
