@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,11 +90,18 @@ class Tree:
 
     def killers(self, mutant: Mutant, *options: str) -> list[str]:
         """Return the tests that fail with the mutant, without parameters. Raises RuntimeError if none ran."""
-        path = mutant.file(self._folder)
-        text = path.read_text(encoding="utf-8")
-        self._write(path, text.replace(mutant.old, mutant.new))
-        try:
+        path = mutant.file(self._folder).relative_to(self._folder)
+        with self.changed(path, lambda text: text.replace(mutant.old, mutant.new)):
             return self.failing(mutant.tests, *options)
+
+    @contextlib.contextmanager
+    def changed(self, path: Path, change: Callable[[str], str]) -> Iterator[None]:
+        """Change a file of the copy; at the end what runs in the copy is ended, and the file as before."""
+        path = self._folder / path
+        text = path.read_text(encoding="utf-8")
+        self._write(path, change(text))
+        try:
+            yield
         finally:
             self._end_processes()
             self._write(path, text)
@@ -109,21 +116,28 @@ class Tree:
 
     def failing(self, tests: Sequence[str], *options: str) -> list[str]:
         """Return which of ``tests`` fail."""
-        done = subprocess.run(
-            [
-                *(self._python, "-m", "pytest", "-rfE", "--tb=line", "-p", "no:cacheprovider"),
-                *("--timeout", str(TIMEOUT_S), *options, *(f"tests/{one}" for one in tests)),
-            ],
-            cwd=self._folder,
-            env={**os.environ, "VIRTUAL_ENV": str(self._python.parents[1])},
-            check=False,
-            capture_output=True,
-            text=True,
+        arguments = ["-m", "pytest", "-rfE", "--tb=line", "-p", "no:cacheprovider"]
+        done = self.run(
+            [*arguments, "--timeout", str(TIMEOUT_S), *options, *(f"tests/{one}" for one in tests)]
         )
         failed = list(dict.fromkeys(FAILED.findall(done.stdout)))
         if done.returncode not in (0, 1) and not failed:
             raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return failed
+
+    def run(
+        self, arguments: Sequence[str], timeout_s: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the copy's Python. Raises subprocess.TimeoutExpired."""
+        return subprocess.run(
+            [self._python, *arguments],
+            cwd=self._folder,
+            env={**os.environ, "VIRTUAL_ENV": str(self._python.parents[1])},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
 
     def _write(self, path: Path, text: str) -> None:
         self._changes += SECONDS

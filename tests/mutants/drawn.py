@@ -1,0 +1,157 @@
+"""``PYTHONPATH=tests python -m mutants.drawn``: try the mutants that a seed draws, and keep what killed each.
+
+What is known is in ``drawn.jsonl``, a line for each mutant; the others are tried, so a run that was stopped
+goes on where it was. A mutant is tried by the quick unit tests that execute its line (first without, then
+with the model check), then by simulated clusters, then by the quick tests of real processes, until one fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from mutants import covered_lines
+from mutants.mutant import REPOSITORY, Tree
+from mutants.sites import STRATA, Site, drawn
+
+TOP = Path("src/nilometer")
+RESULTS = Path(__file__).with_name("drawn.jsonl")
+LINES = REPOSITORY / "build" / "mutants" / "lines"
+TESTS_MAX = 150
+SEEDS, MINUTES = 6, 0.6
+TIMEOUT_S = 600.0
+MODEL_CHECK = "model_check"
+NOT_SIMULATED = ("security", "client/admin")
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def write_covered_lines() -> None:
+    LINES.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "quick", "-p", "mutants.covered_lines"]
+    command += ["--numprocesses", "2", "--dist", "loadfile", "tests/unit"]
+    environment = {**os.environ, covered_lines.DATA: str(LINES), "PYTHONPATH": "tests"}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
+    covered_lines.combine(LINES)
+
+
+def covering(site: Site) -> list[str]:
+    """The tests that execute the line, those of its own package first; at most ``TESTS_MAX``."""
+    found = covered_lines.tests_by_line(LINES, REPOSITORY / TOP / site.path).get(site.line, [])
+    own = f"tests/unit/{site.path.partition('/')[0]}/"
+    return sorted(found, key=lambda one: (not one.startswith(own), one))[:TESTS_MAX]
+
+
+class Attempt:
+    """One mutant in the copy of the tree, until something notices it."""
+
+    def __init__(self, tree: Tree, site: Site) -> None:
+        self._tree = tree
+        self.site = site
+
+    def killer(self) -> tuple[str, str] | None:
+        """Return the layer and the test that noticed it; None if it survived."""
+        tests = covering(self.site)
+        plain = [one for one in tests if MODEL_CHECK not in one]
+        checks = [one for one in tests if MODEL_CHECK in one]
+        for layer, chosen in (("unit", plain), ("model check", checks)):
+            if chosen and (failed := self._failing(chosen)):
+                return layer, failed
+        if not self.site.path.startswith(NOT_SIMULATED) and (failed := self._fails_simulated()):
+            return "simulation", failed
+        if failed := self._failing(["tests/process"]):
+            return "process", failed
+        return None
+
+    def _failing(self, tests: Sequence[str]) -> str | None:
+        names = [one.removeprefix("tests/") for one in tests]
+        failed = self._tree.failing(names, "-x", "-q", "-m", "quick")
+        return failed[0] if failed else None
+
+    def _fails_simulated(self) -> str | None:
+        program = [
+            "simulate",
+            "--seeds",
+            str(SEEDS),
+            "--minutes",
+            str(MINUTES),
+            "--jobs",
+            "1",
+            "--no-minimise",
+        ]
+        try:
+            done = self._tree.run(["-m", "nilometer.cli", *program], TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return "does not end"
+        if done.returncode == 0:
+            return None
+        lines = [line for line in done.stdout.splitlines() if line.startswith("seed ") and "failed" in line]
+        return lines[0] if lines else (done.stderr.strip().splitlines() or ["?"])[-1]
+
+
+def known() -> dict[str, dict[str, object]]:
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    return {one["name"]: one for one in map(json.loads, lines)}
+
+
+def table() -> str:
+    """What was tried, by package and by what noticed it first."""
+    layers = ("unit", "model check", "simulation", "process", "survived")
+    counts: Counter[tuple[str, str]] = Counter()
+    seconds: Counter[str] = Counter()
+    for one in known().values():
+        package, layer = str(one["name"]).partition("/")[0], str(one["layer"] or "survived")
+        counts[package, layer] += 1
+        seconds[package] += round(float(str(one["cpu_s"])))
+    rows = [f"| package | {' | '.join(layers)} | CPU s |", "|---|" + "---|" * (len(layers) + 1)]
+    for package in STRATA:
+        cells = " | ".join(str(counts[package, layer]) for layer in layers)
+        rows.append(f"| {package} | {cells} | {seconds[package]} |")
+    return "\n".join(rows)
+
+
+@click.command(help=__doc__)
+@click.option("--limit", type=int, default=0, help="Try this many at most.")
+@click.option("--package", type=click.Choice(list(STRATA)), help="Only those of one package.")
+@click.option("--table", "only_table", is_flag=True, help="Only print the table of what is known.")
+def main(limit: int, package: str | None, only_table: bool) -> None:
+    if only_table:
+        click.echo(table())
+        return
+    if not LINES.exists():
+        write_covered_lines()
+    done = known()
+    left = [
+        site
+        for site in drawn(REPOSITORY / TOP)
+        if site.name not in done and (package is None or site.path.startswith(f"{package}/"))
+    ]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Tree(Path(folder))
+        for site in left[: limit or None]:
+            before = cpu_s()
+            with tree.changed(TOP / site.path, site.applied):
+                killer = Attempt(tree, site).killer()
+            layer, by = killer or (None, None)
+            line = {"name": site.name, "line": site.line, "new": site.new, "layer": layer, "by": by}
+            line["cpu_s"] = round(cpu_s() - before, 1)
+            with RESULTS.open("a", encoding="utf-8") as target:
+                target.write(json.dumps(line) + "\n")
+            click.echo(f"{site.name} (line {site.line}): {f'{layer}: {by}' if killer else 'SURVIVED'}")
+    click.echo(table())
+
+
+if __name__ == "__main__":
+    main()
