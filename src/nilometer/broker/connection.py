@@ -149,6 +149,7 @@ class Connection:
         self._share_iteration = self._share_began_us = 0
         """The iteration of the event loop in which this connection was served last, and since when."""
         self._is_ending = False  # nothing more is read or dispatched
+        self._client_has_ended = False  # but what it has sent is not handled
         self._muted: asyncio.TimerHandle | None = None
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
@@ -227,7 +228,11 @@ class Connection:
         self._note_turn()
 
     def eof_received(self) -> bool:
-        return False
+        """Return whether to keep the connection although its client has closed it: until the batches are
+        appended that it has sent, as in Kafka. With acks=0 a producer sends and closes."""
+        # A transport with TLS is closed in any case.
+        self._client_has_ended = not self.closed and not self._has_tls and self._has_unfinished
+        return self._client_has_ended
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -423,6 +428,16 @@ class Connection:
         if self._queue or self._holds_requests or self._handled_bytes:
             self._hold_requests(has_progressed=taken > 0)
         self._balance_reading()
+        if self._client_has_ended and not self._has_unfinished:
+            self.close()
+
+    @property
+    def _has_unfinished(self) -> bool:
+        """Whether a request that may be pipelined, a Produce request say, waits to be handled, or is being
+        handled. One that only waits for its acknowledgement is not."""
+        if self._waiting and self._last_blocks_pipeline:
+            return self._dispatcher.may_pipeline(self._last_head)
+        return bool(self._queue) and self._dispatcher.may_pipeline(self._queue[0])
 
     def _is_slice_over(self, began_us: int) -> bool:
         return self._answered_bytes >= self._unread_bytes_max or self._turns.now_us() - began_us >= SLICE_US
@@ -553,7 +568,7 @@ class Connection:
         if self.closed:
             return
         self._send_responses()
-        if (self._queue or self._read_paused) and not self._draining:
+        if (self._queue or self._read_paused or self._client_has_ended) and not self._draining:
             self._schedule_next_turn()
 
     def _send_responses(self) -> None:

@@ -203,7 +203,7 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
 async def handle_long(parts: Parts, request: Request, work: LongWork) -> Response:
     """Append the batches of a request with many partitions part by part; then wait for all of them."""
     handled: list[PartOfRequest] = []
-    waiting: list[WaitingResponse] = []
+    waiting: list[asyncio.Future[Response]] = []
     for body, partitions in _parts(request.body):
         part = request.part(body, parts.runtime.clock.monotonic_us())
         response = handle(parts, part)
@@ -211,6 +211,7 @@ async def handle_long(parts: Parts, request: Request, work: LongWork) -> Respons
             waiting.append(response)
         elif isinstance(response, asyncio.Future):  # a later batch must not pass one that is being verified
             await work.wait(response)
+            waiting += part.waiting
         handled.append(part)
         await work.step(partitions)
     for response in waiting:
@@ -315,8 +316,7 @@ async def _verify_then_append(
     time.pause()
     verified = await parts.verification.verify(transactional_id, guards, _asker(request.version))
     time.resume()
-    response = _append_all(parts, request, verified, time)
-    return await response if isinstance(response, asyncio.Future) else response
+    return await _wait_for(request, _append_all(parts, request, verified, time))
 
 
 def _append_all(
@@ -421,7 +421,15 @@ async def _append_left(
             append(validated=await parts.record_reading.run(steps))
         except KafkaError as error:
             _refuse_records(parts, request, topic, part, outcome, error)
-    response = _end(parts, request, topics, waiting, time)
+    return await _wait_for(request, _end(parts, request, topics, waiting, time))
+
+
+async def _wait_for(request: Request, response: Response | asyncio.Future[Response]) -> Response:
+    """Return the response, or leave it to :func:`handle_long`, which appends the next part before it waits
+    for acknowledgements."""
+    if isinstance(request, PartOfRequest) and isinstance(response, WaitingResponse):
+        request.waiting.append(response)
+        return ()
     return await response if isinstance(response, asyncio.Future) else response
 
 

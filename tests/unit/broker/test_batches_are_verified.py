@@ -18,8 +18,9 @@ from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
+from nilometer.broker.responses import wait_whole
 from nilometer.broker.transactions.verification import TransactionVerification
-from nilometer.broker.turns import SLICE_US, Turns
+from nilometer.broker.turns import SLICE_US, LongWork, Turns
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
@@ -55,6 +56,7 @@ class FakePartition:
     def __init__(self, index: int, *, open_transaction: bool = False) -> None:
         self.topic = "t"
         self.appended = 0
+        self.waits: list[Any] | None = None
         self.on_append: Callable[[], None] = lambda: None
         known: dict[int, ProducerStateEntry] = {}
         if open_transaction:
@@ -72,8 +74,10 @@ class FakePartition:
         self.on_append()
         return SimpleNamespace(first_offset=0, last_offset=0, log_append_time_ms=-1, log_start_offset=0)
 
-    def acknowledge_when_committed(self, *_: object) -> None:
-        """At once."""
+    def acknowledge_when_committed(self, _appended: object, outcome: Any, request: Any) -> None:
+        """At once, unless the test does it."""
+        if self.waits is not None:
+            self.waits.append(request.wait_for(outcome))
 
 
 class Broker:
@@ -155,12 +159,18 @@ class Broker:
             cast(Connection, connection),
             ANONYMOUS_CONTEXT,
         )
-        reply = produce.handle(self.parts, request)
+        if len(indexes) > produce.PARTITIONS_AT_ONCE:
+            long = produce.handle_long(self.parts, request, LongWork(self.parts.turns))
+            reply: Any = asyncio.ensure_future(long)
+        else:
+            reply = produce.handle(self.parts, request)
 
         async def errors() -> dict[int, str]:
             frame = await reply if isinstance(reply, asyncio.Future) else reply
             assert frame is not None
-            answer = messages.decode_response(ApiKey.PRODUCE, version, b"".join(frame)[4:])[1]
+            answer = messages.decode_response(
+                ApiKey.PRODUCE, version, (await wait_whole(frame, self.parts.turns))[4:]
+            )[1]
             [told] = answer.responses
             return {part.index: part.error_code.name for part in told.partition_responses}
 
@@ -247,6 +257,25 @@ async def test_no_batch_is_left_for_a_later_turn_whose_topic_is_not_known_here()
     broker.partitions[2] = FakePartition(2, open_transaction=True)
     assert await errors == {0: "none", 1: "none", 2: "not_leader_or_follower"}
     assert broker.partitions[2].appended == 0
+
+
+@on_a_loop
+async def test_no_part_of_a_large_request_waits_for_the_acknowledgement_of_another() -> None:
+    """Those that are verified, and those whose batches are appended in several turns: none waits alone."""
+    count = 3 * produce.PARTITIONS_AT_ONCE
+    broker = Broker()
+    waits = list[Any]()
+    for index in range(count):
+        partition = broker.partitions[index] = FakePartition(index, open_transaction=index > 0)
+        partition.waits, partition.on_append = waits, broker.use_up_slice
+    errors = broker.produce(*range(count))
+    broker.answers.set()
+    for _ in range(4 * count):
+        await asyncio.sleep(0)
+    assert len(waits) == count, "all are appended"
+    for wait in waits:
+        wait.release()
+    assert await errors == dict.fromkeys(range(count), "none")
 
 
 @pytest.mark.parametrize(("busy", "error", "added"), [(2, "none", 3), (9, "concurrent_transactions", 3)])

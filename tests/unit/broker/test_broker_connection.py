@@ -403,6 +403,40 @@ def test_a_lost_connection_cancels_what_waits():
     asyncio.run(run())
 
 
+def test_what_a_client_has_sent_before_it_closed_is_handled_first() -> None:
+    """As in Kafka: a producer with acks=0 sends and closes."""
+
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        handle = recorder.dispatch
+
+        def handle_alone(frame, connection):
+            connection.process_alone()
+            return handle(frame, connection)
+
+        recorder.dispatch = handle_alone
+        feed(connection, frame(b"w1") + frame(b"w2") + frame(b"W3") + frame(b"w4"))
+        assert connection.eof_received(), "the transport stays open"
+        for handled in (1, 2):
+            assert recorder.frames == [b"w1", b"w2"][:handled]
+            assert not transport.closed
+            recorder.futures[-1].set_result(None)
+            await asyncio.sleep(0.01)
+        assert transport.closed, "nothing but the third request's response is waited for"
+
+    asyncio.run(run())
+
+
+def test_a_client_that_closes_does_not_wait_for_its_acknowledgements() -> None:
+    async def run() -> None:
+        connection, _, recorder, _ = open_connection()
+        feed(connection, frame(b"w"))
+        assert recorder.frames == [b"w"]
+        assert not connection.eof_received()
+
+    asyncio.run(run())
+
+
 def opened(requests: RequestMemory) -> tuple[Connection, FakeTransport, Recorder, list[str]]:
     recorder, transport, said = Recorder(), FakeTransport(), []
     connection = Connection(recorder, FRAME_BYTES_MAX, said.append, requests, turns=Turns(StepClock()))

@@ -257,8 +257,11 @@ class LargeRequests:
     async def _hold(self, request: Request, size: int, *, is_read_only: bool) -> None:
         """Let the connection hold ``size`` bytes for the response that is being made; wait while memory is
         short. Only the oldest of such requests goes on then, unless it is short for what clients do not read:
-        of those one is disconnected soon. Raises CloseConnection if the client has gone that only asked."""
+        of those one is disconnected soon. Brokers do not wait. Raises CloseConnection if the client has gone
+        that only asked."""
         connection, memory = request.connection, self._memory
+        if connection.context.is_broker:
+            return
         self._made[connection] = size
         connection.expect(size)
         while not (is_read_only and connection.closed) and memory.is_short():

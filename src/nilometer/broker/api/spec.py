@@ -62,6 +62,8 @@ class PartOfRequest(Request, frozen=True):
 
     made: list[Any] = []
     """The message of its response, at most one; an object of the handler's own for Produce."""
+    waiting: list[asyncio.Future[Response]] = []
+    """Of Produce, at most one: the future of its response if that waits longer than the handler."""
 
     def encode(self, **fields: object) -> EncodedResponse:
         return KeptResponse(self.made, self.api, self.api.response(**fields))

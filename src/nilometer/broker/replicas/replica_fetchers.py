@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 import msgspec
 
@@ -235,13 +234,14 @@ class ReplicaFetcher:
 
     def _apply(self, connection: Connection, fetched: Iterator[FetchedFromLeader]) -> None:
         """Apply what is left of a response and send the next fetch: usually without an iteration of the event
-        loop in between; slice by slice if it takes long, as when many partitions begin a segment."""
+        loop in between; slice by slice if it takes long, as when many partitions begin a segment. The slices
+        do not take turns with the long work of clients: replication goes on whatever they do."""
         exchange = self._exchange
         if exchange.done():
             return
         try:
             if not self._take(fetched):
-                self._turns.call(partial(self._apply, connection, fetched))
+                asyncio.get_running_loop().call_soon(self._apply, connection, fetched)
                 return
             if not self._session_id:
                 self._reset_session()  # without a session every request names all partitions
