@@ -314,6 +314,8 @@ class FaultDriver:
         )
         self.damaged: dict[str, Host] = {}
         """Machines that lost unsynced data, and whose brokers have not caught up since, by name."""
+        self._emptied: set[str] = set()
+        """Those of them that lost a whole log: flushing each record does not help against that."""
         self.played: Counter[Kind] = Counter()
         self.store_faults = StoreFaults(has_quorum=cluster.quorum is not None)
         self.broken_invariants = BrokenInvariants(self._world.loop.time)
@@ -507,8 +509,9 @@ class FaultDriver:
         """Tear a checkpoint of the broker, which is killed; and a topic id, if its records may be lost."""
         node.crash()
         self._note(tear_checkpoint(node, self._world.chance))
-        if self._may_lose_replica(node.host):
+        if self._may_lose_replica(node.host, whole=True):
             self.damaged[node.host.name] = node.host
+            self._emptied.add(node.host.name)
             self._note(tear_topic_id(node, self._world.chance))
 
     def _begin_at_ensemble(self, fault: Fault, kind: EnsembleKind) -> None:
@@ -653,13 +656,17 @@ class FaultDriver:
     def _may_lose_power(self, host: Host) -> bool:
         return host.up and (self._may_lose_replica(host) or self._cluster.one_machine)
 
-    def _may_lose_replica(self, host: Host) -> bool:
-        """Return whether the replicas on ``host`` may lose flushed records, beside those that have."""
+    def _may_lose_replica(self, host: Host, *, whole: bool = False) -> bool:
+        """Return whether the replicas on ``host`` may lose unsynced records, beside those that have.
+
+        ``whole``: one of them is lost with its synced records."""
         damaged_host = self._damage.host
         machines = {**self.damaged, host.name: host} | (
             {} if damaged_host is None else {damaged_host.name: damaged_host}
         )
-        return len(machines) <= self._plan.machines_lost_max and not self._cluster.one_machine
+        plan = self._plan
+        maximum = plan.machines_emptied_max if whole or self._emptied else plan.machines_lost_max
+        return len(machines) <= maximum and not self._cluster.one_machine
 
     def _broker_survives(self, fault: Fault) -> bool:
         """Return whether the broker continues without the failed replicas, instead of ending."""
@@ -694,6 +701,7 @@ class FaultDriver:
                 if host.up and all(self._has_caught_up(node) for node in self._cluster.nodes_on(host)):
                     self._world.trace.note("faults", f"{name} has caught up")
                     del self.damaged[name]
+                    self._emptied.discard(name)
             await asyncio.sleep(LOOK_S)
 
     # ---- log directories

@@ -206,6 +206,11 @@ class Plan:
             return self.brokers
         return min(topic.min_insync_replicas for topic in self.topics if not topic.flush_each) - 1
 
+    @property
+    def machines_emptied_max(self) -> int:
+        """How many machines may have lost unsynced data, or a whole log, while one has lost a whole log."""
+        return min(topic.min_insync_replicas for topic in self.topics) - 1
+
 
 def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
     """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+from nilometer.broker.sharing.share_partitions import LedSharePartition
 from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
@@ -23,6 +24,7 @@ from nilometer.simulation.checkers.history import LongHistory, Outcome
 from nilometer.simulation.checkers.share_groups import FINDINGS_MAX, Fetch, Session, ShareLedger
 from nilometer.simulation.checkers.transactions import Fate, TransactionLedger
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.workload.producers import Writer, WriterPlan
 from nilometer.simulation.workload.transactions import V2, TransactionalProgram, TransactionPlan, make_client
 from nilometer.simulation.world import Host, Program
@@ -54,8 +56,8 @@ SAID = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected", RENEW: "ren
 REJOINS = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found)
 SESSION_ERRORS = (ErrorCode.share_session_not_found, ErrorCode.invalid_share_session_epoch)
 
-LeaderEpoch = Callable[[str, int], int | None]
-"""Returns the leader epoch of a partition, if the broker leads it now."""
+Leadership = Callable[[str, int], int | None]
+"""Returns the number of the leadership of a partition, if the broker leads it now."""
 Held = tuple[str, int, int]
 """A partition and its first and last offset."""
 
@@ -78,14 +80,14 @@ class ShareMember(Program):
         group_id: str,
         topic: str,
         ledger: ShareLedger,
-        leader_epoch: LeaderEpoch,
+        leadership: Leadership,
     ) -> None:
         super().__init__(name, host)
         self.ledger = ledger
         self._bootstrap_servers = bootstrap_servers
         self.group_id = group_id
         self.topic = topic
-        self.leader_epoch = leader_epoch
+        self.leadership = leadership
         self.is_undisturbed = False
 
     def stop_disrupting(self) -> None:
@@ -212,12 +214,12 @@ class _Membership:
         added = [each for each in partitions if each not in leader.partitions]
         removed = [each for each in sorted(leader.partitions) if each not in partitions]
         sent_s = self._now_s
-        epochs = {
-            each: epoch
+        leaderships = {
+            each: number
             for each in partitions
-            if (epoch := self._member.leader_epoch(each, broker)) is not None
+            if (number := self._member.leadership(each, broker)) is not None
         }
-        fetch = Fetch(leader.session, tuple(partitions), sent_s, epochs)
+        fetch = Fetch(leader.session, tuple(partitions), sent_s, leaderships)
         self._ledger.fetches(fetch)
         try:
             answer = await self._ask_fetch(broker, leader, leader.epoch, added, removed, WAIT_MS)
@@ -298,13 +300,19 @@ class _Membership:
                     self._client.request_refresh()
                     continue
                 values = _values(bytes(part.records or b""))
-                epoch = self._member.leader_epoch(name, broker)
+                leadership = self._member.leadership(name, broker)
                 for one in part.acquired_records:
                     got.append((name, one.first_offset, one.last_offset))
                     for offset in range(one.first_offset, one.last_offset + 1):
                         if offset in values:
                             self._ledger.delivered(
-                                fetch, name, offset, values[offset], one.delivery_count, self._now_s, epoch
+                                fetch,
+                                name,
+                                offset,
+                                values[offset],
+                                one.delivery_count,
+                                self._now_s,
+                                leadership,
                             )
         return got
 
@@ -549,27 +557,42 @@ class ShareWorkload:
             self._transactions,
         )
         self.programs: list[Writer | TransactionalProgram] = [self._writer, self._transactional]
+        self._leaderships: dict[str, list[LedSharePartition]] = {}
         self.members = [
             ShareMember(
-                f"share-member{number}", clients, servers, GROUP, TOPIC, self.ledger, self._leader_epoch
+                f"share-member{number}", clients, servers, GROUP, TOPIC, self.ledger, self._leadership
             )
             for number in range(plan.members)
         ]
         self.observer = ShareObserver("share-observer", clients, servers, GROUP, TOPIC, self.ledger)
         self.workers: list[Program] = [*self.members, self.observer]
 
-    def _leader_epoch(self, partition: str, broker: int) -> int | None:
+    def _leadership(self, partition: str, broker: int) -> int | None:
+        """Return the number of what the broker has loaded of a partition, if it leads it.
+
+        A broker that resigned may lead again in the same epoch, and one whose write of the state failed loads
+        it again: both have lost which member they gave which record, and how often.
+        """
         node = self._cluster.nodes.get(broker)
-        for hosted in () if node is None else node.partitions:
+        if node is None or node.broker is None:
+            return None
+        for hosted in node.partitions:
             if str(hosted) == partition and isinstance(hosted.replica.role, LeaderRole):
-                return hosted.leader_epoch
+                led = node.broker.parts.serving.share_partitions.loaded(GROUP, hosted.key)
+                return None if led is None else self._number(partition, led)
         return None
+
+    def _number(self, partition: str, led: LedSharePartition) -> int:
+        known = self._leaderships.setdefault(partition, [])
+        if not any(one is led for one in known):
+            known.append(led)
+        return next(number for number, one in enumerate(known) if one is led)
 
     # ── the run ─────────────────────────────────────────────────────────────────────────────────
     async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
         """Create the topic of the records and that of the states, and configure the group. Raises
         KafkaError."""
-        await admin.create_topic(NewTopic(TOPIC, PARTITIONS, REPLICAS, TWO_IN_SYNC | self._durable))
+        await ensure_topic(admin, NewTopic(TOPIC, PARTITIONS, REPLICAS, TWO_IN_SYNC | self._durable))
         async with make_client(runtime, self._cluster.bootstrap_servers, "share-set-up") as client:
             await client.retry(Coordinator(client, GROUP).find, SET_UP_MS)
             topic = await client.topic(TOPIC, SET_UP_MS)
@@ -628,15 +651,17 @@ class ShareWorkload:
             if transaction.fate in (Fate.ABORTED, Fate.OPEN)
             for one in transaction.writes
         ]
-        yield from self.ledger.judge(self._newest_leader_epoch, aborted)
+        yield from self.ledger.judge(self._elections, aborted)
         yield from self._transactional.violations[:FINDINGS_MAX]
 
-    def _newest_leader_epoch(self, partition: str) -> int:
+    def _elections(self, partition: str) -> int:
+        """Return how often another leadership has begun, by all that is known."""
         image = self._cluster.newest_image
         name, _, index = partition.rpartition("-")
         topic = None if image is None else image.topic(name)
         state = None if topic is None else topic.partition(int(index))
-        return 0 if state is None else int(state.leader_epoch)
+        epoch = 0 if state is None else int(state.leader_epoch)
+        return max(epoch, len(self._leaderships.get(partition, ())) - 1)
 
     @property
     def error_counts(self) -> Counter[str]:

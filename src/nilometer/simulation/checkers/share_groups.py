@@ -45,15 +45,15 @@ class Fetch:
     session: Session
     partitions: tuple[str, ...]
     sent_s: float
-    leader_epochs: dict[str, int]
-    """When it was sent; of partitions whose leader the broker was."""
+    leaderships: dict[str, int]
+    """Their numbers when it was sent, of partitions whose leader the broker was."""
 
 
 @dataclass(slots=True)
 class _Delivery:
     session: Session
-    leader_epoch: int | None
-    """None: the leader may have changed while it was given."""
+    leadership: int | None
+    """None: another one may have begun while it was given."""
     locked_until_s: float
     """At least so long, if nothing else ended the lock."""
     ends_by_s: float
@@ -118,9 +118,9 @@ class ShareLedger:
         value: str,
         count: int,
         at_s: float,
-        epoch: int | None,
+        leadership: int | None,
     ) -> None:
-        """A record was given with this delivery count; ``epoch``: the leader's when its response came."""
+        """A record was given with this delivery count, and the response came in this leadership."""
         place = partition, offset
         member = fetch.session.member
         self.deliveries[place] += 1
@@ -132,10 +132,10 @@ class ShareLedger:
             self._find(f"{value} at {place} has the delivery count {count}, above the limit {self.limit}")
         if place in self._done_s and fetch.sent_s > self._done_s[place]:
             self._find(f"{value} at {place} was {self.done[place]}, and given to {member} later")
-        same_epoch = epoch if fetch.leader_epochs.get(partition) == epoch else None
+        throughout = leadership if fetch.leaderships.get(partition) == leadership else None
         before = self._last.get(place)
         if before is not None and before.is_held and not before.session.is_over:
-            same_leader = before.leader_epoch is not None and before.leader_epoch == same_epoch
+            same_leader = before.leadership is not None and before.leadership == throughout
             if same_leader and at_s < before.locked_until_s and before.session is not fetch.session:
                 self._suspicions.setdefault(before.session, []).append(
                     f"{value} at {place} was locked by {before.session.member} until "
@@ -143,7 +143,7 @@ class ShareLedger:
                 )
         self._last[place] = _Delivery(
             fetch.session,
-            same_epoch,
+            throughout,
             fetch.sent_s + self.lock_s / CLOCK_TOLERANCE,
             at_s + self.lock_s * CLOCK_TOLERANCE,
             value,
@@ -202,10 +202,10 @@ class ShareLedger:
         """Return how many fetches had no response, or none yet: each may have been a delivery."""
         return sum(partition in fetch.partitions for fetch in self._unknown)
 
-    def judge(self, leader_epochs: Callable[[str], int], aborted: Iterable[str]) -> Iterator[str]:
+    def judge(self, elections: Callable[[str], int], aborted: Iterable[str]) -> Iterator[str]:
         yield from self.violations
         for place, times in sorted(self.deliveries.items()):
-            allowed = self.limit + leader_epochs(place[0])
+            allowed = self.limit + elections(place[0])
             if times > allowed:
                 value = self._values[place]
                 yield f"share group: {value} at {place} was delivered {times} times of {allowed}"

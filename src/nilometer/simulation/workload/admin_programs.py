@@ -20,6 +20,7 @@ from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMEST
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention
+from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host, Program
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
@@ -418,9 +419,7 @@ class NameReuser(AdminProgram):
 
     async def _create(self, admin: Admin) -> Incarnation | None:
         """Create the topic and return it; None while the broker only has a deleted one."""
-        outcome = (await admin.create_topics([NewTopic(NAME, PARTITIONS, REPLICAS, self._configs)]))[NAME]
-        if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
-            raise outcome
+        await ensure_topic(admin, NewTopic(NAME, PARTITIONS, REPLICAS, self._configs))
         found = await self._find(admin)
         if found is None or found.topic_id is None or found.topic_id in self._ids_to_delete:
             return None

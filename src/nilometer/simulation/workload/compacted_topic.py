@@ -17,8 +17,9 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.admin_programs import AdminProgram
+from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.errors import KafkaError
 
 NAME = "compacted"
 PARTITION = TopicPartition(NAME, 0)
@@ -81,9 +82,7 @@ class CompactedTopicWriter(AdminProgram):
 
     async def _step(self, runtime: Runtime, admin: Admin) -> None:
         if not self.is_created:
-            outcome = (await admin.create_topics([NewTopic(NAME, 1, REPLICAS, self._configs)]))[NAME]
-            if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
-                raise outcome
+            await ensure_topic(admin, NewTopic(NAME, 1, REPLICAS, self._configs))
             self.is_created = True
         settings = {
             "bootstrap.servers": self._settings["bootstrap.servers"],
