@@ -45,7 +45,7 @@ def info(directory: str, as_json: bool) -> None:
 
     DIRECTORY is metadata.log.dir, or the first one of log.dirs. Nothing in it is changed.
     """
-    found = _inspected(directory)
+    found, closed = _inspected(directory), _why_closed(directory)
     if as_json:
         print_json(_document(found))
         return
@@ -65,7 +65,7 @@ def info(directory: str, as_json: bool) -> None:
         where = ", ".join(f"{one.listener}://{one.host}:{one.port}" for one in entry.endpoints)
         shown = where or "an address that is not known yet"
         click.echo(f"Voter {entry.key.node_id}, directory id {entry.key.directory_id}, at {shown}")
-    if (closed := _why_closed(directory)) is not None:
+    if closed is not None:
         click.echo(f"This metadata log {closed}", err=True)
     if found.damage is not None:
         click.echo(f"The end of the log cannot be read, or is being written: {found.damage}", err=True)
@@ -118,7 +118,10 @@ def recover(directory: str, unsafe: bool, yes: bool, as_json: bool) -> None:
 
 
 def _why_closed(directory: str) -> str | None:
-    owner = read_owner(Runtime.system().disk, posixpath.join(directory, FOLDER))
+    try:
+        owner = read_owner(Runtime.system().disk, posixpath.join(directory, FOLDER))
+    except CorruptCheckpoint as damaged:
+        raise click.ClickException(str(damaged)) from damaged
     return None if owner is None else owner.why_closed
 
 

@@ -41,7 +41,8 @@ from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
-from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.errors import CorruptBatch, UnsupportedMagic
+from nilometer.wire.record_batch import check_batch
 
 METADATA_LOG: Final = TopicPartition(METADATA_TOPIC, 0)
 TOPIC_ID: Final = uuid.UUID(int=1)
@@ -279,19 +280,29 @@ def inspect(disk: Disk, directory: str) -> NodeFolder | None:
     voters = VoterSet.of(*entries) if entries else VoterSet(())
     end = snapshots[-1].end_offset if snapshots else Offset(0)
     damage: str | None = None
-    logs = sorted(name for name in disk.list_directory(folder) if name.endswith(names.LOG_SUFFIX))
-    for name in logs:
+    for name in disk.list_directory(folder):
+        expected, suffix = names.parse_offset_name(name) or (0, "")
+        if suffix != names.LOG_SUFFIX:
+            continue
         file = disk.open(posixpath.join(folder, name), writable=False)
         try:
-            for batch in scan(file, 0, file.size()):
+            size, read = file.size(), 0
+            for batch in scan(file, 0, size):
+                check_batch(batch.buffer, batch.at, batch.header)
+                if batch.header.base_offset != expected:
+                    raise CorruptBatch(f"offset {expected} is missing")
+                expected = batch.header.next_offset
                 end = max(end, Offset(batch.header.next_offset))
+                read = batch.position + batch.header.size
                 if not batch.header.is_control:
                     continue
                 for _, record in read_control_batch(batch.buffer, batch.at, batch.header):
                     if isinstance(record, KRaftVoters):
                         voters = record.voters
                         entries.update((one.key, one) for one in record.entries)
-        except CorruptBatch as error:
+            if read < size:
+                damage = f"{name}: it ends with a part of a batch, {size - read} bytes"
+        except (CorruptBatch, UnsupportedMagic) as error:
             damage = f"{name}: {error}"
         finally:
             file.close()

@@ -22,8 +22,9 @@ from nilometer.coordination.store import (
     StoreRefused,
     StoreUnavailable,
 )
+from nilometer.raft.control_records import KRaftVoters, control_batch
 from nilometer.raft.quorum_state import FOLDER, identify, read_owner
-from nilometer.raft.recovery import LOG_CONFIG, recover
+from nilometer.raft.recovery import LOG_CONFIG, inspect, recover
 from nilometer.runtime import Runtime
 from nilometer.storage.directories.log_directory import (
     MetaProperties,
@@ -398,3 +399,55 @@ def test_only_the_last_voter_of_a_quorum_is_a_source(tmp_path: Path) -> None:
     source: Source = copy_source(f"quorum:{tmp_path}", RUNTIME)
     with pytest.raises(StoreRefused, match="has no metadata log of a quorum"):
         run(source.open())
+
+
+def test_a_damaged_log_of_a_quorum_is_not_copied_and_not_cut(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    quorum = f"quorum:{log_directory(tmp_path / 'logs')}"
+    run(moved(f"local:{tmp_path / 'store'}", quorum))
+    folder = f"{tmp_path / 'logs'}/{FOLDER}"
+    found = recover(DISK, folder, LOG_CONFIG, 1)
+    log, voters = found.log, KRaftVoters(tuple(found.entries.of(one) for one in found.voters.latest.voters))
+    for _ in range(2):
+        log.append_as_follower(control_batch([voters], log.log_end_offset, 1, 1), wall_ms=1)
+    log.files.pool.close()
+    (path,) = Path(folder).glob("*.log")
+    whole, before = path.read_bytes(), inspect(DISK, str(tmp_path / "logs"))
+    assert before is not None and before.damage is None
+    spoiled = [whole[:-1]]
+    for position in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[position] ^= 0x04
+        spoiled.append(bytes(flipped))
+    unnoticed = 0
+    for content in spoiled:
+        path.write_bytes(content)
+        try:
+            run(contents(quorum))
+        except StoreDamaged:
+            assert path.read_bytes() == content
+        else:
+            unnoticed += 1
+    assert unnoticed <= 2 * 4, "only the epoch of a batch is not covered by its checksum"
+    path.write_bytes(whole)
+    run(contents(quorum))
+
+
+def test_a_log_directory_without_its_properties_is_named(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    logs = log_directory(tmp_path / "logs")
+    run(moved(f"local:{tmp_path / 'store'}", f"quorum:{logs}"))
+    (logs / "meta.properties").unlink()
+    with pytest.raises(StoreDamaged, match=r"has no meta\.properties"):
+        run(contents(f"quorum:{logs}"))
+
+
+def test_damage_of_the_owner_is_named_by_storage_info(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "store")
+    logs = log_directory(tmp_path / "logs")
+    run(moved(f"local:{tmp_path / 'store'}", f"quorum:{logs}"))
+    (logs / FOLDER / "nilometer.properties").write_text("")
+    assert command(["storage", "info", str(logs)]) == 1
+    assert "nilometer.properties: has directory.id" in capsys.readouterr().err

@@ -116,13 +116,20 @@ class QuorumSource(_Directory):
             raise StoreRefused(f"{self._folder} {owner.why_closed}")
         self._take_lock()
         owner = read_owner(self._disk, self._folder) or owner  # another copy may have ended in between
+        self._check_is_whole(owner)
         recover(self._disk, self._folder, LOG_CONFIG, self._runtime.clock.wall_ms()).log.files.pool.close()
-        self._check_is_only_voter(owner)
         self._owner = owner
 
-    def _check_is_only_voter(self, owner: Owner) -> None:
+    def _check_is_whole(self, owner: Owner) -> None:
+        """Raises StoreRefused if the log may lack something that was committed, StoreDamaged."""
         found = inspect(self._disk, self._directory)
-        assert found is not None, "it was recovered"
+        if found is None:
+            raise StoreDamaged(f"{self._directory} has no {names.META_PROPERTIES}: restore it from a copy")
+        if found.damage is not None and not owner.moved_to:
+            raise StoreDamaged(
+                f"{self._folder}/{found.damage}. Restore the file from a copy; or start and stop the broker, "
+                "which removes what comes after the damage"
+            )
         voters = [entry.key for entry in found.voters]
         if [voter.directory_id for voter in voters] != [owner.directory_id]:
             others = ", ".join(str(one.node_id) for one in voters if one.directory_id != owner.directory_id)
