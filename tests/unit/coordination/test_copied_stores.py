@@ -287,7 +287,7 @@ def test_a_store_is_copied_by_one_command_at_a_time(tmp_path: Path, scheme: str)
     before = run(contents(source))
     refused: list[str] = []
 
-    def spoil(new: Target) -> None:
+    def spoil(new: Any) -> None:
         write = new.write
 
         async def meanwhile(*arguments: Any) -> None:

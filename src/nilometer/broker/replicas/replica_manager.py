@@ -320,12 +320,19 @@ class ReplicaManager:
         )
 
     async def forget_deleted_strays(self) -> None:
-        """Forget the stray folders that an operator has deleted."""
-        if folders := self.stray_folders:
-            disk = self._runtime.disk
-            gone = await disk.offload(lambda: [each for each in folders if not disk.exists(each)])
-            for directory in self.logs.directories:
-                directory.forget_strays(gone)
+        """Forget the stray folders that an operator has deleted; of a directory that fails, none."""
+        disk = self._runtime.disk
+        for directory in self.logs.directories:
+            folders = tuple(directory.stray_folders) if directory.failure is None else ()
+            if not folders:
+                continue
+            try:
+                is_there = await disk.offload(lambda folders=folders: [disk.exists(one) for one in folders])
+            except OSError as error:  # who uses a log of the directory takes it offline
+                logger.info("The stray folders of %s are not looked at: %s", directory.path, error)
+            else:
+                still = zip(folders, is_there, strict=True)
+                directory.forget_strays([folder for folder, is_kept in still if not is_kept])
 
     def on_directory_failed(self, path: str, error: Exception, names: Sequence[TopicPartition]) -> None:
         """Take the replicas ``names``, whose log directory failed, offline until the broker starts again."""
