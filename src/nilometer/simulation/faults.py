@@ -683,9 +683,14 @@ class FaultDriver:
         return self._may_lose_power(self._node(fault).host)
 
     def _may_wipe(self, node: BrokerNode) -> bool:
-        """Return whether the broker's voter may lose its disk. Without it, the others are needed until it is
-        replaced: none may be down for as long as a log directory fails."""
+        """Return whether the broker's voter may lose its disk.
+
+        The others are needed until it is replaced: none may be down for as long as a log directory fails, or
+        as it takes an operator to remove a broker.
+        """
         quorum = self._cluster.quorum
+        if any(one.retired for one in self._cluster.nodes.values()):
+            return False
         fails_for_long = bool(LOG_DIR_KINDS & set(self._plan.kinds))
         return quorum is not None and quorum.may_wipe(node.id) and not fails_for_long
 

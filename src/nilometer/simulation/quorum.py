@@ -425,6 +425,11 @@ class QuorumVoters:
         """Return whether a voter may lose its disk: the others have all that is committed."""
         return node_id in self._keys and node_id not in self._alone and not self._wiped
 
+    @property
+    def is_replacing(self) -> bool:
+        """Whether a voter that lost its disk is not replaced yet."""
+        return bool(self._wiped)
+
     def wipe(self, node_id: int, host: Host) -> None:
         """Remove the metadata log directory of a voter, whose process is dead."""
         self._world.trace.note("quorum", f"voter {self._keys[node_id]} loses its disk")

@@ -113,6 +113,7 @@ class Membership:
         self._note(f"{leaver.name} is to go")
         while True:
             await self._empty(leaver)
+            await self._until(self._has_all_voters)
             leaver.retired = True
             while leaver.is_running:
                 leaver.stop()
@@ -126,6 +127,11 @@ class Membership:
         await self._unregister(leaver)
         self._cluster.remove(leaver)
         self._note(f"{leaver.name} is removed")
+
+    def _has_all_voters(self) -> bool:
+        """Whether a voter of the quorum may be down until its broker has been taken out."""
+        quorum = self._cluster.quorum
+        return quorum is None or not quorum.is_replacing
 
     async def _empty(self, leaver: BrokerNode) -> None:
         asked_at_s = -ASK_AGAIN_S
