@@ -294,6 +294,12 @@ def _run(work: Any) -> Any:
 # ``nilometer rotate-secret``: creates a new secret with which the brokers authenticate each other.
 
 
+GIVE_NODES = (
+    "the metadata is in a quorum of the brokers: give the server.properties of one as --coordination-config, "
+    "which has its nodes and how they are reached"
+)
+
+
 @commands.command("rotate-secret")
 @data_dir_option
 @coordination_option
@@ -310,17 +316,14 @@ def rotate_secret(
 
     With a metadata quorum a majority of its voters must run, or be on this machine.
     """
-    nodes = _quorum_nodes(data_dir, coordination, coordination_config)
+    nodes = quorum_nodes(data_dir, coordination, coordination_config)
     try:
         if nodes:
             number = run_async(_rotate_in_quorum(nodes))
         else:
             setting = store_setting(data_dir, coordination)
             if setting.startswith("quorum:"):
-                raise click.UsageError(
-                    "the metadata is in a quorum of the brokers: give the server.properties of one as "
-                    "--coordination-config, which has its nodes and how they are reached"
-                )
+                raise click.UsageError(GIVE_NODES)
             number = run_async(_rotate(setting, store_security(coordination_config)))
     except (CoordinationError, CannotListen, CorruptCheckpoint, LockHeld) as error:
         raise click.ClickException(str(error)) from None
@@ -330,7 +333,7 @@ def rotate_secret(
     click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
 
 
-def _quorum_nodes(
+def quorum_nodes(
     data_dir: Path | None, coordination: str | None, config: Path | None
 ) -> Sequence[QuorumSettings]:
     """Return the settings of the quorum's nodes on this machine; none if the store is another one."""

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -16,6 +17,7 @@ import click
 
 from nilometer.broker.control.offline_changes import BrokersRun
 from nilometer.broker.listening import CannotListen
+from nilometer.broker.quorum.tool_store import nodes_store
 from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin
@@ -31,21 +33,24 @@ from nilometer.cli.cluster_options import (
     yes_option,
 )
 from nilometer.cli.metadata import (
+    GIVE_NODES,
     coordination_config_option,
     coordination_option,
     data_dir_option,
+    quorum_nodes,
     store_security,
     store_setting,
 )
 from nilometer.client.admin.security_admin import UserAdmin, UserCredential
 from nilometer.cluster.entries import BadEntry
-from nilometer.coordination.store import CoordinationError
+from nilometer.coordination.store import CoordinationError, CoordinationStore
 from nilometer.local.first_users import NewUser, unused_store, write_first_users, write_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import META_PROPERTIES
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # The users of a cluster before its first broker starts: ``user add --offline`` and ``up --secure``.
@@ -53,21 +58,44 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 # Both write to a coordination store that no broker uses; it is created if it does not exist.
 
 
+ONLINE = "Use --bootstrap-server instead of --offline"
+
+
 def add_offline(
     user: NewUser, data_dir: Path | None, coordination: str | None, coordination_config: Path | None
 ) -> None:
     """Add a user, or change its password, in a coordination store that no broker uses.
 
-    The store is created if it does not exist. Raises ClickException, KafkaError.
+    The store is created if it does not exist; but a quorum is formatted before. Raises ClickException,
+    KafkaError.
     """
-    security = store_security(coordination_config)
-    setting = _setting(data_dir, coordination)
     try:
-        run_async(write_first_users(unused_store(setting, security), [user]))
+        run_async(write_first_users(_unused(data_dir, coordination, coordination_config), [user]))
     except BrokersRun as error:
-        raise click.ClickException(f"{error}. Use --bootstrap-server instead of --offline") from None
-    except (CoordinationError, BadEntry) as error:
+        raise click.ClickException(f"{error}. {ONLINE}") from None
+    except LockHeld as error:
+        raise click.ClickException(f"a broker runs: {error}. {ONLINE}") from None
+    except (CoordinationError, BadEntry, CannotListen, CorruptCheckpoint) as error:
         raise click.ClickException(str(error)) from None
+
+
+def _unused(
+    data_dir: Path | None, coordination: str | None, config: Path | None
+) -> AbstractAsyncContextManager[CoordinationStore]:
+    """Return the store, to be opened: the nodes of a quorum run for that. Raises ClickException."""
+    if nodes := quorum_nodes(data_dir, coordination, config):
+        for one in nodes:
+            if not Path(one.directory, META_PROPERTIES).exists():
+                raise click.ClickException(
+                    f"{one.directory} is not formatted: run `nilometer storage format` for each node first, "
+                    "or start the brokers and add the user by --bootstrap-server"
+                )
+        voters = [one for one in nodes if one.is_controller] or nodes
+        return nodes_store(voters, Runtime.system())
+    setting = _setting(data_dir, coordination)
+    if setting.startswith("quorum:"):
+        raise click.UsageError(GIVE_NODES)
+    return unused_store(setting, store_security(config))
 
 
 def _setting(data_dir: Path | None, coordination: str | None) -> str:
@@ -215,7 +243,8 @@ def list_users(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     "--offline",
     is_flag=True,
     help="Write to the coordination store while no broker runs: the first users of a cluster. The store is "
-    "named by --data-dir or --coordination, and created if it does not exist.",
+    "named by --data-dir or --coordination, and created if it does not exist; a metadata quorum is named by "
+    "--coordination-config, and its nodes on this machine, a majority, are formatted before.",
 )
 @data_dir_option
 @coordination_option

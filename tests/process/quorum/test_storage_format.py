@@ -121,6 +121,33 @@ def test_a_node_alone_and_one_that_only_joins(tmp_path: Path, capsys: pytest.Cap
         assert "is formed" not in broker.output, "it was, by the format"
 
 
+def test_users_are_added_to_formatted_nodes_before_they_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NILOMETER_USER_PASSWORD", "open-sesame-7731")
+    nodes = Nodes(tmp_path, capsys, 1)
+    settings = tmp_path / "1.properties"
+    settings.write_text("".join(f"{key}={value}\n" for key, value in nodes.settings(1, {}).items()))
+    add = ("user", "add", "ann", "--offline", "--coordination-config", str(settings))
+    refused = nodes.command(*add)
+    assert refused.code == 1
+    assert "is not formatted: run `nilometer storage format`" in refused.err
+    assert [one.name for one in tmp_path.iterdir()] == [settings.name]
+    assert nodes.format(1, "--standalone").code == 0
+    added = nodes.command(*add)
+    assert added.code == 0, added.err
+    with nodes.broker(1) as broker:
+        listed = nodes.command("user", "list", "--json", "--bootstrap-server", broker.bootstrap)
+        assert "ann" in listed.out, listed.err
+        running = nodes.command(*add)
+        assert running.code == 1
+        assert "a broker runs: " in running.err
+        assert "Use --bootstrap-server" in running.err
+    directory = nodes.command("user", "add", "bob", "--offline", "--coordination", f"quorum:{tmp_path}")
+    assert directory.code == 2
+    assert "give the server.properties of one as --coordination-config" in directory.err
+
+
 def test_what_is_formatted_or_contradicts_itself_is_refused_and_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ While no broker runs, the tool runs the voters' nodes itself, on their folders a
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -19,6 +20,8 @@ from nilometer.broker.turns import Turns
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import StoreUnavailable
 from nilometer.runtime import Runtime
+from nilometer.storage.directories.log_directory import read_meta_properties
+from nilometer.storage.names import META_PROPERTIES
 
 OPEN_TIMEOUT_S = 30.0
 TOOL_ID_MIN = 1 << 30
@@ -54,14 +57,18 @@ async def nodes_store(
     turns = Turns(runtime.clock)
     async with AsyncExitStack() as closing:
         members: list[QuorumMember] = []
+        known: str | None = None
         for settings in nodes:
             member = QuorumMember(settings, runtime, turns)
             closing.push_async_callback(member.close)
             members.append(member)
             await member.identify()
+            path = posixpath.join(settings.directory, META_PROPERTIES)
+            found = await runtime.disk.offload(lambda path=path: read_meta_properties(runtime.disk, path))
+            known = known if found is None or found.cluster_id is None else found.cluster_id
 
         async def opened(member: QuorumMember) -> QuorumStore:
-            store = await member.open(None, has_logs=not is_new)
+            store = await member.open(known, has_logs=not is_new)
             closing.push_async_callback(store.close)
             await store.open()
             member.note_cluster_id(store.cluster_id)
