@@ -26,6 +26,8 @@ class _Plugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # this process only gives tests to the others
     config.pluginmanager.register(_Plugin(config.rootpath / "src" / "nilometer", os.environ[DATA]))
 
 
