@@ -149,7 +149,7 @@ class Connection:
         self._share_iteration = self._share_began_us = 0
         """The iteration of the event loop in which this connection was served last, and since when."""
         self._is_ending = False  # nothing more is read or dispatched
-        self._client_has_ended = False  # but what it has sent is not handled
+        self._client_has_ended = False  # not all that it has sent is handled yet
         self._muted: asyncio.TimerHandle | None = None
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)

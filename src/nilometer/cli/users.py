@@ -55,7 +55,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 # The users of a cluster before its first broker starts: ``user add --offline`` and ``up --secure``.
 #
-# Both write to a coordination store that no broker uses; it is created if it does not exist.
+# Both write to a coordination store that no broker uses; it is created if it does not exist. ``user add``
+# wants the nodes of a quorum formatted before.
 
 
 ONLINE = "Use --bootstrap-server instead of --offline"
