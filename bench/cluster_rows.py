@@ -10,12 +10,11 @@ import time
 from functools import partial
 from typing import cast
 
-from confluent_kafka import KafkaException
-from confluent_kafka.cimpl import NewTopic
+from tests.support.wire.new_topics import first_created
 
 from . import plays
 from .broker_rows import QUIET_S, RATE, SHAPES, first_acknowledgement, launch
-from .clusters import Cluster, admin_of, wait_in_sync, wait_members
+from .clusters import Cluster, wait_in_sync, wait_members
 from .rows import IDLE_CPU, LATENCY, START, THROUGHPUT, Column, Load, Numbers, Row
 from .systems import System, cpu_seconds, delete_topic, descriptors, memory_mb
 
@@ -79,17 +78,8 @@ def _controller_change(system: System) -> Numbers:
 
 def until_created(cluster: Cluster, since: float) -> float:
     """The seconds from ``since`` until a topic can be created."""
-    admin = admin_of(cluster)
-    number = 0
-    while time.monotonic() < since + CREATE_TIMEOUT_S:
-        number += 1
-        topic = NewTopic(f"under-the-next-{number}", 1, 2)
-        try:
-            admin.create_topics([topic], request_timeout=2, operation_timeout=2)[topic.topic].result(5)
-        except KafkaException:
-            continue  # no controller to decide it yet: asked again
-        return time.monotonic() - since
-    raise RuntimeError("no topic could be created")
+    first_created(cluster.bootstrap.split(","), f"after-{since}", CREATE_TIMEOUT_S, replication_factor=2)
+    return time.monotonic() - since
 
 
 def _produce_row(size: int, batch: int) -> Row:

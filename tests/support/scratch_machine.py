@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 300
+PATIENCE_S = 600
 _MAKE = """
 set -e
 mount -t tmpfs scratch "$1"

@@ -7,7 +7,6 @@ Prints a table of the times. That every acknowledged topic is there in the end i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import statistics
@@ -18,22 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import Place
 from support.brokers.quorum_brokers import QuorumBrokers
 from support.chaos.network import ChaosNetwork, is_available
 from support.chaos.run import seed_from_environment
 from support.chaos.schedule import BROKERS, CLIENTS, node
 from support.eventually import eventually
-from support.wire.new_topics import new_topic
-from support.wire.wire_peer import ConnectionEnded, WirePeer
+from support.wire.new_topics import first_created
 
 SEED = seed_from_environment(1)
 FAULTS = int(os.environ.get("NILOMETER_FAULTS", "5"))
 DEFAULTS = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
-ANSWER_S = 1.0
-"""A broker that does not respond within this time is asked again later."""
 PATIENCE_S = 60.0
 AT_REST_S = (0.5, 3.0)
 """So long the cluster is left alone before a fault."""
@@ -60,21 +54,10 @@ class Times:
 
     def until_created(self, asked: list[int], since: float) -> float:
         """The seconds from ``since`` until one of these brokers has created a topic."""
-        while time.monotonic() < since + PATIENCE_S:
-            for broker_id in asked:
-                self.asked += 1
-                name = f"t{self.asked}"
-                with contextlib.suppress(ConnectionEnded, OSError):
-                    if self._create(broker_id, name):
-                        self.created.append(name)
-                        return time.monotonic() - since
-            time.sleep(0.01)
-        raise AssertionError(f"no topic is created within {PATIENCE_S} s")
-
-    def _create(self, broker_id: int, name: str) -> bool:
-        with WirePeer(self.cluster.brokers[broker_id].bootstrap, timeout_s=ANSWER_S) as peer:
-            response = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(new_topic(name),), timeout_ms=800)
-        return response.topics[0].error_code is ErrorCode.none
+        self.asked += 1
+        addresses = [self.cluster.brokers[one].bootstrap for one in asked]
+        self.created.append(first_created(addresses, f"t{self.asked}", PATIENCE_S))
+        return time.monotonic() - since
 
     # Each begins a fault of the controller, and returns which brokers are asked meanwhile.
 
