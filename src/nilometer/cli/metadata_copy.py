@@ -29,17 +29,14 @@ from nilometer.runtime import Runtime
 
 T = TypeVar("T")
 
-STORES = "local:/folder, or quorum:/folder with the log directory of a node of a metadata quorum"
+STORES = (
+    "local:/folder, zookeeper://host:port[,…][/chroot], or quorum:/folder with the log directory of a node "
+    "of a metadata quorum"
+)
 
 
 @metadata.command("copy")
-@click.option(
-    "--from",
-    "source",
-    metavar="STORE",
-    required=True,
-    help=f"{STORES}, or zookeeper://host:port[,…][/chroot].",
-)
+@click.option("--from", "source", metavar="STORE", required=True, help=f"{STORES}.")
 @click.option("--to", "target", metavar="STORE", required=True, help=f"{STORES}. It must not have metadata.")
 @click.option(
     "--node-id", type=BROKER_ID, help="Whose log directory quorum:/folder is, if there is no meta.properties."
@@ -61,14 +58,14 @@ def copy(
 
     async def work() -> tuple[str, str, Contents]:
         runtime = Runtime.system()
-        old, new = copy_source(source, runtime, security), copy_target(target, runtime, node_id)
+        old, new = copy_source(source, runtime, security), copy_target(target, runtime, node_id, security)
         if old.name == new.name:
             raise click.UsageError(f"--from and --to name the same store, {old.name}")
         for name in (old.name, new.name):
             check_user(name.partition(":")[2])
         try:
             await old.open()
-            adapted = _with_readable_secret if new.name.startswith("local:") else None
+            adapted = None if new.name.startswith("quorum:") else _with_readable_secret
             return old.name, new.name, await copying.copy(old, new, _incarnations, adapted)
         finally:
             await new.close()

@@ -117,7 +117,9 @@ def copy_source(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecurity = O
     raise _not_copied(setting)
 
 
-def copy_target(setting: str, runtime: Runtime, node_id: int | None) -> Target:
+def copy_target(
+    setting: str, runtime: Runtime, node_id: int | None, zookeeper: ZooKeeperSecurity = OPEN
+) -> Target:
     """Return a store to make by a copy, not open yet. Raises StoreRefused if the setting is invalid.
 
     ``node_id``: whose log directory that of a quorum is, if the directory does not say it.
@@ -129,16 +131,18 @@ def copy_target(setting: str, runtime: Runtime, node_id: int | None) -> Target:
         from nilometer.coordination.quorum.copying import QuorumTarget  # loads the quorum
 
         return QuorumTarget(runtime, posixpath.abspath(rest), node_id)
-    if scheme == "zookeeper":
-        raise StoreRefused(
-            "metadata is not copied to ZooKeeper: copy it to local:/folder or quorum:/log/directory"
-        )
+    if scheme == "zookeeper" and rest.startswith("//"):
+        from nilometer.coordination.zookeeper.copying import ZooKeeperTarget
+        from nilometer.coordination.zookeeper.kazoo_bridge import connector
+
+        where = _parsed(setting, rest[2:])
+        return ZooKeeperTarget(runtime, str(where), connector(where, zookeeper))
     raise _not_copied(setting)
 
 
 def _not_copied(setting: str) -> StoreRefused:
     return StoreRefused(
-        f"{setting} is no store: use local:/folder, quorum:/log/directory, or, to copy from, "
+        f"{setting} is no store: use local:/folder, quorum:/log/directory, or "
         "zookeeper://host:port,host:port/chroot"
     )
 

@@ -1,4 +1,4 @@
-"""``nilometer metadata copy``: a cluster moves from one folder, or from ZooKeeper, to a quorum, and back."""
+"""``nilometer metadata copy``: a cluster moves from a folder, or from ZooKeeper, to a quorum, and back."""
 
 from __future__ import annotations
 
@@ -238,11 +238,12 @@ def test_a_cluster_moves_from_a_folder_to_a_quorum_and_back(cluster: MovingClust
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs Debian's package libzookeeper-java")
-def test_a_cluster_moves_from_zookeeper_to_a_quorum(cluster: MovingCluster) -> None:
+def test_a_cluster_moves_from_zookeeper_to_a_quorum_and_back(cluster: MovingCluster) -> None:
     quorum = f"quorum:{cluster.log_dir(1)}"
+    timeout = {"zookeeper.session.timeout.ms": "2000"}
     with running_ensemble() as ensemble:
-        store = f"zookeeper://{ensemble.hosts}/nilometer"
-        cluster.configure({"nilometer.coordination": store, "zookeeper.session.timeout.ms": "2000"})
+        store, other = (f"zookeeper://{ensemble.hosts}/{chroot}" for chroot in ("nilometer", "other"))
+        cluster.configure({"nilometer.coordination": store, **timeout})
         with cluster.running():
             cluster.fill()
             refused = cluster.command("metadata", "copy", "--from", store, "--to", quorum)
@@ -255,6 +256,21 @@ def test_a_cluster_moves_from_zookeeper_to_a_quorum(cluster: MovingCluster) -> N
         assert f"{store} is open again" in reopened
         shutil.rmtree(cluster.log_dir(1) / "__cluster_metadata-0")
         cluster.must("metadata", "copy", "--from", store, "--to", quorum)
-    cluster.configure(cluster.quorum(), has_controllers=True)
-    with cluster.running():
-        cluster.check(20)
+
+        joins_not = {**cluster.quorum(), "controller.quorum.auto.join.enable": "false"}
+        cluster.configure(joins_not, has_controllers=True)
+        with cluster.running():
+            cluster.check(20)
+            cluster.produce(20, 30)
+        before = cluster.image(quorum)
+        taken = cluster.command("metadata", "copy", "--from", quorum, "--to", store)
+        assert (taken.code, "name a chroot that does not exist yet" in taken.err) == (1, True), taken.err
+        copied = cluster.must("metadata", "copy", "--from", quorum, "--to", other)
+        assert f"{quorum} is closed." in copied
+        assert cluster.image(other) == before
+        assert f"its metadata was copied to {other}" in cluster.refusal(1)
+        cluster.configure({"nilometer.coordination": other, **timeout})
+        with cluster.running():
+            cluster.check(30)
+            cluster.produce(30, 40)
+            cluster.check(40)

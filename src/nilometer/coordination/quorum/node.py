@@ -272,7 +272,8 @@ class QuorumNode:
     async def close(self) -> None:
         """Leave the quorum: a leader resigns, so that another one is elected at once. Proposals whose outcome
         is open raise OutcomeUnknown."""
-        if self.failure is None:
+        is_in_order = self.failure is None
+        if is_in_order:
             with suppress(QuorumStopped, PeerUnavailable):
                 turn = await self._locked(self._replica.resign)
                 await asyncio.gather(*map(self._deliver, turn.messages), return_exceptions=True)
@@ -280,6 +281,11 @@ class QuorumNode:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if is_in_order and (plan := self._replica.committed_plan()) is not None:
+            try:
+                await self._disk.offload(plan)  # for tools that read the folder while no broker runs
+            except OSError as error:
+                logger.warning("How far the metadata is committed could not be written down: %s", error)
         self._replica.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

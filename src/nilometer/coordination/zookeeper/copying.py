@@ -1,9 +1,51 @@
-"""A store in ZooKeeper as the source of a copy (:mod:`nilometer.coordination.copying`)."""
+"""A store in ZooKeeper as the source or the target of a copy (:mod:`nilometer.coordination.copying`)."""
 
 from __future__ import annotations
 
-from nilometer.coordination.copying import Contents, read_all
-from nilometer.coordination.zookeeper.store import ZooKeeperStore
+import asyncio
+import contextlib
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from nilometer.coordination.copying import Contents, Incarnations, not_begun, read_all
+from nilometer.coordination.store import ENTRY_SIZE_MAX, Entry, StoreDamaged, StoreRefused, StoreUnavailable
+from nilometer.coordination.zookeeper.ensemble import (
+    AccessDenied,
+    BadVersion,
+    CheckExists,
+    Connect,
+    Create,
+    Disconnected,
+    NodeExists,
+    NoNode,
+    SetVersion,
+    Step,
+)
+from nilometer.coordination.zookeeper.store import OPEN_TIMEOUT_S_MIN, SECRET, ZooKeeperStore
+from nilometer.coordination.zookeeper.tree import (
+    EMPTY_STORE,
+    NO_SNAPSHOT,
+    STORE,
+    Snapshots,
+    StoreFound,
+    delete_if_there,
+    entry_path,
+    find,
+    incomplete_copy,
+    is_there,
+)
+from nilometer.runtime import Runtime
+
+logger = logging.getLogger("nilometer.coordination.zookeeper.copying")
+
+COPYING: Final = "/copying"
+STEPS_AT_ONCE: Final = 500
+"""Of a transaction. It, and its response, must be below ZooKeeper's ``jute.maxbuffer`` of 1 MB."""
+BYTES_AT_ONCE: Final = ENTRY_SIZE_MAX
+SESSION_TIMEOUT_MS: Final = 6_000
 
 
 class ZooKeeperSource:
@@ -35,3 +77,174 @@ class ZooKeeperSource:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class ZooKeeperTarget:
+    """A tree that does not exist yet. Until it is published, ``/store`` names what is copied to it."""
+
+    def __init__(self, runtime: Runtime, hosts: str, connect: Connect) -> None:
+        self._runtime = runtime
+        self._hosts = hosts
+        self._connect = connect
+        self._ensemble = connect(SESSION_TIMEOUT_MS, _nothing, _nothing)
+        self._is_started = False
+        self._made = StoreFound("", 0)
+
+    @property
+    def name(self) -> str:
+        return f"zookeeper://{self._hosts}"
+
+    async def open(self, source: str, cluster_id: str, *, is_repeated: bool = False) -> None:
+        with self._reached():
+            await self._ensemble.start(OPEN_TIMEOUT_S_MIN)
+            self._is_started = True
+            if not self._ensemble.protects:
+                logger.warning(
+                    "The nodes at %s get no ACLs: set zookeeper.set.acl=true for them", self._hosts
+                )
+            made = StoreFound(cluster_id, 0, copied_from=source)
+            there = await is_there(self._ensemble, self._hosts)
+            if there:
+                self._check(await find(self._ensemble, self._hosts, None), made, is_repeated)
+            elif is_repeated:
+                raise not_begun(source, self.name)
+            steps: list[Step] = [Create(COPYING, b"", ephemeral=True)]
+            if not there:
+                await self._ensemble.ensure("/")
+                steps.append(Create(STORE, made.encoded()))
+            try:
+                await self._ensemble.commit(steps)
+            except NodeExists as error:
+                raise StoreRefused(
+                    f"another command copies metadata to {self._hosts}, or has ended less than "
+                    f"{SESSION_TIMEOUT_MS // 1000} seconds ago"
+                ) from error
+            self._made = made
+
+    def _check(self, found: StoreFound, wanted: StoreFound, is_repeated: bool) -> None:
+        """Raise StoreRefused unless it is an interrupted copy of the same store."""
+        if is_repeated and found == msgspec.structs.replace(
+            wanted,
+            copied_from="",
+            created_zxid=found.created_zxid,
+            incarnations_above=found.incarnations_above,
+        ):
+            raise StoreRefused(f"{self._hosts} has all the metadata of {wanted.copied_from} already: use it")
+        if not found.copied_from:
+            raise StoreRefused(
+                f"{self._hosts} has the metadata of {found.cluster_id}, and nothing was changed: name a "
+                "chroot that does not exist yet"
+            )
+        if (found.copied_from, found.cluster_id) != (wanted.copied_from, wanted.cluster_id):
+            raise incomplete_copy(self._hosts, found)
+
+    async def write(self, contents: Contents, incarnations: Incarnations) -> None:
+        with self._reached():
+            await self._empty()  # of a copy that was interrupted
+            self._made = msgspec.structs.replace(
+                self._made, incarnations_above=max(incarnations.values(), default=0)
+            )
+            snapshot = contents.snapshot
+            none = msgspec.structs.replace(NO_SNAPSHOT, swept=0 if snapshot is None else snapshot.number)
+            nodes = {**dict(EMPTY_STORE), "/snapshot": msgspec.json.encode(none)}
+            await self._ensemble.commit([Create(path, data) for path, data in nodes.items()])
+            await self._raise_version("/next", contents.next_number)
+            if snapshot is not None:
+                snapshots = Snapshots(self._ensemble, self._ensemble.get, self._runtime.entropy)
+                await snapshots.write(snapshot.number, snapshot.data)
+            for some in in_parts(contents.entries):
+                await self._ensemble.commit([Create(entry_path(one.number), one.data) for one in some])
+            if contents.secret is not None:
+                number, data = contents.secret.number, contents.secret.data
+                await self._ensemble.create(SECRET, data)
+                if number:
+                    await self._raise_version(SECRET, number - 1)
+                    await self._ensemble.set(SECRET, data, number - 1)
+
+    async def _raise_version(self, path: str, version: int) -> None:
+        """Raise a node's version, which is 0."""
+        for start in range(0, version, STEPS_AT_ONCE):
+            numbers = range(start, min(start + STEPS_AT_ONCE, version))
+            await self._ensemble.commit([SetVersion(path, number) for number in numbers])
+
+    async def written(self) -> Contents:
+        store = ZooKeeperStore(
+            self._runtime, self._hosts, self._connect, create=False, admits_incomplete=True
+        )
+        await store.open()
+        try:
+            await store.sync()
+            return await read_all(store, store.cluster_id, await store.read_secret())
+        finally:
+            await store.close()
+
+    async def publish(self) -> None:
+        with self._reached():
+            node = await self._ensemble.get(STORE)
+            complete = msgspec.structs.replace(self._made, copied_from="")
+            await self._ensemble.set(STORE, complete.encoded(), node.version)
+
+    async def is_published(self) -> bool:
+        with self._reached():
+            await self._ensemble.commit([CheckExists(STORE)])  # later reads see all earlier writes
+            return not (await find(self._ensemble, self._hosts, None)).copied_from
+
+    async def discard(self) -> None:
+        with self._reached():
+            await self._empty()
+            await delete_if_there(self._ensemble, STORE)
+
+    async def close(self) -> None:
+        if self._is_started:
+            self._is_started = False
+            await self._ensemble.stop()  # and with its session /copying
+
+    async def _empty(self) -> None:
+        for path in (*(path for path, _ in reversed(EMPTY_STORE)), SECRET):
+            await self._remove(path)
+
+    async def _remove(self, path: str) -> None:
+        """Delete a node with all that is below it, if it is there."""
+        try:
+            names = await self._ensemble.children(path)
+        except NoNode:
+            return
+        for start in range(0, len(names), STEPS_AT_ONCE):
+            await asyncio.gather(
+                *(self._remove(f"{path}/{name}") for name in names[start : start + STEPS_AT_ONCE])
+            )
+        await delete_if_there(self._ensemble, path)
+
+    @contextlib.contextmanager
+    def _reached(self) -> Generator[None]:
+        """Raises StoreUnavailable if the servers do not respond, StoreRefused, StoreDamaged."""
+        try:
+            yield
+        except AccessDenied as error:
+            raise StoreRefused(
+                f"the nodes at {self._hosts} have ACLs that do not permit it: {error}"
+            ) from error
+        except Disconnected as error:
+            raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not respond: {error}") from error
+        except (NoNode, NodeExists, BadVersion) as error:
+            raise StoreDamaged(
+                f"the nodes at {self._hosts} are changed by another process: {error}"
+            ) from error
+
+
+def in_parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Yield the entries in parts that one transaction can create."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == STEPS_AT_ONCE or size + len(entry.data) > BYTES_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry.data)
+    if part:
+        yield part
+
+
+def _nothing() -> None:
+    """A tool's session needs no notice of connections."""

@@ -447,32 +447,20 @@ class KazooBridge:
 
 
 def zookeeper_store(
-    runtime: Runtime,
-    where: ConnectString,
-    security: ZooKeeperSecurity,
-    *,
-    session_timeout_ms: int = 6000,
-    cluster_id: str | None = None,
-    create: bool = True,
-    admits_moved: bool = False,
+    runtime: Runtime, where: ConnectString, security: ZooKeeperSecurity, **options: Any
 ) -> ZooKeeperStore:
-    """Return the store at ``where``, not open yet; :class:`ZooKeeperStore` describes the arguments.
+    """Return the store at ``where``, not open yet; :class:`ZooKeeperStore` describes the options.
 
     Raises StoreRefused if the credentials cannot be used.
     """
-    return ZooKeeperStore(
-        runtime,
-        str(where),
-        _connect(where, security),
-        session_timeout_ms=session_timeout_ms,
-        cluster_id=cluster_id,
-        create=create,
-        admits_moved=admits_moved,
-    )
+    return ZooKeeperStore(runtime, str(where), connector(where, security), **options)
 
 
-def _connect(where: ConnectString, security: ZooKeeperSecurity) -> Connect:
-    """Raises StoreRefused if keys or certificates cannot be used."""
+def connector(where: ConnectString, security: ZooKeeperSecurity) -> Connect:
+    """Return what connects to the servers with these credentials.
+
+    Raises StoreRefused if keys or certificates cannot be used.
+    """
     if security.set_acl and not where.chroot:
         raise StoreRefused(
             f"zookeeper.set.acl needs a chroot, as in {where}/nilometer: the root of ZooKeeper's tree, "

@@ -27,6 +27,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     Delete,
     Disconnected,
     Ensemble,
+    Node,
     NodeExists,
     NoNode,
     SessionEnded,
@@ -137,12 +138,20 @@ class HolderWait:
 class Registration:
     """The current registration of this process, which may register again after it was lost."""
 
-    def __init__(self, runtime: Runtime, ensemble: Ensemble, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        ensemble: Ensemble,
+        notify: Callable[[], None],
+        incarnation_of: Callable[[Node], int],
+    ) -> None:
+        """``incarnation_of``: returns that of the session which created a broker's node."""
         self.session: ZooKeeperSession | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self._runtime = runtime
         self._ensemble = ensemble
         self._notify = notify
+        self._incarnation_of = incarnation_of
         self._nonces: set[str] = set()
         """The nonces of all nodes that this process created or may have created."""
         self._connected = asyncio.Event()
@@ -152,8 +161,8 @@ class Registration:
         """Create the broker's node and start to renew the lease. Raises BrokerIdInUse, Disconnected."""
         nonce = new_id(self._runtime.entropy)
         self._nonces.add(nonce)
-        created_zxid, asked_ms = await self._put_node(broker_id, payload, nonce)
-        name = SessionName(broker_id, created_zxid)
+        incarnation, asked_ms = await self._put_node(broker_id, payload, nonce)
+        name = SessionName(broker_id, incarnation)
         node = incarnation_path(broker_id, nonce)
         session = self.session = ZooKeeperSession(name, node, self._runtime, self._lease_ms, self._notify)
         session.confirm(asked_ms)
@@ -207,7 +216,7 @@ class Registration:
     async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
         """Create the broker's node, waiting for another process's node to be deleted.
 
-        Returns the node's creation zxid, and the time (monotonic ms) of the request that created it.
+        Returns the session's incarnation, and the time (monotonic ms) of the request that created it.
         """
         path = broker_path(broker_id)
         wait = HolderWait(self._runtime.clock, self._ensemble.session_timeout_ms)
@@ -227,9 +236,10 @@ class Registration:
                 continue  # deleted meanwhile
             found = decoded(path, node.data, BrokerNode)
             if found.nonce == nonce and node.owner == self._ensemble.session_id:
-                return node.created_zxid, asked_ms
+                return self._incarnation_of(node), asked_ms
             if found.nonce in self._nonces:
-                await self._remove_former(SessionName(broker_id, node.created_zxid), found.nonce)
+                former = SessionName(broker_id, self._incarnation_of(node))
+                await self._remove_former(former, found.nonce)
                 continue
             wait.on_found(found, vanished)
             await self._wait_vanished(broker_id, wait)

@@ -56,19 +56,20 @@ from nilometer.coordination.zookeeper.tree import (
     entry_path,
     find,
     find_or_make,
+    incomplete_copy,
     write_moved,
 )
 from nilometer.runtime import Runtime
 
 # The cluster's secret in a separate node, whose *version* is the secret's number.
 
-PATH = "/secret"
+SECRET = "/secret"
 
 
 async def read_secret(bridge: Ensemble) -> StoredSecret | None:
     """Return the newest secret, None if there is none. Raises Disconnected."""
     try:
-        node = await bridge.get(PATH)
+        node = await bridge.get(SECRET)
     except NoNode:
         return None
     return StoredSecret(node.version, node.data)
@@ -78,9 +79,9 @@ async def put_secret(bridge: Ensemble, number: int, data: bytes) -> bool:
     """Store the secret with this number; return False if it is not the next one. Raises OutcomeUnknown."""
     try:
         if number == 0:
-            await bridge.create(PATH, data)
+            await bridge.create(SECRET, data)
         else:
-            await bridge.set(PATH, data, number - 1)
+            await bridge.set(SECRET, data, number - 1)
     except (NodeExists, NoNode, BadVersion):
         return False
     except Disconnected as error:
@@ -151,23 +152,26 @@ class ZooKeeperStore:
         cluster_id: str | None = None,
         create: bool = True,
         admits_moved: bool = False,
+        admits_incomplete: bool = False,
     ) -> None:
         """``connect`` creates the client; ``hosts`` is only for messages.
 
         Without ``create`` a missing store is not created, and :meth:`open` raises StoreAbsent.
         ``admits_moved``: a tool also reads a store whose content was moved; else that raises StoreMoved.
+        ``admits_incomplete``: or one that another store is being copied to; else that raises StoreRefused.
         """
         self._runtime = runtime
         self._hosts = hosts
         self._create = create
         self._admits_moved = admits_moved
+        self._admits_incomplete = admits_incomplete
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
         self._ensemble = connect(session_timeout_ms, self._on_connected, self._on_connection_lost)
         self._signal = ChangeSignal()
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = Watches(self._ensemble, session_timeout_ms / 10 / 1000, self._signal.notify)
-        self._registration = Registration(runtime, self._ensemble, self._signal.notify)
+        self._registration = Registration(runtime, self._ensemble, self._signal.notify, self._incarnation)
         self._snapshots = Snapshots(self._ensemble, self._get, runtime.entropy)
         self._opened = False
         self._found = StoreFound("", 0)
@@ -233,7 +237,12 @@ class ZooKeeperStore:
             found = await find(self._ensemble, self._hosts, self._cluster_id)
         if found.moved_to and not self._admits_moved:
             raise StoreMoved(f"zookeeper://{self._hosts}", found.moved_to)
+        if found.copied_from and not self._admits_incomplete:
+            raise incomplete_copy(self._hosts, found)
         return found
+
+    def _incarnation(self, node: Node) -> int:
+        return self._found.incarnation(node)
 
     # ---- moving to another store
 
@@ -374,7 +383,7 @@ class ZooKeeperStore:
                 except NoNode:
                     continue  # deleted meanwhile
                 payload = decoded(broker_path(int(name)), node.data, BrokerNode).payload
-                found.append(SessionInfo(int(name), node.created_zxid, payload))
+                found.append(SessionInfo(int(name), self._incarnation(node), payload))
         except Disconnected as error:
             raise self._unavailable(error) from error
         return sorted(found)

@@ -32,25 +32,24 @@ from nilometer.runtime import Entropy
 
 # The paths in ZooKeeper, and the content of the nodes.
 #
-# /store                       {"format": 1, "cluster_id": …}
+# /store                       {"format": 1, "cluster_id": …}; 2 with "moved_to", 3 with "copied_from" or
+#                              "incarnations_above": earlier versions refuse what they do not know
 # /next                        its *version* is the next number: setting it at an expected version is the
 #                              compare-and-set, and no number is used twice, whatever nodes are deleted
 # /entries/<number>            created in the same transaction that increments the version of /next
 # /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
 # /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
-# /brokers/ids/<id>            ephemeral: the payload and a nonce; its creation zxid is the incarnation
+# /brokers/ids/<id>            ephemeral: the payload and a nonce; its creation zxid makes the incarnation
 # /brokers/incarnations/<id>.<nonce>
 #                              ephemeral, empty: created and deleted together with /brokers/ids/<id>. Its name
 #                              is never used again, so a transaction that checks it is of that incarnation
 #                              only
 # /secret                      the cluster's secret; its version is the secret's number
 # /controller                  ephemeral: the name of the session that claimed it
+# /copying                     ephemeral: of the command that copies another store's content to this one
 
 T = TypeVar("T")
 
-FORMAT = 1
-FORMAT_MOVED = 2
-"""Of a store that is closed, because another one has its content: earlier versions refuse it, too."""
 STORE = "/store"
 CONTROLLER = "/controller"
 
@@ -60,6 +59,10 @@ class StoreNode(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster_id: str
     moved_to: str = ""
     """The store that has the content now: brokers refuse this one."""
+    copied_from: str = ""
+    """The store whose content is being copied to this one: brokers refuse it until all is there."""
+    incarnations_above: int = 0
+    """Added to a creation zxid: the content was copied from a store that has given incarnations up to it."""
 
 
 class SnapshotNode(msgspec.Struct, frozen=True):
@@ -179,9 +182,29 @@ NAMES_SHOWN = 8
 
 
 class StoreFound(msgspec.Struct, frozen=True):
+    """What ``/store`` says, and its creation zxid. :class:`StoreNode` describes the fields."""
+
     cluster_id: str
     created_zxid: int
     moved_to: str = ""
+    copied_from: str = ""
+    incarnations_above: int = 0
+
+    @property
+    def format(self) -> int:
+        """The first one that has these fields."""
+        if self.copied_from or self.incarnations_above:
+            return 3
+        return 2 if self.moved_to else 1
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(
+            StoreNode(self.format, self.cluster_id, self.moved_to, self.copied_from, self.incarnations_above)
+        )
+
+    def incarnation(self, node: Node) -> int:
+        """Return the incarnation of the session that created a broker's node."""
+        return self.incarnations_above + node.created_zxid
 
 
 async def find_or_make(
@@ -191,9 +214,9 @@ async def find_or_make(
 
     Raises StoreRefused, StoreDamaged, Disconnected.
     """
-    if not await _is_there(ensemble, hosts):
+    if not await is_there(ensemble, hosts):
         await _make(ensemble, cluster_id or new_id(entropy))
-        if not await _is_there(ensemble, hosts):
+        if not await is_there(ensemble, hosts):
             raise StoreDamaged(f"the coordination store at {hosts} was deleted while it was opened")
     found = await find(ensemble, hosts, cluster_id)
     for path, data in EMPTY_STORE:  # an earlier version created fewer nodes
@@ -213,18 +236,27 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
         raise StoreAbsent(f"{hosts} contains no coordination store") from None
     except msgspec.MsgspecError as error:
         raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
-    newest = FORMAT_MOVED if found.moved_to else FORMAT
-    if found.format > newest:
+    described = StoreFound(
+        found.cluster_id, node.created_zxid, found.moved_to, found.copied_from, found.incarnations_above
+    )
+    if found.format > described.format:
         raise StoreRefused(
             f"the store at {hosts} has format {found.format}, but this version reads formats "
-            f"up to {newest}: upgrade nilometer"
+            f"up to {described.format}: upgrade nilometer"
         )
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise StoreRefused(
             f"{hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
             f"{cluster_id}; give each cluster its own chroot, and each broker its own log.dirs"
         )
-    return StoreFound(found.cluster_id, node.created_zxid, found.moved_to)
+    return described
+
+
+def incomplete_copy(hosts: str, found: StoreFound) -> StoreRefused:
+    return StoreRefused(
+        f"{hosts} has an incomplete copy of the metadata of {found.copied_from}: repeat the copy, or delete "
+        "these nodes of ZooKeeper"
+    )
 
 
 async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> None:
@@ -232,18 +264,18 @@ async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> N
 
     Raises Disconnected, StoreDamaged.
     """
-    node = StoreNode(FORMAT_MOVED if moved_to else FORMAT, found.cluster_id, moved_to)
+    noted = msgspec.structs.replace(found, moved_to=moved_to)
     try:
         before = await ensemble.get(STORE)
         target = decoded(STORE, before.data, StoreNode).moved_to
         if target and target != found.moved_to:
             raise StoreDamaged(f"another command copies the metadata to {target} at the same time")
-        await ensemble.set(STORE, msgspec.json.encode(node), before.version)
+        await ensemble.set(STORE, noted.encoded(), before.version)
     except (NoNode, BadVersion) as error:
         raise StoreDamaged(f"{STORE} was deleted or changed by another process") from error
 
 
-async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
+async def is_there(ensemble: Ensemble, hosts: str) -> bool:
     """Return whether the tree has a store. Raises StoreRefused if it belongs to another system."""
     try:
         names = [name for name in await ensemble.children("/") if name != ZOOKEEPER_NODE]
@@ -263,7 +295,7 @@ async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
 
 async def _make(ensemble: Ensemble, cluster_id: str) -> None:
     await ensemble.ensure("/")
-    steps: list[Step] = [Create(STORE, msgspec.json.encode(StoreNode(FORMAT, cluster_id)))]
+    steps: list[Step] = [Create(STORE, StoreFound(cluster_id, 0).encoded())]
     steps += [Create(path, data) for path, data in EMPTY_STORE]
     try:
         await ensemble.commit(steps)

@@ -1,0 +1,281 @@
+"""A store is copied to ZooKeeper as a whole or not at all, at whichever request the connection is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from nilometer.coordination.copying import Contents, copy
+from nilometer.coordination.store import (
+    ENTRY_SIZE_MAX,
+    Entry,
+    Snapshot,
+    StoredSecret,
+    StoreMoved,
+    StoreRefused,
+    StoreUnavailable,
+)
+from nilometer.coordination.zookeeper.copying import STEPS_AT_ONCE, ZooKeeperSource, ZooKeeperTarget, in_parts
+from nilometer.coordination.zookeeper.ensemble import Connect, Disconnected, Ensemble
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
+from nilometer.runtime import Runtime
+from nilometer.simulation.world import Process
+from support.simulation.zookeeper_stage import Stage, played
+
+CLUSTER = "5L6g3nShT-eMCtK--X86sw"
+INCARNATIONS = {1: 1 << 40, 2: 7}
+HOSTS = "zk:2181/nilometer"
+CONTENTS = Contents(
+    cluster_id=CLUSTER,
+    snapshot=Snapshot(2 * STEPS_AT_ONCE + 3, b"snapshot" * (ENTRY_SIZE_MAX // 4)),
+    entries=tuple(Entry(2 * STEPS_AT_ONCE + 3 + number, b"entry %d" % number) for number in range(4)),
+    secret=StoredSecret(3, b"secret"),
+)
+
+
+class KeptStore:
+    """A store to copy from, in memory."""
+
+    name = "local:/former"
+    cluster_id = CLUSTER
+
+    def __init__(self, kept: Contents = CONTENTS) -> None:
+        self.kept = kept
+        self.moved_to = ""
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def users(self) -> list[str]:
+        return []
+
+    async def note_moved(self, target: str) -> None:
+        self.moved_to = target
+
+    async def contents(self) -> Contents:
+        return self.kept
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+WRITES = ("create", "ensure", "set", "delete", "commit")
+
+
+class LosingEnsemble:
+    """Loses the connection at one of its writes, before or after that was executed, and at all later ones."""
+
+    def __init__(self, ensemble: Ensemble, lost_at: int, is_executed: bool) -> None:
+        self._ensemble = ensemble
+        self._lost_at = lost_at
+        self._is_executed = is_executed
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ensemble, name)
+        if name not in WRITES:
+            return found
+
+        async def write(*arguments: Any, **more: Any) -> Any:
+            self.writes += 1
+            if self.writes == self._lost_at and self._is_executed:
+                await found(*arguments, **more)
+            if self.writes >= self._lost_at:
+                raise Disconnected("the connection was cut")
+            return await found(*arguments, **more)
+
+        return write
+
+
+def on_stage(scenario: Callable[[Runtime, Connect], Awaitable[None]]) -> None:
+    """Run a scenario in a process that can connect to an ensemble."""
+
+    async def play(stage: Stage) -> None:
+        done = stage.world.loop.create_future()
+        started = stage.world.loop.create_future()
+
+        async def main(runtime: Runtime) -> None:
+            process: Process = await started
+            try:
+                await scenario(runtime, stage.ensemble.connect(process, "/nilometer"))
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        started.set_result(stage.world.host("tool").start("tool", main))
+        await done
+
+    played(play)
+
+
+async def copied(
+    source: KeptStore, runtime: Runtime, connect: Connect, wrapped: Callable[[Ensemble], Any] | None = None
+) -> Contents:
+    target = ZooKeeperTarget(runtime, HOSTS, connect)
+    if wrapped is not None:
+        target._ensemble = wrapped(target._ensemble)
+    try:
+        return await copy(source, target, lambda _: INCARNATIONS)
+    finally:
+        await target.close()
+
+
+async def contents(runtime: Runtime, connect: Connect) -> Contents:
+    source = ZooKeeperSource(ZooKeeperStore(runtime, HOSTS, connect, create=False), HOSTS)
+    await source.open()
+    try:
+        return await source.contents()
+    finally:
+        await source.close()
+
+
+async def check_goes_on(runtime: Runtime, connect: Connect) -> None:
+    store = ZooKeeperStore(runtime, HOSTS, connect, cluster_id=CLUSTER)
+    await store.open()
+    end = CONTENTS.next_number
+    name = (await store.register(1, b"")).name
+    assert name.incarnation > max(INCARNATIONS.values())
+    assert [one.incarnation for one in await store.sessions()] == [name.incarnation]
+    assert await store.claim_controller() and await store.controller() == name
+    assert not await store.append(end - 1, b"again") and await store.append(end, b"next")
+    assert not await store.put_secret(3, b"again") and await store.put_secret(4, b"next")
+    assert await store.write_snapshot(end + 1, b"newer")
+    await store.close()
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_store_goes_to_zookeeper_and_goes_on_there(has_snapshot: bool) -> None:
+    few = Contents(cluster_id=CLUSTER, snapshot=None, entries=(Entry(0, b"first"),), secret=None)
+    kept = CONTENTS if has_snapshot else few
+
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        source = KeptStore(kept)
+        assert await copied(source, runtime, connect) == kept == await contents(runtime, connect)
+        assert source.moved_to == f"zookeeper://{HOSTS}"
+        if has_snapshot:
+            await check_goes_on(runtime, connect)
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+def test_a_copy_counts_for_nothing_at_whichever_write_it_ends(is_executed: bool) -> None:
+    outcomes: list[str] = []
+
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        source = KeptStore()
+
+        def wrapped(ensemble: Ensemble) -> LosingEnsemble:
+            return LosingEnsemble(ensemble, len(outcomes) + 1, is_executed)
+
+        try:
+            await copied(source, runtime, connect, wrapped)
+        except StoreUnavailable as error:
+            outcomes.append(str(error))
+            assert bool(source.moved_to) == ("could not be opened again" in str(error))
+            if source.moved_to and await is_complete(runtime, connect):
+                with pytest.raises(StoreRefused, match="has all the metadata of local:/former already"):
+                    await copied(source, runtime, connect)
+                outcomes.append("published")
+            else:
+                assert await copied(source, runtime, connect) == CONTENTS
+        else:
+            outcomes.append("through")
+        assert await contents(runtime, connect) == CONTENTS
+
+    while not outcomes or outcomes[-1] not in ("published", "through"):
+        on_stage(scenario)
+    assert outcomes[-1] == ("published" if is_executed else "through")
+    assert len(outcomes) > 8
+
+
+async def is_complete(runtime: Runtime, connect: Connect) -> bool:
+    try:
+        return await contents(runtime, connect) == CONTENTS
+    except StoreRefused:
+        return False
+
+
+async def removed(connect: Connect) -> None:
+    """Delete the tree."""
+    client = connect(6000, lambda: None, lambda: None)
+    await client.start(10)
+
+    async def remove(path: str) -> None:
+        for name in await client.children(path):
+            await remove(f"{path.rstrip('/')}/{name}")
+        if path != "/":
+            await client.delete(path)
+
+    await remove("/")
+    await client.stop()
+
+
+def test_what_is_there_is_refused_and_not_changed() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        await copied(KeptStore(), runtime, connect)
+        other = KeptStore()
+        with pytest.raises(StoreRefused, match=f"has the metadata of {CLUSTER}"):
+            await copied(other, runtime, connect)
+        assert other.moved_to == "" and await contents(runtime, connect) == CONTENTS
+        await removed(connect)
+        client = connect(6000, lambda: None, lambda: None)
+        await client.start(10)
+        await client.create("/someone", b"")
+        with pytest.raises(StoreRefused, match="it contains someone"):
+            await copied(other, runtime, connect)
+        assert await client.children("/") == ["someone"]
+        await client.stop()
+
+    on_stage(scenario)
+
+
+def test_brokers_refuse_an_incomplete_copy_and_a_second_command_waits() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        target = ZooKeeperTarget(runtime, HOSTS, connect)
+        await target.open("local:/former", CLUSTER)
+        await target.write(CONTENTS, INCARNATIONS)
+        for options in ({}, {"create": False}, {"create": False, "admits_moved": True}):
+            store = ZooKeeperStore(runtime, HOSTS, connect, **options)
+            with pytest.raises(StoreRefused, match="an incomplete copy of the metadata of local:/former"):
+                await store.open()
+        with pytest.raises(StoreRefused, match="another command copies metadata"):
+            await copied(KeptStore(), runtime, connect)
+        await target.close()
+        third = KeptStore()
+        third.name = "local:/third"
+        with pytest.raises(StoreRefused, match="an incomplete copy of the metadata of local:/former"):
+            await copied(third, runtime, connect)
+        assert await copied(KeptStore(), runtime, connect) == CONTENTS
+
+    on_stage(scenario)
+
+
+def test_a_copied_store_is_moved_on_and_opened_again() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        await copied(KeptStore(), runtime, connect)
+        source = ZooKeeperSource(
+            ZooKeeperStore(runtime, HOSTS, connect, create=False, admits_moved=True), HOSTS
+        )
+        await source.open()
+        await source.note_moved("local:/next")
+        with pytest.raises(StoreMoved, match="local:/next"):
+            await contents(runtime, connect)
+        await source.note_moved("")
+        await source.close()
+        await check_goes_on(runtime, connect)
+
+    on_stage(scenario)
+
+
+def test_entries_are_created_in_transactions_that_fit() -> None:
+    large = [Entry(number, bytes(ENTRY_SIZE_MAX)) for number in range(3)]
+    small = [Entry(3 + number, b"x") for number in range(2 * STEPS_AT_ONCE)]
+    parts = list(in_parts([*large, *small]))
+    assert [len(part) for part in parts] == [1, 1, 1, STEPS_AT_ONCE, STEPS_AT_ONCE]
+    flat: Sequence[Entry] = [one for part in parts for one in part]
+    assert flat == [*large, *small]
+    assert list(in_parts([])) == []
