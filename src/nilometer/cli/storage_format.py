@@ -28,8 +28,8 @@ from nilometer.client.settings import parse_server
 from nilometer.config import ConfigError
 from nilometer.identifiers import BrokerId
 from nilometer.raft.control_records import Endpoint, VoterEntry, directory_uuid
-from nilometer.raft.quorum_state import FOLDER, LOCK, Owner, check_is_ours, claim, write_owner
-from nilometer.raft.recovery import format_folder, has_metadata
+from nilometer.raft.quorum_state import FOLDER, LOCK, Owner, check_is_ours, claim, has_metadata, write_owner
+from nilometer.raft.recovery import format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk, LockHeld, Runtime
 from nilometer.storage import names

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch
+from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import directory_text, directory_uuid
 from nilometer.raft.exchange import Election
 from nilometer.raft.voters import VoterKey
@@ -88,13 +89,21 @@ def identify(
     metadata log that had it was removed: as one of a quorum's node the id may have voted. Blocks.
 
     Raises CorruptCheckpoint if the directory belongs to another node or cluster, if the metadata log in it is
-    another's, as one of Apache Kafka, or closed; OSError.
+    another's, as one of Apache Kafka, or closed, or if only the log knows the directory's id; OSError.
     """
     path = posixpath.join(directory, names.META_PROPERTIES)
     found = read_meta_properties(disk, path) or MetaProperties()
     found.check(path, node_id, cluster_id)
     check_is_ours(disk, directory)
     owner = check_is_open(disk, directory)
+    folder = posixpath.join(directory, FOLDER)
+    if owner is not None and found.directory_id is None and has_metadata(disk, folder):
+        raise CorruptCheckpoint(
+            path,
+            f"has no directory.id, and the metadata log in {folder} is of the directory "
+            f"{owner.directory_id}. If a format was interrupted, remove {folder}, and format again; else "
+            f"restore this file from a copy, with directory.id={owner.directory_id}",
+        )
     if owner is None or found.directory_id is None:
         kept = None if found.is_quorum_node else found.directory_id
         found = MetaProperties(node_id, cluster_id or found.cluster_id, kept or new_directory_id(random))
@@ -105,6 +114,16 @@ def identify(
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)
+
+
+def has_metadata(disk: Disk, folder: str) -> bool:
+    """Whether the folder of a replica has records, a vote or a snapshot. It may not exist. Blocks."""
+    return disk.is_directory(folder) and any(
+        name == QUORUM_STATE
+        or name.endswith(snapshot_files.SUFFIX)
+        or (name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name)) > 0)
+        for name in disk.list_directory(folder)
+    )
 
 
 def check_is_open(disk: Disk, directory: str) -> Owner | None:

@@ -27,7 +27,7 @@ from nilometer.raft.control_records import (
     read_control_batch,
 )
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import FOLDER, QUORUM_STATE, read_election, write_election
+from nilometer.raft.quorum_state import FOLDER, has_metadata, read_election, write_election
 from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord, VoterSet
@@ -86,16 +86,6 @@ def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_m
     if has_metadata(disk, folder):
         raise FileExistsError(errno.EEXIST, "the folder belongs to a quorum already", folder)
     snapshot_files.write_snapshot(disk, folder, BOOTSTRAP, entries, (), wall_ms=wall_ms)
-
-
-def has_metadata(disk: Disk, folder: str) -> bool:
-    """Whether the folder of a replica has records, a vote or a snapshot. It may not exist. Blocks."""
-    return disk.is_directory(folder) and any(
-        name == QUORUM_STATE
-        or name.endswith(snapshot_files.SUFFIX)
-        or (name.endswith(names.LOG_SUFFIX) and disk.file_size(posixpath.join(folder, name)) > 0)
-        for name in disk.list_directory(folder)
-    )
 
 
 def _make_folder(disk: Disk, folder: str) -> None:

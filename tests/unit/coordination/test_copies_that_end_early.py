@@ -17,8 +17,7 @@ from nilometer.coordination.copying import Contents, copy
 from nilometer.coordination.factory import copy_source, copy_target
 from nilometer.coordination.local import layout
 from nilometer.coordination.store import CoordinationError, Entry, Snapshot, StoredSecret
-from nilometer.raft.quorum_state import FOLDER, MetadataClosed, check_is_open
-from nilometer.raft.recovery import has_metadata
+from nilometer.raft.quorum_state import FOLDER, MetadataClosed, check_is_open, has_metadata
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
 from support.logs.memory_disk import MemoryDisk

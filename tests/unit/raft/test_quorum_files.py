@@ -154,6 +154,18 @@ def test_a_metadata_log_is_known_by_the_directory_it_was_made_in() -> None:
         identify(disk, "/meta", 258, "cluster", other)
 
 
+def test_a_metadata_log_whose_directory_has_lost_its_id_is_not_taken_for_a_new_one() -> None:
+    disk = MemoryDisk(1)
+    identify(disk, "/meta", 258, "cluster", DIRECTORY)
+    snapshot_files.write_snapshot(disk, "/meta/__cluster_metadata-0", SNAPSHOT, [], (), wall_ms=1_000)
+    meta = disk.read_file("/meta/meta.properties")
+    disk.remove("/meta/meta.properties")  # as a format that was interrupted leaves it
+    with pytest.raises(CorruptCheckpoint, match=f"is of the directory {KEY.directory_id}"):
+        identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64))
+    disk.replace_file("/meta/meta.properties", meta)
+    assert identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64)) == KEY
+
+
 def test_a_metadata_log_of_apache_kafka_is_refused() -> None:
     disk = MemoryDisk(1)
     disk.make_directories("/meta/__cluster_metadata-0")

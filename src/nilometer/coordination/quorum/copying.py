@@ -20,8 +20,17 @@ from nilometer.coordination.quorum.folder_reader import FolderReader
 from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavailable
 from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.control_records import VoterEntry
-from nilometer.raft.quorum_state import FOLDER, LOCK, Owner, check_is_ours, claim, read_owner, write_owner
-from nilometer.raft.recovery import LOG_CONFIG, QuorumDamaged, has_metadata, inspect, recover
+from nilometer.raft.quorum_state import (
+    FOLDER,
+    LOCK,
+    Owner,
+    check_is_ours,
+    claim,
+    has_metadata,
+    read_owner,
+    write_owner,
+)
+from nilometer.raft.recovery import LOG_CONFIG, QuorumDamaged, inspect, recover
 from nilometer.raft.snapshot_files import PART_SUFFIX, SUFFIX, write_snapshot
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey
