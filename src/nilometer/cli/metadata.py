@@ -336,8 +336,16 @@ def rotate_secret(
 def quorum_nodes(
     data_dir: Path | None, coordination: str | None, config: Path | None
 ) -> Sequence[QuorumSettings]:
-    """Return the settings of the quorum's nodes on this machine; none if the store is another one."""
+    """Return the settings of the quorum's nodes on this machine; none if the store is another one.
+
+    Raises ClickException if two stores are named.
+    """
     if config is not None and (found := _quorum_of(config)) is not None:
+        if coordination is not None or data_dir is not None:
+            raise click.UsageError(
+                f"{config} is of a node of a metadata quorum: give neither --coordination nor --data-dir "
+                "with it"
+            )
         return (found,)
     if coordination is not None:
         return ()

@@ -132,6 +132,9 @@ def test_users_are_added_to_formatted_nodes_before_they_start(
     refused = nodes.command(*add)
     assert refused.code == 1
     assert "is not formatted: run `nilometer storage format`" in refused.err
+    for other in (("--coordination", f"local:{tmp_path / 'other'}"), ("--data-dir", str(tmp_path))):
+        twice = nodes.command(*add, *other)
+        assert (twice.code, "give neither --coordination nor --data-dir with it" in twice.err) == (2, True)
     assert [one.name for one in tmp_path.iterdir()] == [settings.name]
     assert nodes.format(1, "--standalone").code == 0
     added = nodes.command(*add)
