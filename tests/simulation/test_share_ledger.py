@@ -113,6 +113,15 @@ def test_the_limit_of_deliveries(at: Scenario) -> None:
     assert any("above the limit" in each for each in at.found(elections=9))
 
 
+def test_an_election_forgets_two_deliveries_at_most(at: Scenario) -> None:
+    for number in range(LIMIT + 3):
+        assert at.found(elections=1) == []
+        at.gives(at.a, 20 * number, min(number + 1, LIMIT))
+    (finding,) = at.found(elections=1)
+    assert "was delivered 6 times of 5" in finding
+    assert at.found(elections=2) == []
+
+
 def test_what_is_aborted_is_not_given(at: Scenario) -> None:
     at.gives(at.a, 1)
     (finding,) = at.found("x")

@@ -6,8 +6,9 @@ What it promises is checked without the brokers' own state:
 - a record is not given to another member while the lock of the one that has it is valid;
 - a late acknowledgement, after the lock, is refused, unless the record may have been archived meanwhile (what
   lies below the start offset is ignored);
-- no record has more deliveries than the limit and one for each election of a leader, or a delivery count
-  above the limit; none of an aborted transaction is given to anyone;
+- no record has more deliveries than the limit and two for each election of a leader, or a delivery count
+  above the limit; none of an aborted transaction is given to anyone. An election forgets the delivery whose
+  lock has not ended, and the one before it if the end of that lock was acted on, and not yet written;
 - the start offset never goes back;
 - at rest each acknowledged record has been accepted or rejected, or was delivered as often as the limit says:
   deliveries whose response was lost count, since their member may have got them.
@@ -24,6 +25,8 @@ from dataclasses import dataclass, field
 FINDINGS_MAX = 10
 CLOCK_TOLERANCE = 1.05
 """Brokers' clocks are so much faster or slower than the world's, at most."""
+
+FORGOTTEN_PER_ELECTION = 2
 
 Place = tuple[str, int]
 """A partition and an offset."""
@@ -205,7 +208,7 @@ class ShareLedger:
     def judge(self, elections: Callable[[str], int], aborted: Iterable[str]) -> Iterator[str]:
         yield from self.violations
         for place, times in sorted(self.deliveries.items()):
-            allowed = self.limit + elections(place[0])
+            allowed = self.limit + FORGOTTEN_PER_ELECTION * elections(place[0])
             if times > allowed:
                 value = self._values[place]
                 yield f"share group: {value} at {place} was delivered {times} times of {allowed}"
