@@ -1,0 +1,99 @@
+"""What happens at a bound exactly, where one more or less is another outcome."""
+
+from __future__ import annotations
+
+import pytest
+from log_model import build_batch
+
+from nilometer.storage import names
+from nilometer.storage.directories.log_directory import META_PROPERTIES_VERSION, check_versions
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import SEQUENCE_MAX
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.errors import ErrorCode, KafkaError
+from support.logs.compaction_scenario import CompactionScenario
+from support.logs.log_cleaner import clean_log, make_durable
+from support.logs.memory_disk import MemoryDisk
+
+SEGMENT_MS = 5_000
+
+
+def new_log(config: LogConfig) -> Log:
+    options = OpenOptions(clean=True, wall_ms=1_000, recovery_point=0, log_start_offset=0)
+    return Log.open(SegmentFiles.on(MemoryDisk(1)), "/data/t-0", TopicPartition("t", 0), config, options)
+
+
+def append(log: Log, timestamp: int = 1_000, producer: tuple[int, int, int] = (-1, -1, -1)) -> int:
+    records = build_batch((b"one", b"two"), timestamp=timestamp - 1, producer=producer)
+    return log.append_as_leader(records, leader_epoch=0, wall_ms=1_000).first_offset
+
+
+@pytest.mark.parametrize(("waited_ms", "segments"), [(SEGMENT_MS, 1), (SEGMENT_MS + 1, 2)])
+def test_a_segment_is_rolled_when_it_has_waited_longer_than_segment_ms(waited_ms: int, segments: int) -> None:
+    log = new_log(LogConfig(segment_ms=SEGMENT_MS))
+    append(log, 1_000)
+    append(log, 1_000 + waited_ms)
+    assert len(log.segments) == segments
+
+
+@pytest.mark.parametrize(("less", "segments"), [(0, 1), (1, 2)])
+def test_a_segment_is_rolled_when_a_batch_would_make_it_larger_than_segment_bytes(
+    less: int, segments: int
+) -> None:
+    size = len(build_batch((b"one", b"two")))
+    log = new_log(LogConfig(segment_bytes=2 * size - less))
+    append(log)
+    append(log)
+    assert len(log.segments) == segments
+
+
+def test_a_batch_whose_sequences_begin_again_is_known_when_it_is_repeated() -> None:
+    log = new_log(LogConfig())
+    append(log, producer=(7, 0, SEQUENCE_MAX - 2))
+    first = append(log, producer=(7, 0, SEQUENCE_MAX))  # its second record has sequence 0
+    assert append(log, producer=(7, 0, SEQUENCE_MAX)) == first
+    assert append(log, producer=(7, 0, 1)) == first + 2
+    with pytest.raises(KafkaError) as caught:
+        append(log, producer=(7, 0, 4))
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_read_of_nothing_is_in_the_segment_of_its_offset() -> None:
+    log = new_log(LogConfig(segment_ms=SEGMENT_MS))
+    append(log, 1_000)
+    append(log, 1_000 + 2 * SEGMENT_MS)
+    end = log.log_end_offset
+    found = log.read(end, 1_000, end)
+    assert found is not None
+    assert (found.records, found.path) == (b"", log.segments.active.log_path)
+
+
+@pytest.mark.parametrize("version", [META_PROPERTIES_VERSION, META_PROPERTIES_VERSION + 1])
+def test_a_later_version_of_meta_properties_is_refused(version: int) -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories("/data")
+    disk.replace_file(f"/data/{names.META_PROPERTIES}", b"node.id=1\nversion=%d\n" % version)
+    if version == META_PROPERTIES_VERSION:
+        check_versions(disk, "/data")
+        return
+    with pytest.raises(
+        CorruptCheckpoint, match=f"has version {version}, but this version of the broker reads"
+    ):
+        check_versions(disk, "/data")
+
+
+def test_a_round_counts_what_it_has_read_and_kept_and_closes_its_files() -> None:
+    scenario = CompactionScenario()
+    for number in range(4):
+        scenario.append([(b"a", b"%d" % number)])
+    scenario.roll()
+    make_durable(scenario.log)
+    before = scenario.disk.open_files
+    statistics = clean_log(scenario.log, wall_ms=scenario.now_ms)
+    assert statistics is not None
+    assert (statistics.records_read, statistics.records_kept) == (4, 1)
+    assert scenario.disk.open_files <= before
