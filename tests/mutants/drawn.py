@@ -42,7 +42,7 @@ def write_covered_lines() -> None:
     LINES.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "quick", "-p", "mutants.covered_lines"]
     command += ["--numprocesses", "2", "--dist", "loadfile", "tests/unit"]
-    environment = {**os.environ, covered_lines.DATA: str(LINES), "PYTHONPATH": "tests"}
+    environment = {**os.environ, covered_lines.DATA: str(LINES), "PYTHONPATH": "src:tests"}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     covered_lines.combine(LINES)
 
@@ -101,6 +101,17 @@ class Attempt:
         return lines[0] if lines else (done.stderr.strip().splitlines() or ["?"])[-1]
 
 
+def in_turns(sites: Sequence[Site]) -> list[Site]:
+    """The sites of all packages in turns: a run that was stopped says something of each."""
+    numbers: Counter[str] = Counter()
+    places: list[tuple[int, Site]] = []
+    for site in sites:
+        package = site.path.partition("/")[0]
+        numbers[package] += 1
+        places.append((numbers[package], site))
+    return [site for _, site in sorted(places, key=lambda one: one[0])]
+
+
 def known() -> dict[str, dict[str, object]]:
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
     return {one["name"]: one for one in map(json.loads, lines)}
@@ -135,7 +146,7 @@ def main(limit: int, package: str | None, only_table: bool) -> None:
     done = known()
     left = [
         site
-        for site in drawn(REPOSITORY / TOP)
+        for site in in_turns(drawn(REPOSITORY / TOP))
         if site.name not in done and (package is None or site.path.startswith(f"{package}/"))
     ]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
