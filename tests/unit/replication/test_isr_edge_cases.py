@@ -52,6 +52,7 @@ def test_kip_320_a_consumer_learns_that_its_position_was_cut_off() -> None:
     assert leader.role.end_offset_for_leader_epoch(5, 3) == (ErrorCode.none, EpochEnd(3, 80))
     assert leader.role.end_offset_for_leader_epoch(-1, 3) == (ErrorCode.none, EpochEnd(3, 80))
     assert leader.role.end_offset_for_leader_epoch(4, 3)[0] is ErrorCode.fenced_leader_epoch
+    assert leader.role.end_offset_for_leader_epoch(0, 3)[0] is ErrorCode.fenced_leader_epoch
     assert leader.role.end_offset_for_leader_epoch(6, 3)[0] is ErrorCode.unknown_leader_epoch
 
 
@@ -107,6 +108,15 @@ def test_kip_497_a_replica_being_removed_is_waited_for_until_that_is_committed()
     effects = leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2), 0)
     assert effects == (MOVED,)
     assert leader.role.high_watermark == 1
+
+
+def test_a_replica_at_the_end_of_the_log_does_not_lag() -> None:
+    leader = Leading(log_of(), registered(1, 2, 3))
+    leader.append()
+    leader.fetch(2, 1)
+    assert leader.role.on_lag_expired(2, 0) == ()
+    assert leader.role.on_lag_expired(99, 0) == (), "no replica of the partition"
+    assert members(asked(leader.role.on_lag_expired(3, 0))) == (1, 2)
 
 
 def test_kip_497_one_request_is_in_flight_at_most() -> None:
