@@ -15,7 +15,7 @@ from typing import Protocol
 from confluent_kafka.admin import AdminClient
 from tests.support.brokers.nilometer_cluster import NilometerCluster
 from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
-from tests.support.wire.wire_peer import WirePeer, make
+from tests.support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 
@@ -203,13 +203,23 @@ def admin_of(system: Cluster) -> AdminClient:
 
 
 def wait_members(system: Cluster, count: int, timeout_s: float = 60.0) -> None:
-    """Until the cluster's metadata name that many brokers."""
-    admin = admin_of(system)
+    """Until that many brokers respond, and each names as many: a broker that was killed is named, too, until
+    its session has ended."""
+    addresses = system.bootstrap.split(",")
     deadline = time.monotonic() + timeout_s
-    while len(admin.list_topics(timeout=5).brokers) != count:
+    while sum(_named_by(address) == count for address in addresses) != count:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{system.name}: {count} brokers were waited for in vain")
         time.sleep(0.05)
+
+
+def _named_by(address: str) -> int:
+    """How many brokers a broker names; 0 if it does not respond."""
+    try:
+        with WirePeer(address, timeout_s=5) as peer:
+            return len(peer.ask(ApiKey.METADATA, 9, topics=()).brokers)
+    except (ConnectionEnded, OSError):
+        return 0
 
 
 def wait_in_sync(system: Cluster, topic: str, timeout_s: float = 180.0) -> None:

@@ -261,5 +261,10 @@ def _row(key: str, title: str, systems: Callable[[], dict[str, Callable[..., Sys
 
 METADATA_ROWS: tuple[Row, ...] = (
     _row("metadata-quorum", "metadata in a quorum of the three brokers", _quorums, KafkaThree.name),
-    _row("metadata-stores", "the same, beside one ZooKeeper server", _stores, ZooKeeperThree.name),
+    _row(
+        "metadata-stores",
+        "three brokers, metadata in a quorum or at one ZooKeeper server",
+        _stores,
+        ZooKeeperThree.name,
+    ),
 )

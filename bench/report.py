@@ -218,6 +218,11 @@ _SECTION_HEADS = {
         "replicas, acks=all, `min.insync.replicas=2`.",
         "",
     ],
+    "The cluster's metadata, beside ZooKeeper": [
+        "The same three brokers of Nilometer, whose metadata are in a quorum of their own, or at one",
+        "ZooKeeper server (its session time-out is 6 s).",
+        "",
+    ],
     "Lines of files into a topic": [
         "Both programs send to three brokers of Nilometer. rsyslog reads with imfile and sends with omkafka.",
         "The time runs from the start of the program until the topic has every line.",
@@ -234,6 +239,10 @@ _SECTION_HEADS = {
 _TABLE_HEADS = {
     "Reading topics into Spark": [
         "| | | Nilometer | Spark's `kafka` connector | ratio | run |",
+        "|---|---|---|---|---|---|",
+    ],
+    "The cluster's metadata, beside ZooKeeper": [
+        "| | | in a quorum | at ZooKeeper | ratio | run |",
         "|---|---|---|---|---|---|",
     ],
     "Lines of files into a topic": [

@@ -12,6 +12,7 @@ from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
     Entry,
     Snapshot,
+    StoreDamaged,
     StoredSecret,
     StoreMoved,
     StoreRefused,
@@ -250,6 +251,25 @@ def test_brokers_refuse_an_incomplete_copy_and_a_second_command_waits() -> None:
         with pytest.raises(StoreRefused, match="an incomplete copy of the metadata of local:/former"):
             await copied(third, runtime, connect)
         assert await copied(KeptStore(), runtime, connect) == CONTENTS
+
+    on_stage(scenario)
+
+
+def test_a_command_whose_session_has_ended_neither_publishes_nor_removes_what_another_one_copied() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        late = ZooKeeperTarget(runtime, HOSTS, connect)
+        await late.open("local:/former", CLUSTER)
+        await late.write(CONTENTS, INCARNATIONS)
+        client = connect(6000, lambda: None, lambda: None)
+        await client.start(10)
+        await client.delete("/copying")  # as the servers do when its session ends
+        await client.stop()
+        assert await copied(KeptStore(), runtime, connect) == CONTENTS
+        for step in (late.publish, late.discard):
+            with pytest.raises(StoreDamaged, match="changed by another process"):
+                await step()
+        await late.close()
+        assert await contents(runtime, connect) == CONTENTS
 
     on_stage(scenario)
 

@@ -24,7 +24,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     SetVersion,
     Step,
 )
-from nilometer.coordination.zookeeper.store import OPEN_TIMEOUT_S_MIN, SECRET, ZooKeeperStore
+from nilometer.coordination.zookeeper.store import SECRET, ZooKeeperStore
 from nilometer.coordination.zookeeper.tree import (
     EMPTY_STORE,
     NO_SNAPSHOT,
@@ -46,6 +46,7 @@ STEPS_AT_ONCE: Final = 500
 """Of a transaction. It, and its response, must be below ZooKeeper's ``jute.maxbuffer`` of 1 MB."""
 BYTES_AT_ONCE: Final = ENTRY_SIZE_MAX
 SESSION_TIMEOUT_MS: Final = 6_000
+OPEN_TIMEOUT_S: Final = 12.0
 
 
 class ZooKeeperSource:
@@ -89,6 +90,9 @@ class ZooKeeperTarget:
         self._ensemble = connect(SESSION_TIMEOUT_MS, _nothing, _nothing)
         self._is_started = False
         self._made = StoreFound("", 0)
+        self._version = 0
+        """That of ``/store``, which each command that begins a copy raises: if it is another one now, the
+        session has ended, and another command copies."""
 
     @property
     def name(self) -> str:
@@ -96,7 +100,7 @@ class ZooKeeperTarget:
 
     async def open(self, source: str, cluster_id: str, *, is_repeated: bool = False) -> None:
         with self._reached():
-            await self._ensemble.start(OPEN_TIMEOUT_S_MIN)
+            await self._ensemble.start(OPEN_TIMEOUT_S)
             self._is_started = True
             if not self._ensemble.protects:
                 logger.warning(
@@ -120,6 +124,14 @@ class ZooKeeperTarget:
                     f"{SESSION_TIMEOUT_MS // 1000} seconds ago"
                 ) from error
             self._made = made
+            if there:
+                self._version = (await self._ensemble.get(STORE)).version
+                await self._describe(made)
+
+    async def _describe(self, made: StoreFound) -> None:
+        """Write ``/store``. Raises BadVersion if another command has."""
+        await self._ensemble.set(STORE, made.encoded(), self._version)
+        self._made, self._version = made, self._version + 1
 
     def _check(self, found: StoreFound, wanted: StoreFound, is_repeated: bool) -> None:
         """Raise StoreRefused unless it is an interrupted copy of the same store."""
@@ -141,9 +153,8 @@ class ZooKeeperTarget:
     async def write(self, contents: Contents, incarnations: Incarnations) -> None:
         with self._reached():
             await self._empty()  # of a copy that was interrupted
-            self._made = msgspec.structs.replace(
-                self._made, incarnations_above=max(incarnations.values(), default=0)
-            )
+            highest = max(incarnations.values(), default=0)
+            await self._describe(msgspec.structs.replace(self._made, incarnations_above=highest))
             snapshot = contents.snapshot
             none = msgspec.structs.replace(NO_SNAPSHOT, swept=0 if snapshot is None else snapshot.number)
             nodes = {**dict(EMPTY_STORE), "/snapshot": msgspec.json.encode(none)}
@@ -180,9 +191,7 @@ class ZooKeeperTarget:
 
     async def publish(self) -> None:
         with self._reached():
-            node = await self._ensemble.get(STORE)
-            complete = msgspec.structs.replace(self._made, copied_from="")
-            await self._ensemble.set(STORE, complete.encoded(), node.version)
+            await self._describe(msgspec.structs.replace(self._made, copied_from=""))
 
     async def is_published(self) -> bool:
         with self._reached():
@@ -191,6 +200,7 @@ class ZooKeeperTarget:
 
     async def discard(self) -> None:
         with self._reached():
+            await self._describe(self._made)
             await self._empty()
             await delete_if_there(self._ensemble, STORE)
 
