@@ -11,6 +11,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import SEQUENCE_MAX
+from nilometer.storage.reading import READ_AHEAD_BYTES
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -70,6 +71,16 @@ def test_a_read_of_nothing_is_in_the_segment_of_its_offset() -> None:
     found = log.read(end, 1_000, end)
     assert found is not None
     assert (found.records, found.path) == (b"", log.segments.active.log_path)
+
+
+def test_a_batch_larger_than_the_limit_and_what_is_read_ahead_is_read_whole() -> None:
+    log = new_log(LogConfig())
+    records = build_batch((bytes(2 * READ_AHEAD_BYTES),))
+    log.append_as_leader(records, leader_epoch=0, wall_ms=1_000)
+    append(log)
+    found = log.read(0, 1, log.log_end_offset)
+    assert found is not None
+    assert (len(found.records), found.next_offset) == (len(records), 1)
 
 
 @pytest.mark.parametrize("version", [META_PROPERTIES_VERSION, META_PROPERTIES_VERSION + 1])
