@@ -98,6 +98,7 @@ soak: setup java components  ## the long campaigns, and all property tests with 
 
 mutants: setup java components  ## which tests notice small changes of the source; MUTANTS='NAME …' tries only these
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
+	$(if $(MUTANTS),,@PYTHONPATH=tests $(BIN)/python -m mutants.drawn)
 
 applications: setup java components  ## Kafka Streams, Connect, MirrorMaker, a registry, Debezium: each test REPEAT=10 times
 	$(BIN)/pytest -m "application and not soak" --repeat $(if $(REPEAT),$(REPEAT),10) --verbose --durations 0 --durations-min 1
