@@ -83,7 +83,7 @@ INT32_MAX: Final = 2**31 - 1
 LOCKS_WHEN_SHORT: Final = 32
 """So many records may be locked while memory is short; those that are locked already stay so."""
 LOCKS_PER_TURN: Final = 500
-"""So many entries of the list of locks are looked at in one call of ``on_time``."""
+"""So many entries of the list of locks, and spans in them, are looked at in one call of ``on_time``."""
 RUNS_PER_STEP: Final = 128
 """So many runs of records with one type are acknowledged in one step."""
 NEAR: Final = 16
@@ -399,11 +399,16 @@ class SharePartition:
         """
         written: list[StateBatch] = []
         done = _Change([], [])
-        for _ in range(LOCKS_PER_TURN):
-            if not self._locks or self._locks[0][0] > now_ms:
-                break
-            _, first_offset, last_offset = heappop(self._locks)
-            for span in self._in_flight.between(first_offset, last_offset):
+        left = LOCKS_PER_TURN
+        while left > 0 and self._locks and self._locks[0][0] <= now_ms:
+            ends_ms, first_offset, last_offset = heappop(self._locks)
+            spans = self._in_flight.between(first_offset, last_offset, left)
+            if len(spans) == left and spans[-1].last_offset < last_offset:
+                rest = spans[-1].last_offset + 1
+                heappush(self._locks, (ends_ms, rest, last_offset))
+                last_offset = rest - 1
+            left -= max(1, len(spans))
+            for span in spans:
                 if span.is_locked and span.lock_ends_ms <= now_ms:
                     becomes = self._released(span, done)
                     self._in_flight.move(span, becomes, span.delivery_count)

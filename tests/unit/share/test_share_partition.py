@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import pairwise
 
 import pytest
 from share_partition_harness import (
@@ -422,6 +423,21 @@ class TestLocks:
         assert leader.partition.next_deadline_ms() == LOCK_MS
         leader.wait(0)
         assert leader.state == f"0-{LOCKS_PER_TURN + 1}:available×1 {LOCKS_PER_TURN + 2}-999:available×0"
+
+    def test_one_lock_of_many_pieces_ends_in_several_turns(self) -> None:
+        leader = Leader(max_record_locks=2_000)
+        leader.fetch(0, 1_999, limit=2_000)
+        for offset in range(1, 2_000, 2):
+            assert leader.acknowledge(offset, offset, ACCEPT) is NONE
+        held = [leader.partition.view(0).acquired]
+        leader.wait(LOCK_MS)
+        while leader.partition.next_deadline_ms() is not None:
+            held.append(leader.partition.view(0).acquired)
+            leader.wait(0)
+        held.append(leader.partition.view(0).acquired)
+        assert (held[0], held[-1]) == (1_000, 0)
+        assert all(0 <= before - after <= LOCKS_PER_TURN for before, after in pairwise(held))
+        assert leader.partition.view(0).available == 1_000
 
     def test_a_renewal_starts_the_lock_again(self) -> None:
         leader = Leader()
