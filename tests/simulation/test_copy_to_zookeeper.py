@@ -19,7 +19,7 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.coordination.zookeeper.copying import STEPS_AT_ONCE, ZooKeeperSource, ZooKeeperTarget, in_parts
-from nilometer.coordination.zookeeper.ensemble import Connect, Disconnected, Ensemble
+from nilometer.coordination.zookeeper.ensemble import Connect, Disconnected, Ensemble, Step
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process
@@ -90,7 +90,25 @@ class LosingEnsemble:
         return write
 
 
-def on_stage(scenario: Callable[[Runtime, Connect], Awaitable[None]]) -> None:
+class WaitingEnsemble:
+    """Lets ``meanwhile`` come before its first transaction."""
+
+    def __init__(self, ensemble: Ensemble, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._ensemble = ensemble
+        self._meanwhile = meanwhile
+        self._is_first = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ensemble, name)
+
+    async def commit(self, steps: Sequence[Step]) -> None:
+        if self._is_first:
+            self._is_first = False
+            await self._meanwhile()
+        await self._ensemble.commit(steps)
+
+
+def on_stage(scenario: Callable[[Runtime, Connect], Awaitable[None]], chroot: str = "/nilometer") -> None:
     """Run a scenario in a process that can connect to an ensemble."""
 
     async def play(stage: Stage) -> None:
@@ -100,7 +118,7 @@ def on_stage(scenario: Callable[[Runtime, Connect], Awaitable[None]]) -> None:
         async def main(runtime: Runtime) -> None:
             process: Process = await started
             try:
-                await scenario(runtime, stage.ensemble.connect(process, "/nilometer"))
+                await scenario(runtime, stage.ensemble.connect(process, chroot))
             except Exception as error:
                 done.set_exception(error)
             else:
@@ -255,23 +273,80 @@ def test_brokers_refuse_an_incomplete_copy_and_a_second_command_waits() -> None:
     on_stage(scenario)
 
 
-def test_a_command_whose_session_has_ended_neither_publishes_nor_removes_what_another_one_copied() -> None:
+async def end_session_of_copy(connect: Connect) -> None:
+    """Do what the servers do when a command's session ends."""
+    client = connect(6000, lambda: None, lambda: None)
+    await client.start(10)
+    await client.delete("/copying")
+    await client.stop()
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_command_whose_session_has_ended_changes_nothing_of_what_another_one_copied(
+    has_written: bool,
+) -> None:
     async def scenario(runtime: Runtime, connect: Connect) -> None:
         late = ZooKeeperTarget(runtime, HOSTS, connect)
         await late.open("local:/former", CLUSTER)
-        await late.write(CONTENTS, INCARNATIONS)
-        client = connect(6000, lambda: None, lambda: None)
-        await client.start(10)
-        await client.delete("/copying")  # as the servers do when its session ends
-        await client.stop()
+        if has_written:
+            await late.write(CONTENTS, INCARNATIONS)
+        await end_session_of_copy(connect)
         assert await copied(KeptStore(), runtime, connect) == CONTENTS
-        for step in (late.publish, late.discard):
+        for step in (lambda: late.write(CONTENTS, INCARNATIONS), late.publish, late.discard):
             with pytest.raises(StoreDamaged, match="changed by another process"):
                 await step()
         await late.close()
         assert await contents(runtime, connect) == CONTENTS
 
     on_stage(scenario)
+
+
+def test_a_copy_that_becomes_complete_while_another_command_begins_is_not_begun_again() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        first = ZooKeeperTarget(runtime, HOSTS, connect)
+        await first.open("local:/former", CLUSTER)
+        await first.close()
+
+        async def other() -> None:
+            assert await copied(KeptStore(), runtime, connect) == CONTENTS
+
+        with pytest.raises(StoreRefused, match=f"has the metadata of {CLUSTER}"):
+            await copied(KeptStore(), runtime, connect, lambda one: WaitingEnsemble(one, other))
+        assert await contents(runtime, connect) == CONTENTS
+
+    on_stage(scenario)
+
+
+def test_a_broker_changes_nothing_in_an_incomplete_copy() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        target = ZooKeeperTarget(runtime, HOSTS, connect)
+        await target.open("local:/former", CLUSTER)
+        client = connect(6000, lambda: None, lambda: None)
+        await client.start(10)
+        before = await client.children("/")
+        with pytest.raises(StoreRefused, match="an incomplete copy of the metadata of local:/former"):
+            await ZooKeeperStore(runtime, HOSTS, connect).open()
+        assert await client.children("/") == before == ["copying", "store"]
+        await target.discard()
+        other = ZooKeeperTarget(runtime, HOSTS, connect)
+        with pytest.raises(StoreRefused, match="another command copies metadata"):
+            await other.open("local:/former", CLUSTER)
+        for one in (other, target):
+            await one.close()
+        await client.stop()
+        assert await copied(KeptStore(), runtime, connect) == CONTENTS
+
+    on_stage(scenario)
+
+
+def test_a_transaction_fits_with_a_long_chroot() -> None:
+    many = tuple(Entry(number, bytes(ENTRY_SIZE_MAX // STEPS_AT_ONCE)) for number in range(STEPS_AT_ONCE))
+    kept = Contents(cluster_id=CLUSTER, snapshot=None, entries=many, secret=None)
+
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        assert await copied(KeptStore(kept), runtime, connect) == kept
+
+    on_stage(scenario, chroot="/a-folder-of-clusters" * 20)
 
 
 def test_a_copied_store_is_moved_on_and_opened_again() -> None:

@@ -11,13 +11,14 @@ from typing import Final
 import msgspec
 
 from nilometer.coordination.copying import Contents, Incarnations, not_begun, read_all
-from nilometer.coordination.store import ENTRY_SIZE_MAX, Entry, StoreDamaged, StoreRefused, StoreUnavailable
+from nilometer.coordination.store import Entry, Snapshot, StoreDamaged, StoreRefused, StoreUnavailable
 from nilometer.coordination.zookeeper.ensemble import (
     AccessDenied,
     BadVersion,
     CheckExists,
     Connect,
     Create,
+    Delete,
     Disconnected,
     NodeExists,
     NoNode,
@@ -26,14 +27,14 @@ from nilometer.coordination.zookeeper.ensemble import (
 )
 from nilometer.coordination.zookeeper.store import SECRET, ZooKeeperStore
 from nilometer.coordination.zookeeper.tree import (
+    COPYING,
     EMPTY_STORE,
     NO_SNAPSHOT,
     STORE,
-    Snapshots,
     StoreFound,
-    delete_if_there,
     entry_path,
     find,
+    in_chunks,
     incomplete_copy,
     is_there,
 )
@@ -41,10 +42,11 @@ from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.coordination.zookeeper.copying")
 
-COPYING: Final = "/copying"
 STEPS_AT_ONCE: Final = 500
-"""Of a transaction. It, and its response, must be below ZooKeeper's ``jute.maxbuffer`` of 1 MB."""
-BYTES_AT_ONCE: Final = ENTRY_SIZE_MAX
+"""Of a transaction. With the paths and ACLs of all its steps it must be below ZooKeeper's ``jute.maxbuffer``
+of 1 MB."""
+BYTES_AT_ONCE: Final = 500_000
+"""Of the entries in a transaction; a single entry may have more."""
 SESSION_TIMEOUT_MS: Final = 6_000
 OPEN_TIMEOUT_S: Final = 12.0
 
@@ -81,7 +83,11 @@ class ZooKeeperSource:
 
 
 class ZooKeeperTarget:
-    """A tree that does not exist yet. Until it is published, ``/store`` names what is copied to it."""
+    """A tree that does not exist yet. Until it is published, ``/store`` names what is copied to it.
+
+    Each command that begins a copy raises the version of ``/store``, and all that a command writes or deletes
+    is bound to the version that it knows: if its session has ended, another command may copy.
+    """
 
     def __init__(self, runtime: Runtime, hosts: str, connect: Connect) -> None:
         self._runtime = runtime
@@ -91,8 +97,7 @@ class ZooKeeperTarget:
         self._is_started = False
         self._made = StoreFound("", 0)
         self._version = 0
-        """That of ``/store``, which each command that begins a copy raises: if it is another one now, the
-        session has ended, and another command copies."""
+        """That of ``/store``."""
 
     @property
     def name(self) -> str:
@@ -109,7 +114,7 @@ class ZooKeeperTarget:
             made = StoreFound(cluster_id, 0, copied_from=source)
             there = await is_there(self._ensemble, self._hosts)
             if there:
-                self._check(await find(self._ensemble, self._hosts, None), made, is_repeated)
+                await self._check(made, is_repeated)
             elif is_repeated:
                 raise not_begun(source, self.name)
             steps: list[Step] = [Create(COPYING, b"", ephemeral=True)]
@@ -126,6 +131,7 @@ class ZooKeeperTarget:
             self._made = made
             if there:
                 self._version = (await self._ensemble.get(STORE)).version
+                await self._check(made, is_repeated)  # another command may have ended in between
                 await self._describe(made)
 
     async def _describe(self, made: StoreFound) -> None:
@@ -133,8 +139,13 @@ class ZooKeeperTarget:
         await self._ensemble.set(STORE, made.encoded(), self._version)
         self._made, self._version = made, self._version + 1
 
-    def _check(self, found: StoreFound, wanted: StoreFound, is_repeated: bool) -> None:
+    async def _commit(self, steps: Sequence[Step]) -> None:
+        """Raises BadVersion if another command copies."""
+        await self._ensemble.commit([CheckExists(STORE, self._version), *steps])
+
+    async def _check(self, wanted: StoreFound, is_repeated: bool) -> None:
         """Raise StoreRefused unless it is an interrupted copy of the same store."""
+        found = await find(self._ensemble, self._hosts, None)
         if is_repeated and found == msgspec.structs.replace(
             wanted,
             copied_from="",
@@ -155,28 +166,32 @@ class ZooKeeperTarget:
             await self._empty()  # of a copy that was interrupted
             highest = max(incarnations.values(), default=0)
             await self._describe(msgspec.structs.replace(self._made, incarnations_above=highest))
-            snapshot = contents.snapshot
-            none = msgspec.structs.replace(NO_SNAPSHOT, swept=0 if snapshot is None else snapshot.number)
-            nodes = {**dict(EMPTY_STORE), "/snapshot": msgspec.json.encode(none)}
-            await self._ensemble.commit([Create(path, data) for path, data in nodes.items()])
+            await self._commit([Create(path, data) for path, data in EMPTY_STORE if path != "/snapshot"])
             await self._raise_version("/next", contents.next_number)
-            if snapshot is not None:
-                snapshots = Snapshots(self._ensemble, self._ensemble.get, self._runtime.entropy)
-                await snapshots.write(snapshot.number, snapshot.data)
+            await self._write_snapshot(contents.snapshot)
             for some in in_parts(contents.entries):
-                await self._ensemble.commit([Create(entry_path(one.number), one.data) for one in some])
+                await self._commit([Create(entry_path(one.number), one.data) for one in some])
             if contents.secret is not None:
                 number, data = contents.secret.number, contents.secret.data
-                await self._ensemble.create(SECRET, data)
-                if number:
-                    await self._raise_version(SECRET, number - 1)
-                    await self._ensemble.set(SECRET, data, number - 1)
+                await self._commit([Create(SECRET, data)])
+                await self._raise_version(SECRET, number, data)
 
-    async def _raise_version(self, path: str, version: int) -> None:
-        """Raise a node's version, which is 0."""
+    async def _write_snapshot(self, snapshot: Snapshot | None) -> None:
+        node = NO_SNAPSHOT
+        if snapshot is not None:
+            number = snapshot.number
+            node, chunks = in_chunks(number, snapshot.data, number, self._runtime.entropy)
+            for chunk in chunks:
+                await self._commit([chunk])
+        await self._commit([Create("/snapshot", msgspec.json.encode(node))])
+
+    async def _raise_version(self, path: str, version: int, data: bytes = b"") -> None:
+        """Raise a node's version, which is 0. In the end it has ``data``."""
         for start in range(0, version, STEPS_AT_ONCE):
             numbers = range(start, min(start + STEPS_AT_ONCE, version))
-            await self._ensemble.commit([SetVersion(path, number) for number in numbers])
+            await self._commit(
+                [SetVersion(path, number, data if number == version - 1 else b"") for number in numbers]
+            )
 
     async def written(self) -> Contents:
         store = ZooKeeperStore(
@@ -200,9 +215,9 @@ class ZooKeeperTarget:
 
     async def discard(self) -> None:
         with self._reached():
-            await self._describe(self._made)
+            await self._describe(self._made)  # what was sent before has no effect any more
             await self._empty()
-            await delete_if_there(self._ensemble, STORE)
+            await self._commit([Delete(STORE)])
 
     async def close(self) -> None:
         if self._is_started:
@@ -210,20 +225,24 @@ class ZooKeeperTarget:
             await self._ensemble.stop()  # and with its session /copying
 
     async def _empty(self) -> None:
-        for path in (*(path for path, _ in reversed(EMPTY_STORE)), SECRET):
-            await self._remove(path)
+        """Delete everything but ``/store``."""
+        tops = [path for path, _ in EMPTY_STORE if path.count("/") == 1]
+        paths = [one for top in (*tops, SECRET) for one in await self._paths(top)]
+        for start in range(0, len(paths), STEPS_AT_ONCE):
+            await self._commit([Delete(path) for path in paths[start : start + STEPS_AT_ONCE]])
 
-    async def _remove(self, path: str) -> None:
-        """Delete a node with all that is below it, if it is there."""
+    async def _paths(self, path: str) -> list[str]:
+        """Return a node after all that is below it; nothing if it is not there."""
         try:
             names = await self._ensemble.children(path)
         except NoNode:
-            return
+            return []
+        found: list[str] = []
         for start in range(0, len(names), STEPS_AT_ONCE):
-            await asyncio.gather(
-                *(self._remove(f"{path}/{name}") for name in names[start : start + STEPS_AT_ONCE])
-            )
-        await delete_if_there(self._ensemble, path)
+            some = names[start : start + STEPS_AT_ONCE]
+            for below in await asyncio.gather(*(self._paths(f"{path}/{name}") for name in some)):
+                found += below
+        return [*found, path]
 
     @contextlib.contextmanager
     def _reached(self) -> Generator[None]:

@@ -74,14 +74,18 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class SetVersion(msgspec.Struct, frozen=True):
-    """Write empty content to a node that has exactly this version, which increments its version."""
+    """Write a node that has exactly this version, which increments its version."""
 
     path: str
     version: int
+    data: bytes = b""
 
 
 class CheckExists(msgspec.Struct, frozen=True):
+    """A node exists, and has this version; -1: any."""
+
     path: str
+    version: int = -1
 
 
 class Delete(msgspec.Struct, frozen=True):

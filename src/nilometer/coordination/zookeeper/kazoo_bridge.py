@@ -334,10 +334,10 @@ class KazooBridge:
             match step:
                 case Create(path, data, ephemeral):
                     transaction.create(self._at(path), data, ephemeral=ephemeral)
-                case SetVersion(path, version):
-                    transaction.set_data(self._at(path), b"", version)
-                case CheckExists(path):
-                    transaction.check(self._at(path), -1)
+                case SetVersion(path, version, data):
+                    transaction.set_data(self._at(path), data, version)
+                case CheckExists(path, version):
+                    transaction.check(self._at(path), version)
                 case Delete(path):
                     transaction.delete(self._at(path))
         for outcome in await self._call(transaction.commit_async):

@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 STORE = "/store"
 CONTROLLER = "/controller"
+COPYING = "/copying"
 
 
 class StoreNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,7 +175,8 @@ async def _children(ensemble: Ensemble, path: str) -> list[str]:
     return [f"{path.rstrip('/')}/{name}" for name in names]
 
 
-ZOOKEEPER_NODE = "zookeeper"
+OTHER_NODES = frozenset({"zookeeper", COPYING.strip("/")})
+"""ZooKeeper's own, and that of a command whose copy has failed and whose session has not ended yet."""
 KAFKA_NODES = frozenset(
     {"admin", "cluster", "config", "consumers", "controller_epoch", "isr_change_notification"}
 )
@@ -219,6 +221,8 @@ async def find_or_make(
         if not await is_there(ensemble, hosts):
             raise StoreDamaged(f"the coordination store at {hosts} was deleted while it was opened")
     found = await find(ensemble, hosts, cluster_id)
+    if found.copied_from:
+        return found  # what is in it belongs to the command that copies
     for path, data in EMPTY_STORE:  # an earlier version created fewer nodes
         if await ensemble.exists(path) is None:
             await _create_if_absent(ensemble, path, data)
@@ -278,7 +282,7 @@ async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> N
 async def is_there(ensemble: Ensemble, hosts: str) -> bool:
     """Return whether the tree has a store. Raises StoreRefused if it belongs to another system."""
     try:
-        names = [name for name in await ensemble.children("/") if name != ZOOKEEPER_NODE]
+        names = [name for name in await ensemble.children("/") if name not in OTHER_NODES]
     except NoNode:
         return False  # the chroot does not exist
     if STORE.strip("/") in names:
@@ -318,6 +322,15 @@ async def _create_if_absent(ensemble: Ensemble, path: str, data: bytes) -> None:
 SWEEP_AT_ONCE = 200
 
 
+def in_chunks(number: int, data: bytes, swept: int, entropy: Entropy) -> tuple[SnapshotNode, list[Create]]:
+    """Return the content of ``/snapshot`` for a snapshot, and the nodes to create before, one by one."""
+    folder = f"{number:020d}.{new_id(entropy)}"
+    chunks = [data[at : at + ENTRY_SIZE_MAX] for at in range(0, len(data), ENTRY_SIZE_MAX)]
+    nodes = [Create(f"/snapshots/{folder}", b"")]
+    nodes += [Create(chunk_path(folder, i), chunk) for i, chunk in enumerate(chunks)]
+    return SnapshotNode(number=number, chunks=len(chunks), folder=folder, swept=swept), nodes
+
+
 class Snapshots:
     def __init__(self, ensemble: Ensemble, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
         """``get`` returns a node that must exist, or raises StoreDamaged."""
@@ -351,16 +364,13 @@ class Snapshots:
             raise ValueError(f"a snapshot of {number} covers entries that do not exist")
         if number <= old_node.number:
             return False
-        folder = f"{number:020d}.{new_id(self._entropy)}"
-        chunks = [data[at : at + ENTRY_SIZE_MAX] for at in range(0, len(data), ENTRY_SIZE_MAX)]
-        await self._ensemble.create(f"/snapshots/{folder}", b"")
-        for i, chunk in enumerate(chunks):
-            await self._ensemble.create(chunk_path(folder, i), chunk)
-        node = SnapshotNode(number=number, chunks=len(chunks), folder=folder, swept=old_node.swept)
+        node, chunks = in_chunks(number, data, old_node.swept, self._entropy)
+        for chunk in chunks:
+            await self._ensemble.create(chunk.path, chunk.data)
         try:
             await self._ensemble.set("/snapshot", msgspec.json.encode(node), old.version)
         except BadVersion:
-            await self._remove(folder)
+            await self._remove(node.folder)
             return False
         await self._sweep(node)
         return True

@@ -494,10 +494,10 @@ class VirtualBridge:
         match step:
             case Create(path, data, ephemeral):
                 return CreateNode(self._full(path), data, ephemeral, self.protects)
-            case SetVersion(path, version):
-                return SetData(self._full(path), b"", version)
-            case CheckExists(path):
-                return CheckVersion(self._full(path))
+            case SetVersion(path, version, data):
+                return SetData(self._full(path), data, version)
+            case CheckExists(path, version):
+                return CheckVersion(self._full(path), version)
             case Delete(path):
                 return DeleteNode(self._full(path))
 
