@@ -349,13 +349,59 @@ def test_a_transaction_fits_with_a_long_chroot() -> None:
     on_stage(scenario, chroot="/a-folder-of-clusters" * 20)
 
 
+async def opened(runtime: Runtime, connect: Connect) -> ZooKeeperSource:
+    store = ZooKeeperStore(runtime, HOSTS, connect, create=False, admits_moved=True)
+    source = ZooKeeperSource(store, HOSTS)
+    await source.open()
+    return source
+
+
+def test_a_command_whose_copy_another_one_repeats_leaves_the_source_closed() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        other = ZooKeeperTarget(runtime, HOSTS, connect)
+        source = KeptStore()
+
+        async def meanwhile() -> Contents:
+            await end_session_of_copy(connect)
+            await other.open(source.name, CLUSTER, is_repeated=True)
+            return CONTENTS
+
+        source.contents = meanwhile
+        with pytest.raises(StoreUnavailable, match="could not be opened again"):
+            await copied(source, runtime, connect)
+        assert source.moved_to == f"zookeeper://{HOSTS}"
+        await other.write(CONTENTS, INCARNATIONS)
+        await other.publish()
+        await other.close()
+        assert await contents(runtime, connect) == CONTENTS
+
+    on_stage(scenario)
+
+
+def test_a_source_that_another_command_has_closed_or_opened_is_not_opened_or_used() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        await copied(KeptStore(), runtime, connect)
+        late = await opened(runtime, connect)
+        await late.note_moved("local:/next")
+        second = await opened(runtime, connect)
+        await second.note_moved("local:/next")
+        with pytest.raises(StoreDamaged, match="another command has changed /store meanwhile"):
+            await late.note_moved("")
+        assert await second.contents() == CONTENTS
+        third = await opened(runtime, connect)
+        await third.note_moved("")
+        with pytest.raises(StoreRefused, match="another command has changed /store"):
+            await second.contents()
+        for one in (late, second, third):
+            await one.close()
+
+    on_stage(scenario)
+
+
 def test_a_copied_store_is_moved_on_and_opened_again() -> None:
     async def scenario(runtime: Runtime, connect: Connect) -> None:
         await copied(KeptStore(), runtime, connect)
-        source = ZooKeeperSource(
-            ZooKeeperStore(runtime, HOSTS, connect, create=False, admits_moved=True), HOSTS
-        )
-        await source.open()
+        source = await opened(runtime, connect)
         await source.note_moved("local:/next")
         with pytest.raises(StoreMoved, match="local:/next"):
             await contents(runtime, connect)

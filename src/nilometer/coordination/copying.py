@@ -123,7 +123,8 @@ class Target(Protocol):
         ...
 
     async def discard(self) -> None:
-        """Remove what was written: it takes space, and is not published."""
+        """Remove what was written: it takes space, and is not published. Raises StoreDamaged if another
+        command copies to it."""
         ...
 
     async def close(self) -> None: ...
@@ -169,8 +170,12 @@ async def _undo(source: Source, target: Target, failed: BaseException) -> None:
         if not is_published:
             try:
                 await target.discard()
-            finally:
+            except StoreDamaged:
+                raise  # another command copies to it: the source stays closed
+            except BaseException:
                 await source.note_moved("")
+                raise
+            await source.note_moved("")
     except CoordinationError as error:
         raise StoreUnavailable(
             f"{_why(failed)}. And {source.name} could not be opened again: {error}. If brokers refuse it, "

@@ -76,6 +76,7 @@ class ZooKeeperSource:
 
     async def contents(self) -> Contents:
         await self._store.sync()
+        await self._store.check_still_moved()
         return await read_all(self._store, self.cluster_id, await self._store.read_secret())
 
     async def close(self) -> None:

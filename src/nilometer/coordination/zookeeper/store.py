@@ -175,6 +175,8 @@ class ZooKeeperStore:
         self._snapshots = Snapshots(self._ensemble, self._get, runtime.entropy)
         self._opened = False
         self._found = StoreFound("", 0)
+        self._noted_version: int | None = None
+        """The version of ``/store`` after :meth:`note_moved`; None if it was not called, or is not known."""
 
     @property
     def cluster_id(self) -> str:
@@ -255,11 +257,20 @@ class ZooKeeperStore:
         """Close the store for brokers, because ``target`` has its content; "": open it again."""
         noted = msgspec.structs.replace(self._found, moved_to=target)
         try:
-            await write_moved(self._ensemble, self._found, target)
+            version = await write_moved(self._ensemble, self._found, target, self._noted_version)
         except Disconnected as error:
-            self._found = noted
+            self._found, self._noted_version = noted, None
             raise OutcomeUnknown(f"it is not known whether {STORE} was changed: {error}") from error
-        self._found = noted
+        self._found, self._noted_version = noted, version
+
+    async def check_still_moved(self) -> None:
+        """Raise StoreRefused if another command has opened or closed the store since :meth:`note_moved`."""
+        try:
+            version = (await self._get(STORE)).version
+        except Disconnected as error:
+            raise self._unavailable(error) from error
+        if self._noted_version not in (None, version):
+            raise StoreRefused(f"another command has changed {STORE} at {self._hosts} meanwhile")
 
     # ---- entries
 

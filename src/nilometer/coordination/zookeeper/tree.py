@@ -263,8 +263,9 @@ def incomplete_copy(hosts: str, found: StoreFound) -> StoreRefused:
     )
 
 
-async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> None:
-    """Close the store, because ``moved_to`` has its content; "": open it again.
+async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str, version: int | None) -> int:
+    """Close the store, because ``moved_to`` has its content; "": open it again. Return the version of
+    ``/store`` then. ``version``: the one that it must have before; None: any.
 
     Raises Disconnected, StoreDamaged.
     """
@@ -274,7 +275,10 @@ async def write_moved(ensemble: Ensemble, found: StoreFound, moved_to: str) -> N
         target = decoded(STORE, before.data, StoreNode).moved_to
         if target and target != found.moved_to:
             raise StoreDamaged(f"another command copies the metadata to {target} at the same time")
+        if version not in (None, before.version):
+            raise StoreDamaged(f"another command has changed {STORE} meanwhile")
         await ensemble.set(STORE, noted.encoded(), before.version)
+        return before.version + 1
     except (NoNode, BadVersion) as error:
         raise StoreDamaged(f"{STORE} was deleted or changed by another process") from error
 
