@@ -341,10 +341,10 @@ def quorum_nodes(
     Raises ClickException if two stores are named.
     """
     if config is not None and (found := _quorum_of(config)) is not None:
-        if coordination is not None or data_dir is not None:
+        if not _names_node(found, data_dir, coordination):
             raise click.UsageError(
-                f"{config} is of a node of a metadata quorum: give neither --coordination nor --data-dir "
-                "with it"
+                f"{config}, of --coordination-config or {COORDINATION_CONFIG_VARIABLE}, is of a node of a "
+                f"metadata quorum, in {found.directory}: give neither --coordination nor --data-dir with it"
             )
         return (found,)
     if coordination is not None:
@@ -357,6 +357,17 @@ def quorum_nodes(
         )
     each = [_quorum_of(cluster.broker_dir(one) / SETTINGS) for one in cluster.broker_ids()]
     return [one for one in each if one is not None]
+
+
+def _names_node(node: QuorumSettings, data_dir: Path | None, coordination: str | None) -> bool:
+    """Whether the other options name no store, or that of the node, too."""
+    directory = Path(node.directory).resolve()
+    if coordination is not None:
+        scheme, _, folder = coordination.partition(":")
+        return data_dir is None and scheme == "quorum" and Path(folder).resolve() == directory
+    return data_dir is None or directory in (
+        one.resolve() for one in (data_dir, *data_dir.glob("broker-*/logs"))
+    )
 
 
 def _quorum_of(config: Path) -> QuorumSettings | None:
