@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -393,6 +393,30 @@ def test_a_source_that_another_command_has_closed_or_opened_is_not_opened_or_use
         with pytest.raises(StoreRefused, match="another command has changed /store"):
             await second.contents()
         for one in (late, second, third):
+            await one.close()
+
+    on_stage(scenario)
+
+
+def test_a_broker_is_not_registered_in_a_store_that_is_closed_while_it_starts() -> None:
+    async def scenario(runtime: Runtime, connect: Connect) -> None:
+        await copied(KeptStore(), runtime, connect)
+        store = ZooKeeperStore(runtime, HOSTS, connect, cluster_id=CLUSTER)
+        await store.open()
+        source = await opened(runtime, connect)
+
+        async def meanwhile() -> None:
+            await source.note_moved("local:/next")
+            assert await source.users() == []
+
+        store._registration._ensemble = cast(Ensemble, WaitingEnsemble(store._ensemble, meanwhile))
+        with pytest.raises(StoreMoved, match="local:/next"):
+            await store.register(1, b"")
+        assert await source.users() == []
+        await source.note_moved("")
+        assert (await store.register(1, b"")).is_live()
+        assert await source.users() == ["broker 1"]
+        for one in (store, source):
             await one.close()
 
     on_stage(scenario)

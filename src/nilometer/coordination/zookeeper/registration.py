@@ -35,6 +35,7 @@ from nilometer.coordination.zookeeper.ensemble import (
 )
 from nilometer.coordination.zookeeper.tree import (
     CONTROLLER,
+    STORE,
     BrokerNode,
     ControllerNode,
     broker_path,
@@ -157,11 +158,15 @@ class Registration:
         self._connected = asyncio.Event()
         self._is_unconfirmed = False
 
-    async def register(self, broker_id: int, payload: bytes) -> ZooKeeperSession:
-        """Create the broker's node and start to renew the lease. Raises BrokerIdInUse, Disconnected."""
+    async def register(self, broker_id: int, payload: bytes, store_version: int) -> ZooKeeperSession:
+        """Create the broker's node and start to renew the lease. Raises BrokerIdInUse, Disconnected.
+
+        ``store_version``: that of ``/store``. Raises BadVersion if it is another one, as when the store was
+        closed: no broker that the command which closes it does not see is registered.
+        """
         nonce = new_id(self._runtime.entropy)
         self._nonces.add(nonce)
-        incarnation, asked_ms = await self._put_node(broker_id, payload, nonce)
+        incarnation, asked_ms = await self._put_node(broker_id, payload, nonce, store_version)
         name = SessionName(broker_id, incarnation)
         node = incarnation_path(broker_id, nonce)
         session = self.session = ZooKeeperSession(name, node, self._runtime, self._lease_ms, self._notify)
@@ -213,7 +218,9 @@ class Registration:
 
     # ---- the broker's node
 
-    async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
+    async def _put_node(
+        self, broker_id: int, payload: bytes, nonce: str, store_version: int
+    ) -> tuple[int, int]:
         """Create the broker's node, waiting for another process's node to be deleted.
 
         Returns the session's incarnation, and the time (monotonic ms) of the request that created it.
@@ -224,7 +231,7 @@ class Registration:
             asked_ms = self._runtime.clock.monotonic_ms()
             vanished = asyncio.Event()
             try:
-                await self._create_node(broker_id, payload, nonce)
+                await self._create_node(broker_id, payload, nonce, store_version)
             except SessionEnded:  # its nodes are deleted, too: try again in the next session
                 if wait.left_ms <= 0:
                     raise
@@ -244,15 +251,16 @@ class Registration:
             wait.on_found(found, vanished)
             await self._wait_vanished(broker_id, wait)
 
-    async def _create_node(self, broker_id: int, payload: bytes, nonce: str) -> None:
+    async def _create_node(self, broker_id: int, payload: bytes, nonce: str, store_version: int) -> None:
         """Create the broker's nodes, unless the node of any process exists.
 
-        Raises Disconnected, StoreDamaged.
+        Raises BadVersion, Disconnected, StoreDamaged.
         """
         content = msgspec.json.encode(BrokerNode(payload, nonce, self._ensemble.session_timeout_ms))
         try:
             await self._ensemble.commit(
                 [
+                    CheckExists(STORE, store_version),
                     Create(broker_path(broker_id), content, ephemeral=True),
                     Create(incarnation_path(broker_id, nonce), b"", ephemeral=True),
                 ]

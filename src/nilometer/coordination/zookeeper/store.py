@@ -369,20 +369,26 @@ class ZooKeeperStore:
         if session is not None and not session.lost:
             raise ValueError(f"this store already has session {session.name}: one broker per process")
         try:
-            await self._check_is_the_one_opened()
-            return await self._registration.register(broker_id, payload)
+            while True:
+                version = await self._check_is_the_one_opened()
+                try:
+                    return await self._registration.register(broker_id, payload, version)
+                except BadVersion:
+                    continue  # it was closed, or opened again, meanwhile
         except Disconnected as error:
             raise OutcomeUnknown(
                 f"it is not known whether broker {broker_id} is registered: {error}"
             ) from error
 
-    async def _check_is_the_one_opened(self) -> None:
-        """Raise StoreRefused if the store was replaced by another one, or closed, since it was opened."""
+    async def _check_is_the_one_opened(self) -> int:
+        """Return the version of ``/store``. Raises StoreRefused if the store was replaced by another one, or
+        closed, since it was opened."""
         node = await self._get(STORE)
         if node.created_zxid != self._found.created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
         if moved_to := decoded(STORE, node.data, StoreNode).moved_to:
             raise StoreMoved(f"zookeeper://{self._hosts}", moved_to)
+        return node.version
 
     async def sessions(self) -> list[SessionInfo]:
         self._check_open()
