@@ -108,9 +108,9 @@ def identify(
         kept = None if found.is_quorum_node else found.directory_id
         found = MetaProperties(node_id, cluster_id or found.cluster_id, kept or new_directory_id(random))
         claim(disk, directory, found)
-    if not found.is_quorum_node:
-        found = msgspec.structs.replace(found, is_quorum_node=True)
-        write_meta_properties(disk, path, found)
+    whole = MetaProperties(node_id, found.cluster_id or cluster_id, found.directory_id, is_quorum_node=True)
+    if whole != found:
+        write_meta_properties(disk, path, whole)
     assert found.directory_id is not None, "it was written"
     _directory_id(path, "directory.id", found.directory_id)
     return VoterKey(node_id, found.directory_id)

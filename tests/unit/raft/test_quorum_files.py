@@ -162,8 +162,10 @@ def test_a_metadata_log_whose_directory_has_lost_its_id_is_not_taken_for_a_new_o
     disk.remove("/meta/meta.properties")  # as a format that was interrupted leaves it
     with pytest.raises(CorruptCheckpoint, match=f"is of the directory {KEY.directory_id}"):
         identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64))
-    disk.replace_file("/meta/meta.properties", meta)
-    assert identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64)) == KEY
+    for restored in (meta, f"directory.id={KEY.directory_id}\n".encode()):
+        disk.replace_file("/meta/meta.properties", restored)
+        assert identify(disk, "/meta", 258, "cluster", uuid.UUID(int=9 << 64)) == KEY
+        assert disk.read_file("/meta/meta.properties") == meta
 
 
 def test_a_metadata_log_of_apache_kafka_is_refused() -> None:
