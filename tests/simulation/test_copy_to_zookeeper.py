@@ -119,7 +119,7 @@ def on_stage(scenario: Callable[[Runtime, Connect], Awaitable[None]], chroot: st
             process: Process = await started
             try:
                 await scenario(runtime, stage.ensemble.connect(process, chroot))
-            except Exception as error:
+            except (Exception, pytest.fail.Exception) as error:
                 done.set_exception(error)
             else:
                 done.set_result(None)
