@@ -132,8 +132,8 @@ TOPIC_IDS = (
     Mutant(
         "lost-records-unsaid",
         "a broker with records of an unknown topic registers as one that lost none",
-        "bool(self.failed_count or logs.has_uncertain_duplicates or self._unidentified)",
-        "bool(self.failed_count or logs.has_uncertain_duplicates)",
+        "        if self._unidentified:\n            yield",
+        "        if False:\n            yield",
         (MARKER,),
     ),
     Mutant(

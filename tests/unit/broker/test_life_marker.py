@@ -72,7 +72,9 @@ def test_a_system_without_a_boot_id_is_never_trusted():
 
 
 @pytest.mark.parametrize("is_torn", [False, True])
-async def test_records_of_an_unknown_topic_are_lost_records(is_torn: bool) -> None:
+async def test_records_of_an_unknown_topic_are_lost_records(
+    is_torn: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """The replica starts again, without records that it had acknowledged."""
     disk = marked_disk()
     entropy = SeededEntropy(random.Random(1))
@@ -91,6 +93,26 @@ async def test_records_of_an_unknown_topic_are_lost_records(is_torn: bool) -> No
     runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
     config = BrokerConfig({"node.id": "1", "log.dirs": "/data"})
     opened = await log_directories.LogDirectories.open(config, runtime, Tasks(), lambda reason: None)
+    caplog.set_level("INFO")
     await opened.read_broker_epoch()
+    assert ("may have lost records: a log has lost the id of its topic" in caplog.text) is is_torn
     assert opened.lossless_broker_epoch == (NO_BROKER_EPOCH if is_torn else 17)
     assert bool(opened.logs.logs) is not is_torn
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_broker_says_why_it_does_not_vouch_for_its_last_incarnation(
+    is_new: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = marked_disk()
+    if is_new:
+        disk.remove(f"/data/{log_directories.NAME}")
+    disk.crash_process()
+    disk.boot_id = lambda: "of the next start"
+    runtime = Runtime(SystemClock(), disk, cast(Any, None), SeededEntropy(random.Random(1)))
+    config = BrokerConfig({"node.id": "1", "log.dirs": "/data"})
+    opened = await log_directories.LogDirectories.open(config, runtime, Tasks(), lambda reason: None)
+    caplog.set_level("INFO")
+    await opened.read_broker_epoch()
+    assert opened.lossless_broker_epoch == NO_BROKER_EPOCH
+    assert ("the machine has been started again since" in caplog.text) is not is_new

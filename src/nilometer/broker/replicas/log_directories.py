@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from uuid import UUID
 
@@ -251,12 +251,11 @@ class LogDirectories:
         """Find the broker epoch of the previous incarnation, and whether it is certain that it lost no
         records."""
         disk, folder, logs = self._runtime.disk, self._first, self.logs
-        is_incomplete = bool(self.failed_count or logs.has_uncertain_duplicates or self._unidentified)
-        may_have_lost_records = is_incomplete or _lost_records(logs)
+        losses = list(self._possible_losses())
 
         def look() -> int | None:
             self._marked_epoch = read_broker_epoch(disk, folder)
-            if may_have_lost_records:
+            if losses:
                 # The next start would not notice: the damage is truncated now, and a failed directory may
                 # work again.
                 mark_possible_loss(disk, folder)
@@ -267,10 +266,33 @@ class LogDirectories:
         except OSError as error:  # fail() does nothing if the directory has failed already
             self.fail(folder, error)
             return
-        if may_have_lost_records:
+        if not losses and lossless_epoch is None and logs.previous_broker_epoch is None:
+            losses.append(
+                "it was not shut down, and the machine has been started again since, or it had just begun"
+            )
+        if losses and self.last_registration_number != NO_BROKER_EPOCH:
+            logger.info(
+                "The previous incarnation of this broker may have lost records: %s", "; ".join(losses)
+            )
+        if losses:
             return
         known = (logs.previous_broker_epoch, lossless_epoch, NO_BROKER_EPOCH)
         self.lossless_broker_epoch = next(epoch for epoch in known if epoch is not None)
+
+    def _possible_losses(self) -> Iterator[str]:
+        """Yield what the logs say of records that the previous incarnation may have lost. A torn tail is not
+        among it: a killed process leaves one."""
+        logs = self.logs
+        if self.failed_count:
+            yield "a log directory failed"
+        if logs.has_uncertain_duplicates:
+            yield "a partition has two folders"
+        if self._unidentified:
+            yield "a log has lost the id of its topic"
+        if any(damage.kind is not DamageKind.TORN for damage in logs.damages):
+            yield "a log is damaged"
+        if logs.has_gaps:
+            yield "a log has a gap"
 
     async def assign_cluster_id(self, cluster_id: str) -> None:
         """Record the cluster's id in new directories.
@@ -395,8 +417,3 @@ class _ProgressLog:
                 progress.segments_done,
                 progress.segments_total,
             )
-
-
-def _lost_records(logs: LogManager) -> bool:
-    """Whether recovery truncated more than the torn tail that a killed process leaves, or will have to."""
-    return any(damage.kind is not DamageKind.TORN for damage in logs.damages) or logs.has_gaps
