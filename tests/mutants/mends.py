@@ -137,6 +137,13 @@ TOPIC_IDS = (
         (MARKER,),
     ),
     Mutant(
+        "registration-noted-late",
+        "a broker whose registration the log has before the store says so notes it at the next change",
+        "                self._note_registered()\n                return",
+        "                return",
+        ("unit/cluster/test_own_registration.py",),
+    ),
+    Mutant(
         "simulation-blind-to-topic-ids",
         "the simulation lets brokers append beside a topic id that is not durable",
         "isinstance(found, FolderNode) and not _has_durable_topic_id(found)",

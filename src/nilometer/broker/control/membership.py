@@ -171,6 +171,7 @@ class Membership:
         self._metadata.subscribe(
             lambda _delta, _image: self._note_registered(), lambda _: self._note_registered()
         )
+        self._note_registered()
 
     async def run(self, on_lost: Callable[[str], None]) -> None:
         """Claim ``/controller`` when it is free, and run the controller's tasks while this broker holds it.
@@ -179,9 +180,12 @@ class Membership:
         another incarnation of this broker, which has lost no records since the process continued.
         """
         while True:
-            watching = self._tasks.service("session watch", self._watch_session(self._own.current, on_lost))
+            session = self._own.current
+            watching = self._tasks.service("session watch", self._watch_session(session, on_lost))
             try:
-                await self._follow(self._own.current)
+                await self._follow(session)
+                if session.lost:
+                    await asyncio.wait([watching])  # before another session begins, the loss is noted
             finally:
                 watching.cancel()
             await self._rejoin()
@@ -235,6 +239,7 @@ class Membership:
                 await asyncio.sleep(RETRY_S)
             else:
                 logger.info("Registered again as session %s", self._own.current.name)
+                self._note_registered()
                 return
 
     async def _is_controller(self) -> bool:
@@ -304,6 +309,11 @@ class Membership:
         return decision_log.registration(registration.broker_id, first=known is None, lossless=lossless)
 
     def _note_registered(self) -> None:
+        """Call ``on_registered`` once the metadata log has this incarnation.
+
+        It may have it before the store's response says which incarnation it is: so this is called for each
+        change of the metadata, and when a session has begun.
+        """
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
         if known is None or known.fenced or known.incarnation != self.incarnation or self._own.is_registered:
             return
