@@ -10,6 +10,7 @@ Of names changed since the last sync a *prefix* of the changes survives, as on a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import posixpath
 import random
@@ -97,10 +98,10 @@ class MemoryLock:
 
 
 class NoWatch:
-    """A watch that never reports anything: no test of this disk waits for file names."""
+    """A watch that never reports anything, and whose time does not pass."""
 
     async def wait(self, timeout_ms: int) -> None:
-        raise NotImplementedError
+        await asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
         pass
