@@ -268,7 +268,8 @@ class LogDirectories:
             return
         if not losses and lossless_epoch is None and logs.previous_broker_epoch is None:
             losses.append(
-                "it was not shut down, and the machine has been started again since, or it had just begun"
+                "it was not shut down, and the machine has been started again since, or a log directory had "
+                "failed"
             )
         if losses and self.last_registration_number != NO_BROKER_EPOCH:
             logger.info(
