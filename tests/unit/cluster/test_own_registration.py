@@ -49,11 +49,15 @@ class FastController:
         session = EndedSession(len(self.sessions) + 1)
         self.sessions.append(session)
         if len(self.sessions) > 1:
+            self._tell()  # something changes before this broker is fenced
             self.world.down(broker_id)
         self.world.up(broker_id, incarnation=str(session.name.incarnation))
+        self._tell()
+        return session
+
+    def _tell(self) -> None:
         for each in self._listeners:
             each(None, self.image)
-        return session
 
     async def wait_changed(self, seen: int) -> int:
         raise SessionLost(await self.sessions[-1].wait_lost())

@@ -312,9 +312,12 @@ class Membership:
         """Call ``on_registered`` once the metadata log has this incarnation.
 
         It may have it before the store's response says which incarnation it is: so this is called for each
-        change of the metadata, and when a session has begun.
+        change of the metadata, and when a session has begun. An incarnation whose session has ended is noted
+        no more, though the log has it until the controller fences it.
         """
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
+        if self._own.current.lost:
+            return
         if known is None or known.fenced or known.incarnation != self.incarnation or self._own.is_registered:
             return
         self._own.note_registered()
