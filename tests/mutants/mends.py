@@ -144,6 +144,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "ended-session-noted",
+        "a broker notes an incarnation whose session has ended, and takes the next one for noted",
+        "        if self._own.current.lost:\n            return\n",
+        "",
+        ("unit/cluster/test_own_registration.py",),
+    ),
+    Mutant(
         "simulation-blind-to-topic-ids",
         "the simulation lets brokers append beside a topic id that is not durable",
         "isinstance(found, FolderNode) and not _has_durable_topic_id(found)",
