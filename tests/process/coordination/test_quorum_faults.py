@@ -18,7 +18,13 @@ from nilometer.coordination.quorum import node, sessions, store
 from nilometer.coordination.quorum.commands import Append, Command, End, Outcome, encode
 from nilometer.coordination.quorum.peers import PeerUnavailable, Proposal
 from nilometer.coordination.quorum.store import QuorumStore
-from nilometer.coordination.store import CoordinationError, Entry, OutcomeUnknown, SessionName
+from nilometer.coordination.store import (
+    CoordinationError,
+    Entry,
+    OutcomeUnknown,
+    SessionName,
+    StoreUnavailable,
+)
 from nilometer.invariants import InvariantBroken
 from nilometer.raft.leading import Leading
 from nilometer.simulation.world import Process
@@ -348,6 +354,24 @@ def test_renewals_without_a_majority_are_found(monkeypatch: pytest.MonkeyPatch) 
     course = Course(7)
     course.cluster.run(partial(_leader_is_cut_off, course))
     assert course.problems
+
+
+# --- what was not sent
+
+
+async def _a_proposal_to_a_leader_that_was_killed(cluster: QuorumCluster) -> None:
+    await cluster.start(1)
+    [asking] = [each._node for each in cluster.stores]
+    [(process, leader)] = [each for each in cluster.wire.nodes.values() if each[1].leads]
+    await becomes(lambda: asking.leader() is not None, "the member knows the leader")
+    process.crash()
+    with pytest.raises(StoreUnavailable, match="is not reached"):
+        await asking.propose(Append(None, 0, b"x"))
+    assert asking.epoch == leader.epoch
+
+
+def test_a_proposal_that_the_leaders_machine_refuses_is_certainly_not_in_the_log() -> None:
+    QuorumCluster(7).run(_a_proposal_to_a_leader_that_was_killed)
 
 
 # --- what no node can apply

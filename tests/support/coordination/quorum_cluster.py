@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from nilometer.coordination.quorum.node import OnApplied, QuorumNode
-from nilometer.coordination.quorum.peers import PeerUnavailable, Request
+from nilometer.coordination.quorum.peers import PeerRefused, PeerUnavailable, Request
 from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import DurableReplica
@@ -62,8 +62,10 @@ class Peers:
     async def ask(self, to: VoterEntry, request: Request) -> Any:
         await asyncio.sleep(self._world.chance.uniform(0, DELAY_S))
         found = self._wire.nodes.get(to.key)
-        if found is None or not found[0].alive or self._is_cut(to.key):
-            raise PeerUnavailable(f"{to.key} is down or cut off")
+        if self._is_cut(to.key):
+            raise PeerUnavailable(f"{to.key} is cut off")
+        if found is None or not found[0].alive:
+            raise PeerRefused(f"{to.key} is down")
         process, node = found
         answer: asyncio.Future[Any] = self._world.loop.create_future()
 

@@ -10,6 +10,7 @@ from cluster_harness import ClusterWorld
 
 from nilometer.broker.control.membership import Membership, OwnSession
 from nilometer.coordination.store import SessionLost, SessionName
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class EndedSession:
@@ -99,5 +100,54 @@ async def test_each_incarnation_is_noted_though_the_log_has_it_first() -> None:
         assert await asyncio.wait_for(noted.get(), 30) == number + 1
     assert losses == ["ended 1", "ended 2", "ended 3"]
     assert own.is_registered and noted.empty()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+class SlowStore(FastController):
+    """A store into which the broker, which is to be the controller, cannot write for a while."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.began = asyncio.Event()
+
+    async def wait_changed(self, seen: int) -> int:
+        if seen < 0:
+            return 1
+        raise SessionLost(await self.sessions[-1].wait_lost())
+
+    is_active = False
+
+    async def controller(self) -> SessionName:
+        return self.sessions[-1].name
+
+    async def become_controller(self, *_: object) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+        self.began.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_broker_that_cannot_begin_as_controller_tries_again() -> None:
+    cluster = SlowStore(failures=2)
+    fake = cast(Any, cluster)
+    membership = Membership(
+        cluster.world.registration(1),
+        fake,
+        OwnSession(),
+        fake,
+        fake,
+        cast(Any, None),
+        {},
+        cast(Any, Services()),
+        lambda: None,
+    )
+    await membership.join()
+    running = asyncio.ensure_future(membership.run(lambda _: None))
+    waiting = asyncio.ensure_future(cluster.began.wait())
+    await asyncio.wait([running, waiting], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    assert cluster.began.is_set() and not running.done()
     running.cancel()
     await asyncio.wait([running])

@@ -41,6 +41,8 @@ R = TypeVar("R")
 logger = logging.getLogger("nilometer.broker.controller")
 
 APPEND_ATTEMPTS_MAX = 1000
+DOUBT_PAUSE_S = 0.05
+"""Between an append whose outcome is unknown and the next one: the store may need time to recover."""
 """How often other entries may take a decision's entry number before it fails."""
 
 
@@ -190,6 +192,7 @@ class Controller:
                     await self._store.append(number, data)
                 except OutcomeUnknown as error:
                     logger.warning("Entry %d of the metadata log: %s", number, error)
+                    await asyncio.sleep(DOUBT_PAUSE_S)
                 except SessionLost as error:
                     raise KafkaError(ErrorCode.not_controller, str(error)) from None
                 await self._metadata.catch_up()

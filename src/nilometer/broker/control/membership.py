@@ -215,6 +215,10 @@ class Membership:
             except KafkaError as error:
                 if error.code is ErrorCode.not_controller:
                     self._controller.note_resigned(error.message)
+                elif error.code is ErrorCode.request_timed_out:
+                    logger.warning("A task of the controller is tried again: %s", error.message)
+                    await asyncio.sleep(RETRY_S)
+                    seen = -1
                 elif error.code is ErrorCode.unknown_server_error:
                     logger.error(
                         "A task of the controller failed; the next change of the cluster tries it again: %s",

@@ -667,6 +667,8 @@ class QuorumNode:
             return Proposed(None)
         try:
             return await self._peers.ask(leader, Proposal(data))
+        except PeerRefused as error:  # it was not sent
+            raise StoreUnavailable(f"the leader of the metadata quorum is not reached: {error}") from error
         except PeerUnavailable as error:
             raise OutcomeUnknown(f"the leader of the metadata quorum did not answer: {error}") from error
 
