@@ -151,6 +151,20 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "controller-that-cannot-write-ends",
+        "a broker ends because it cannot write the metadata log when it is to begin as controller",
+        "elif error.code is ErrorCode.request_timed_out:\n",
+        "elif error.code is ErrorCode.request_timed_out and False:\n",
+        ("unit/cluster/test_own_registration.py",),
+    ),
+    Mutant(
+        "refused-proposal-in-doubt",
+        "a proposal that was never sent is taken for one that the metadata log may have",
+        "except PeerRefused as error:  # it was not sent\n            raise StoreUnavailable(",
+        "except PeerRefused as error:  # it was not sent\n            raise OutcomeUnknown(",
+        ("process/coordination/test_quorum_faults.py",),
+    ),
+    Mutant(
         "simulation-blind-to-topic-ids",
         "the simulation lets brokers append beside a topic id that is not durable",
         "isinstance(found, FolderNode) and not _has_durable_topic_id(found)",

@@ -70,6 +70,17 @@ def test_a_locked_record_is_given_to_no_one_else(at: Scenario) -> None:
     assert "was locked by a until" in finding
 
 
+def test_a_response_may_come_after_that_of_the_next_delivery(at: Scenario) -> None:
+    at.gives(at.b, 12, 2)
+    at.gives(at.a, 13, 1, sent_s=1)
+    at.ledger.goes_on(at.b)
+    assert at.found() == [], "a's lock was over when b got the record"
+    at.gives(at.a, 14, 3)
+    at.ledger.goes_on(at.b)
+    (finding,) = at.found()
+    assert "was locked by b until" in finding
+
+
 @pytest.mark.parametrize("why", ["later", "released", "over", "elected", "elected meanwhile"])
 def test_a_record_that_is_not_locked_any_more_may_be_given(at: Scenario, why: str) -> None:
     at.gives(at.a, 1, epochs=(3, 4) if why == "elected meanwhile" else (4, 4))

@@ -30,6 +30,7 @@ from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.consumers import CLASSIC, CONSUMER, GroupPlan
+from nilometer.simulation.workload.foreign_producers import ForeignPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
 from nilometer.simulation.workload.transactions import V1, V2, TransactionPlan
@@ -101,6 +102,7 @@ LOG_DIRS_SHARE = 0.4
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
 FOLDER_MOVES_SHARE = 0.7
+FOREIGN_SHARE = 0.25
 """The share of seeds with several log directories in which replicas move between them."""
 TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
@@ -155,6 +157,7 @@ class Plan:
     """Numbers of log directories, used for the brokers in turn."""
     topics: tuple[TopicPlan, ...] = ()
     writers: tuple[WriterPlan, ...] = ()
+    foreign: tuple[ForeignPlan, ...] = ()
     churn: bool = False
     """Whether topics are created and deleted."""
     moves: bool = False
@@ -277,6 +280,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         | _moves(random.Random(f"{seed}/moves")),
         topics=topics,
         writers=_writers(chance, topics),
+        foreign=draw_foreign(random.Random(f"{seed}/foreign"), topics),
         churn=chance.random() < 0.5,
         clock_rates=tuple(chance.choice((1.0, chance.uniform(0.98, 1.02))) for _ in range(brokers)),
         pace=_pace(paces, ((0.0, 0.0), (0.05, 2.0), (1.0, 10.0), (5.0, 40.0))),
@@ -397,6 +401,27 @@ def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[Writ
                 )
             )
     return tuple(writers)
+
+
+def draw_foreign(
+    chance: random.Random, topics: tuple[TopicPlan, ...], share: float = FOREIGN_SHARE
+) -> tuple[ForeignPlan, ...]:
+    """Return the producers with the habits of other libraries; none for most seeds."""
+    if chance.random() >= share:
+        return ()
+    plans: list[ForeignPlan] = []
+    for _ in range(chance.randint(1, 3)):
+        topic = chance.choice(topics)
+        plans.append(
+            ForeignPlan(
+                topic=topic.name,
+                partition=chance.randrange(topic.partitions),
+                keeps_connections=chance.random() < 0.5,
+                timeout_ms=chance.choice((150, 600, 2_000)),
+                per_second=chance.choice((1.0, 2.0, 5.0)),
+            )
+        )
+    return tuple(plans)
 
 
 def _group(chance: random.Random) -> GroupPlan | None:

@@ -54,6 +54,7 @@ from nilometer.simulation.workload.admin_programs import (
 )
 from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
 from nilometer.simulation.workload.consumers import GroupMember, Reader
+from nilometer.simulation.workload.foreign_producers import ForeignProducer
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.metadata_writers import WRITERS, MetadataLedger, MetadataWriter
 from nilometer.simulation.workload.own_topics import ensure_topic
@@ -192,6 +193,9 @@ class RunClients:
             Writer(f"writer{number}", host, servers, each, history)
             for number, each in enumerate(plan.writers)
         ]
+        self._foreign = [
+            ForeignProducer(number, host, servers, each, history) for number, each in enumerate(plan.foreign)
+        ]
         self.readers = [self.reader("tail"), self.reader("again", polls_per_incarnation=40)]
         trimmed = [one for topic in plan.topics if topic.is_deleted for one in _partitions_of(topic)]
         self._trimmer = Trimmer(host, servers, trimmed, retention) if trimmed else None
@@ -236,7 +240,7 @@ class RunClients:
         ]
         movers = (self._mover, self._directory_mover)
         operators = (self.churn, *movers, self._trimmer, self._reuser, self._rogue, self._random_admin)
-        changers = (*self._writers, *operators, self._compactor, *programs, *metadata_writers)
+        changers = (*self._writers, *self._foreign, *operators, self._compactor, *programs, *metadata_writers)
         self.changers: list[_Client] = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
 
@@ -296,7 +300,9 @@ class RunClients:
         """Return how many producers there have been."""
         several = (self._reuser, self._compactor, self.transactions, self.share)
         programs = [one for one in several if one is not None]
-        return sum(each.incarnations for each in self._writers) + sum(each.producers for each in programs)
+        return sum(each.incarnations for each in (*self._writers, *self._foreign)) + sum(
+            each.producers for each in programs
+        )
 
     def busy(self) -> list[str]:
         """Return the names of the clients that still write or change metadata."""
@@ -354,6 +360,8 @@ class RunClients:
             verdict.find(Exit.WRONG_RESULT, self._compactor.violations[:FINDINGS_SHOWN])
         if self._random_admin is not None:
             verdict.find(Exit.CRASH, self._random_admin.violations)
+        for producer in self._foreign:
+            verdict.find(Exit.WRONG_RESULT, producer.violations[:FINDINGS_SHOWN])
         for workload in self._larger:
             verdict.find(Exit.WRONG_RESULT, workload.judge())
             verdict.error_counts += workload.error_counts
@@ -364,7 +372,7 @@ class RunClients:
             verdict.find(Exit.WRONG_RESULT, reader.violations[:10])
             verdict.read += reader.read
             verdict.error_counts += reader.error_counts
-        for writer in self._writers:
+        for writer in (*self._writers, *self._foreign):
             verdict.error_counts += writer.error_counts
         verdict.find(Exit.WRONG_RESULT, self._ledger.violations())
         for member in self.members:
@@ -378,6 +386,8 @@ class RunClients:
         for writer in self._writers:
             kind = "idempotent" if writer.plan.idempotent else f"plain, acks={writer.plan.acks}"
             done[f"sends, {kind}"] += writer.sent
+        done["sends of foreign producers"] = sum(each.sent for each in self._foreign)
+        done["requests that they stopped to wait for"] = sum(each.timeouts for each in self._foreign)
         done["topics created, altered, deleted"] = self.churn.done if self.churn is not None else 0
         done["reassignments"] = self._mover.asked if self._mover is not None else 0
         directory_moves = self._directory_mover.asked if self._directory_mover is not None else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from planted_faults.planting import Patch, PlantedFault
 
+from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.client.group import committer as committer_module
 from nilometer.client.group.assignors import RangeAssignor
 from nilometer.client.group.membership import Membership
@@ -16,9 +17,14 @@ from nilometer.groups.records import OffsetCommitKey
 from nilometer.groups.shard import GroupShard
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.consumers import GroupPlan
+from nilometer.simulation.workload.foreign_producers import ForeignPlan
 
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)
 IN_BACKGROUND = replace(THREE, commits_in_background=True)
+EAGER = tuple(
+    ForeignPlan(topic="topic0", partition=0, keeps_connections=keeps, timeout_ms=600, per_second=10.0)
+    for keeps in (False, True, False, True)
+)
 COMING_AND_GOING = (Kind.CRASH, Kind.CLIENT_CRASH)
 
 
@@ -33,6 +39,10 @@ def renumber_retries(patch: Patch) -> None:
         begin(self, batch)
 
     patch.setattr(IdempotenceState, "begin", renumber)
+
+
+def forget_rejected_batches(patch: Patch) -> None:
+    patch.setattr(RejectedBatches, "note", lambda *_: None)
 
 
 def begin_behind_the_commit(patch: Patch) -> None:
@@ -87,6 +97,16 @@ FAULTS = (
         plant=renumber_retries,
         kinds=(Kind.RESET, Kind.CUT),
         seeds=10,
+    ),
+    PlantedFault(
+        name="forget-rejected-batches",
+        what="a batch behind a rejected one is appended, as the first of a new producer",
+        plant=forget_rejected_batches,
+        kinds=(Kind.SESSION, Kind.STOP, Kind.STORE_STALL),
+        seeds=40,
+        foreign=EAGER,
+        mean_gap_s=0.5,
+        longest_s=2.0,
     ),
     PlantedFault(
         name="forget-commits",

@@ -17,6 +17,7 @@ from nilometer.simulation.plan import LOCAL, Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.workload.consumers import GroupPlan
+from nilometer.simulation.workload.foreign_producers import ForeignPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.transactions import TransactionPlan
 
@@ -58,6 +59,8 @@ class PlantedFault:
     """The transactional programs."""
     share: SharePlan | None = None
     """The share group."""
+    foreign: tuple[ForeignPlan, ...] = ()
+    """The producers with the habits of other libraries."""
     administers: bool = False
     """Whether random requests of an administrator are sent."""
     membership: MembershipPlan | None = None
@@ -102,6 +105,7 @@ class PlantedFault:
                 for writer in drawn.writers
                 if writer.topic == topics[0].name
             ),
+            foreign=self.foreign,
             folders=self.folders,
             churn=self.churn,
             moves=self.moves,

@@ -66,6 +66,11 @@ class _Delivery:
     is_held: bool = True
     """Nothing was said of it."""
 
+    def is_locked_for(self, other: Session, at_s: float) -> bool:
+        """Whether ``other`` may not get it yet, unless the session that has it is over."""
+        held = self.is_held and not self.session.is_over
+        return held and self.session is not other and at_s < self.locked_until_s
+
 
 @dataclass(slots=True)
 class ShareLedger:
@@ -137,13 +142,14 @@ class ShareLedger:
             self._find(f"{value} at {place} was {self.done[place]}, and given to {member} later")
         throughout = leadership if fetch.leaderships.get(partition) == leadership else None
         before = self._last.get(place)
-        if before is not None and before.is_held and not before.session.is_over:
-            same_leader = before.leadership is not None and before.leadership == throughout
-            if same_leader and at_s < before.locked_until_s and before.session is not fetch.session:
-                self._suspicions.setdefault(before.session, []).append(
-                    f"{value} at {place} was locked by {before.session.member} until "
-                    f"{before.locked_until_s:.2f} s, and given to {member} at {at_s:.2f} s"
-                )
+        same_leader = before is not None and before.leadership is not None and before.leadership == throughout
+        if before is not None and same_leader and count < before.count:
+            return  # the response came late: its lock was over when the leader gave the record again
+        if before is not None and same_leader and before.is_locked_for(fetch.session, at_s):
+            self._suspicions.setdefault(before.session, []).append(
+                f"{value} at {place} was locked by {before.session.member} until "
+                f"{before.locked_until_s:.2f} s, and given to {member} at {at_s:.2f} s"
+            )
         self._last[place] = _Delivery(
             fetch.session,
             throughout,
