@@ -28,6 +28,8 @@ from support.coordination.zookeeper_server import ZooKeeperEnsemble
 MINUTES = float(os.environ.get("NILOMETER_CHAOS_MINUTES", "10"))
 SEED = seed_from_environment(1)
 DISK_BYTES = 1 << 30
+JOINING = {"controller.quorum.auto.join.enable": "true"}
+"""A voter that has lost its disk makes itself one again."""
 
 
 @pytest.mark.soak
@@ -54,6 +56,7 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             watch_leaders=True,
             own_overrides={one: {"log.dirs": _log_dirs(folder, one)} for one in BROKERS},
             quorum=store == "quorum",
+            overrides=JOINING if store == "quorum" else None,
             **({} if ensemble is None else {"coordination": f"zookeeper://{ensemble.hosts}"}),
         )
         with run:
