@@ -6,9 +6,10 @@ A turn is one call of the shard, with the records, results and notes that it col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -31,7 +32,7 @@ from nilometer.groups.requests import (
     SyncGroup,
 )
 from nilometer.groups.settings import GroupConfig, config_of_group
-from nilometer.groups.topics import Topics
+from nilometer.groups.topics import Assignment, Topics
 from nilometer.wire.errors import ErrorCode
 
 
@@ -56,6 +57,8 @@ class TimerKind(Enum):
     SHARE_SESSION = auto()
     SHARE_TOPICS = auto()
     """Topics of share groups may have been deleted."""
+    SHARE_TARGET = auto()
+    """More of a target assignment is to be written than a turn may."""
     STREAMS_SESSION = auto()
     STREAMS_REBALANCE = auto()
     """Until when a member must confirm that it has revoked tasks."""
@@ -76,7 +79,7 @@ CLASSIC_KINDS = frozenset(
 )
 
 
-SHARE_KINDS = frozenset({TimerKind.SHARE_SESSION, TimerKind.SHARE_TOPICS})
+SHARE_KINDS = frozenset({TimerKind.SHARE_SESSION, TimerKind.SHARE_TOPICS, TimerKind.SHARE_TARGET})
 STREAMS_KINDS = frozenset(
     {TimerKind.STREAMS_SESSION, TimerKind.STREAMS_REBALANCE, TimerKind.STREAMS_INITIAL_DELAY}
 )
@@ -110,6 +113,43 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     compute: Callable[[], Mapping[str, object]]
     """Returns, by member id, the partitions of each topic; the tasks, in a streams group. Any thread may call
     it: it shares nothing with the shard."""
+
+
+WRITTEN_AT_ONCE_MAX: Final = 1_000
+"""So many members, and topics and partitions of those whose assignment changes, are written in one turn."""
+
+
+class UnwrittenTarget:
+    """A target assignment that was computed outside of the shard: each turn writes a part of it.
+
+    Until the last one writes the assignment epoch, the group is Assigning, and a coordinator that takes over
+    computes the target again.
+    """
+
+    __slots__ = ("_left", "assigned", "epoch")
+
+    def __init__(self, epoch: int, assigned: Mapping[str, Assignment]) -> None:
+        self.epoch = epoch
+        """The group epoch that it is for."""
+        self.assigned = assigned
+        self._left = deque(assigned.items())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether only the assignment epoch is left."""
+        return not self._left
+
+    def next_part(
+        self, members: Container[str], target: Mapping[str, Assignment]
+    ) -> Iterator[tuple[str, Assignment]]:
+        """Yield the next members that are still there and have another assignment, each with its new one."""
+        weight = 0
+        while self._left and weight < WRITTEN_AT_ONCE_MAX:
+            member_id, assignment = self._left.popleft()
+            weight += 1
+            if member_id in members and target.get(member_id) != assignment:
+                yield member_id, assignment
+                weight += sum(map(len, assignment.values()))
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):

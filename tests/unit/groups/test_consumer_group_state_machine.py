@@ -16,6 +16,7 @@ from group_harness import REBALANCE_MS, SESSION_MS
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nilometer.groups import turn
 from nilometer.groups.consumer import rebalance
 from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.consumer.group import ConsumerGroup
@@ -28,6 +29,7 @@ from nilometer.groups.requests import (
     OffsetCommitTopic,
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
+from nilometer.groups.turn import WRITTEN_AT_ONCE_MAX
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import Subscription, decode_assignment, encode_subscription
 from support.properties import examples
@@ -57,6 +59,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         computes_outside: bool = False,
     ) -> None:
         rebalance.AT_ONCE_MAX, rebalance.LIGHT = (0, 0) if computes_outside else LIMITS  # type: ignore[misc]
+        turn.WRITTEN_AT_ONCE_MAX = 1 if computes_outside else WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
         # Whole groups that go down have tests of their own: here they stay, so that the model can.
         config = no_wait_config(
             group_consumer_assignment_interval_ms=interval_ms,
@@ -399,6 +402,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 self.come_to_rest()
         finally:
             rebalance.AT_ONCE_MAX, rebalance.LIGHT = LIMITS  # type: ignore[misc]
+            turn.WRITTEN_AT_ONCE_MAX = WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
 
     def come_to_rest(self) -> None:
         self.heal()

@@ -4,17 +4,20 @@ partition read, and its records say all that it knows.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from share_group_harness import SHARE_SESSION_MS, ShareMemberClient, ShareWorld
 
+from nilometer.groups import turn
 from nilometer.groups.record_format import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.share import share_groups
 from nilometer.groups.share.group import ShareGroup
+from nilometer.groups.turn import WRITTEN_AT_ONCE_MAX
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 
@@ -27,6 +30,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
     @initialize(interval_ms=st.sampled_from([0, 1_000]), computes_outside=st.booleans())
     def begin(self, interval_ms: int, computes_outside: bool) -> None:
         share_groups.AT_ONCE_MAX = 0 if computes_outside else AT_ONCE_MAX  # type: ignore[misc]
+        turn.WRITTEN_AT_ONCE_MAX = 1 if computes_outside else WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
         config = GroupConfig(group_share_assignment_interval_ms=interval_ms)
         self.world = ShareWorld(config=config, answers_at_once=False)
         self.world.create("t", 3)
@@ -123,6 +127,18 @@ class ShareGroupMachine(RuleBasedStateMachine):
             held = group.metadata_bytes()
             members = sum(member.bytes() for member in group.members.values())
             assert held == members
+            targeted = Counter(
+                (topic_id, partition)
+                for target in group.target.values()
+                for topic_id, partitions in target.items()
+                for partition in partitions
+            )
+            counted = {
+                (each, one): group.targeted[each][one]
+                for each in group.targeted
+                for one in group.targeted[each]
+            }
+            assert counted == targeted
 
     @invariant()
     def only_partitions_with_a_state_are_assigned(self) -> None:
@@ -133,8 +149,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
                     assert partitions <= group.partitions.initialized.get(topic_id, frozenset())  # type: ignore[union-attr]
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
+        try:
+            if hasattr(self, "world"):
+                self.come_to_rest()
+        finally:
+            share_groups.AT_ONCE_MAX = AT_ONCE_MAX  # type: ignore[misc]
+            turn.WRITTEN_AT_ONCE_MAX = WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
+
+    def come_to_rest(self) -> None:
         world = self.world
         world.answers_at_once = True
         world.answer_all()

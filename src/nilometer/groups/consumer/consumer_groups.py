@@ -18,7 +18,7 @@ from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
-from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_computed, write_matches
+from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -147,11 +147,14 @@ class ConsumerGroups:
         if isinstance(needed, AssignmentNeeded):
             if group.assigning_epoch != needed.epoch:
                 return  # the group was deleted and created again
-            write_computed(draft, needed.epoch, result)
+            write_target(draft, needed.epoch, result)
         elif group.matching.issuperset(needed.kept):
             write_matches(draft, context.topics, needed, result)
-        assign_if_due(draft, context.topics, context.config_of(group))
-        context.expect_assignment(turn, group)
+        self._assign_if_due(draft)
+
+    def _assign_if_due(self, draft: Draft) -> None:
+        assign_if_due(draft, self._context.topics, self._context.config_of(draft.group))
+        self._context.expect_assignment(draft.turn, draft.group)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
@@ -159,8 +162,9 @@ class ConsumerGroups:
         if group is None:
             return
         if key.kind is TimerKind.CONSUMER_ASSIGNMENT:
-            assign_if_due(Draft(group, turn), self._context.topics, self._context.config_of(group))
-            self._context.expect_assignment(turn, group)
+            draft = Draft(group, turn)
+            write_on(draft)
+            self._assign_if_due(draft)
             return
         member = group.members.get(key.member_id)
         if member is None:

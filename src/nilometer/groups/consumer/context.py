@@ -83,10 +83,13 @@ class Context:
             )
 
     def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
-        """Schedule the next target assignment if one is due; else cancel its timer."""
+        """Schedule the next target assignment if one is due, or the next part of one; else cancel its
+        timer."""
         key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
         interval_ms = self.config_of(group).group_consumer_assignment_interval_ms
         delay_ms = assignment_delay_ms(group, interval_ms, turn.wall_ms)
+        if group.unwritten is not None:
+            delay_ms = 1
         if delay_ms is None:
             self.state.timers.cancel(key)
         else:

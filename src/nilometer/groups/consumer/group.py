@@ -35,7 +35,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import PROTOCOL_TYPE
 
@@ -227,6 +227,12 @@ class ResolvedRegex(msgspec.Struct, frozen=True):
     timestamp: int
 
 
+def topics_of(member: Member, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:
+    """Return the topic names that the member subscribes to, also those of missing topics."""
+    regex = regexes.get(member.subscribed_topic_regex)
+    return member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
+
+
 def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) -> None:
     """Count some texts once less, and others once more."""
     counts.update(more)
@@ -250,7 +256,10 @@ class ConsumerGroup:
         """The group epoch that the target assignment was made for."""
         self.assignment_timestamp = 0
         self.assigning_epoch: int | None = None
-        """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
+        """Soft state: the group epoch for which a target assignment is being computed, or written; None: for
+        none."""
+        self.unwritten: UnwrittenTarget | None = None
+        """Soft state: the target assignment that is being written."""
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
         """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
@@ -314,10 +323,7 @@ class ConsumerGroup:
 
     def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topic names that the member subscribes to, also those of missing topics."""
-        regex = self.regexes.get(member.subscribed_topic_regex)
-        return (
-            member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
-        )
+        return topics_of(member, self.regexes)
 
     def subscribed_topics(self, existing: frozenset[str]) -> set[str]:
         """Return the topics that the members subscribe to and that exist: of the others there may be

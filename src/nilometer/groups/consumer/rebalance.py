@@ -6,13 +6,13 @@ Records are written through a draft, which applies each of them to the group at 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from nilometer.coordinators.client_patterns import LIGHT, compile_effort
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
-from nilometer.groups.consumer.group import ConsumerGroup, Member
+from nilometer.groups.consumer.group import ConsumerGroup, Member, ResolvedRegex, topics_of
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -31,6 +31,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import (
+    NO_PARTITIONS,
     Assignment,
     Topics,
     match_weight,
@@ -38,7 +39,7 @@ from nilometer.groups.topics import (
     matching_topics,
     topic_partitions,
 )
-from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn
+from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn, UnwrittenTarget
 
 
 class Draft:
@@ -270,14 +271,14 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
     names = group.subscribed_topics(topics.names())
     counts = topics.partition_counts(names)
     ids = topics.ids_by_name(names)
-    members = {
-        member_id: (group.topics_of(member), group.target_of(member_id), member.instance_id)
-        for member_id, member in group.members.items()
-    }
-    compute = functools.partial(_assign, ASSIGNORS[assignor], members, ids, counts)
-    named = sum(len(wanted) for wanted, _, _ in members.values())
-    if len(members) + sum(counts.values()) <= AT_ONCE_MAX and named <= NAMED_AT_ONCE_MAX:
-        _write(draft, group.group_epoch, compute())
+    members, regexes = dict(group.members), dict(group.regexes)
+    compute = functools.partial(
+        _assign, ASSIGNORS[assignor], members, regexes, dict(group.target), ids, counts
+    )
+    if len(members) + sum(counts.values()) <= AT_ONCE_MAX and (
+        sum(len(topics_of(member, regexes)) for member in members.values()) <= NAMED_AT_ONCE_MAX
+    ):
+        write_target(draft, group.group_epoch, compute())
     else:
         group.assigning_epoch = group.group_epoch
         draft.turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
@@ -285,37 +286,53 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
 
 def _assign(
     assignor: Assignor,
-    members: Mapping[str, tuple[frozenset[str], Assignment, str | None]],
+    members: Mapping[str, Member],
+    regexes: Mapping[str, ResolvedRegex],
+    target: Mapping[str, Assignment],
     ids: Mapping[str, UUID],
     counts: Mapping[UUID, int],
 ) -> dict[str, Assignment]:
-    """Return each member's assignment. ``members``: what each subscribes to, its last target, and its
-    instance id; ``ids``: those of the topics that exist."""
+    """Return each member's assignment. ``target``: the last ones."""
+    wanted = ((each.member_id, topics_of(each, regexes), each.instance_id) for each in members.values())
+    return assignor(member_specs(wanted, target, ids), counts)
+
+
+def member_specs(
+    members: Iterable[tuple[str, frozenset[str], str | None]],
+    target: Mapping[str, Assignment],
+    ids: Mapping[str, UUID],
+) -> dict[str, MemberSpec]:
+    """Return what an assignor takes. ``members``: the id of each, what it subscribes to, and its instance
+    id; ``target``: the last assignments; ``ids``: those of the topics that exist, by name."""
     alike: dict[frozenset[str], frozenset[UUID]] = {}
     specs: dict[str, MemberSpec] = {}
-    for member_id, (names, previous, instance_id) in members.items():
+    for member_id, names, instance_id in members:
         subscribed = alike.get(names)
         if subscribed is None:
             subscribed = alike[names] = frozenset(ids[name] for name in names & ids.keys())
-        specs[member_id] = MemberSpec(subscribed, previous, instance_id)
-    return assignor(specs, counts)
+        specs[member_id] = MemberSpec(subscribed, target.get(member_id, NO_PARTITIONS), instance_id)
+    return specs
 
 
-def write_computed(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
-    """Write the assignment that was computed for ``epoch``, unless a static member has been replaced since:
-    its successor has the former target already; or all members have left. Members that have left get none;
-    those that have joined get theirs with the next one."""
-    group = draft.group
-    group.assigning_epoch = None
-    if epoch > group.assignment_epoch and not any(
-        group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()
+def write_target(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
+    """Write the assignment that was computed for ``epoch``, or begin to; unchanged members get no record."""
+    draft.group.assigning_epoch, draft.group.unwritten = epoch, UnwrittenTarget(epoch, assigned)
+    write_on(draft)
+
+
+def write_on(draft: Draft) -> None:
+    """Write the next part of a target, unless a static member has been replaced since: its successor has the
+    former target already; or all members have left. Members that have left get none; those that have joined
+    get theirs with the next one."""
+    group, target = draft.group, draft.group.unwritten
+    if target is None:
+        return
+    if target.epoch > group.assignment_epoch and not any(
+        group.target_of(member_id) for member_id in group.members.keys() - target.assigned.keys()
     ):
-        _write(draft, epoch, {each: assigned[each] for each in assigned if each in group.members})
-
-
-def _write(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
-    """Write a target assignment; unchanged members get no record."""
-    for member_id, assignment in assigned.items():
-        if draft.group.target.get(member_id) != assignment:
+        for member_id, assignment in target.next_part(group.members, group.target):
             draft.target(member_id, assignment)
-    draft.assignment_epoch(epoch)
+        if not target.is_written:
+            return
+        draft.assignment_epoch(target.epoch)
+    group.unwritten = group.assigning_epoch = None

@@ -35,7 +35,13 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of, topic_partitions
-from nilometer.groups.turn import DeleteShareState, GroupType, InitializeShareState, RetentionStart
+from nilometer.groups.turn import (
+    DeleteShareState,
+    GroupType,
+    InitializeShareState,
+    RetentionStart,
+    UnwrittenTarget,
+)
 from nilometer.wire.errors import ErrorCode
 
 # The simple assignor of share groups (KIP-932): a partition may have several members.
@@ -90,8 +96,7 @@ class _Sharing:
         self, member_ids: Sequence[str], partitions: Sequence[_Partition], specs: Mapping[str, MemberSpec]
     ) -> None:
         self._members_each = -(-len(member_ids) // len(partitions))
-        known = frozenset(partitions)
-        self._owned = {member_id: _kept(specs[member_id].previous, known) for member_id in member_ids}
+        self._owned = {member_id: _kept(specs[member_id].previous, partitions) for member_id in member_ids}
         self._holders: dict[_Partition, set[str]] = {partition: set() for partition in partitions}
         for member_id, mine in self._owned.items():
             for partition in mine:
@@ -146,12 +151,9 @@ class _Sharing:
         self._holders[partition].remove(member_id)
 
 
-def _kept(previous: Assignment, known: Iterable[_Partition]) -> set[_Partition]:
-    return {
-        _Partition(topic_id, partition)
-        for topic_id, partitions in previous.items()
-        for partition in partitions
-    }.intersection(known)
+def _kept(previous: Assignment, partitions: Iterable[_Partition]) -> set[_Partition]:
+    none = frozenset[int]()
+    return {each for each in partitions if each.partition in previous.get(each.topic_id, none)}
 
 
 # A share group (KIP-932), its members, and the partitions that have a state at the share coordinator.
@@ -323,11 +325,16 @@ class ShareGroup:
         self.partitions = StatePartitions()
         self.subscribers: Counter[str] = Counter()
         """How many members subscribe to each topic."""
+        self.targeted: dict[UUID, dict[int, int]] = {}
+        """To how many members the target assignment gives each partition."""
         self._held = HeldBytes()
         self._usual_names: frozenset[str] = frozenset()
         """Of the last member that joined: most members name the same, and then have the same object."""
         self.assigning_epoch: int | None = None
-        """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
+        """Soft state: the group epoch for which a target assignment is being computed, or written; None: for
+        none."""
+        self.unwritten: UnwrittenTarget | None = None
+        """Soft state: the target assignment that is being written."""
         self.metadata_version_seen = -1
         """Soft state: the ``Topics.version`` at which the topics were last compared with
         ``metadata_hash``."""
@@ -415,11 +422,8 @@ class ShareGroup:
                 assert value is None or isinstance(value, ShareGroupMemberMetadataValue)
                 self._apply_metadata(key.member_id, value)
             case ShareGroupTargetAssignmentMemberKey():
-                if value is None:
-                    self.target.pop(key.member_id, None)
-                else:
-                    assert isinstance(value, ShareGroupTargetAssignmentMemberValue)
-                    self.target[key.member_id] = assignment_of(value.topic_partitions)
+                assert value is None or isinstance(value, ShareGroupTargetAssignmentMemberValue)
+                self._apply_target(key.member_id, value)
             case ShareGroupStatePartitionMetadataKey():
                 assert value is None or isinstance(value, ShareGroupStatePartitionMetadataValue)
                 self.version += 1
@@ -464,6 +468,24 @@ class ShareGroup:
                 del self.subscribers[name]
                 changed = True
         self.version += changed
+
+    def _apply_target(self, member_id: str, value: ShareGroupTargetAssignmentMemberValue | None) -> None:
+        before = self.target.pop(member_id, NO_PARTITIONS)
+        after = NO_PARTITIONS if value is None else assignment_of(value.topic_partitions)
+        if value is not None:
+            self.target[member_id] = after
+        for topic_id, partitions in after.items():
+            counts = self.targeted.setdefault(topic_id, {})
+            for partition in partitions:
+                counts[partition] = counts.get(partition, 0) + 1
+        for topic_id, partitions in before.items():
+            counts = self.targeted[topic_id]
+            for partition in partitions:
+                counts[partition] -= 1
+                if not counts[partition]:
+                    del counts[partition]
+            if not counts:
+                del self.targeted[topic_id]
 
     def _apply_assignment(self, member_id: str, value: ShareGroupCurrentMemberAssignmentValue | None) -> None:
         before = self.members.get(member_id)

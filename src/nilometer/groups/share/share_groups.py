@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,10 +18,14 @@ from msgspec.structs import replace
 
 from nilometer.coordinators.turn import Token
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.consumer.group import LEAVE_GROUP_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN
-from nilometer.groups.consumer.rebalance import AT_ONCE_MAX, assignment_delay_ms
+from nilometer.groups.consumer.rebalance import (
+    AT_ONCE_MAX,
+    NAMED_AT_ONCE_MAX,
+    assignment_delay_ms,
+    member_specs,
+)
 from nilometer.groups.records import (
     CoordinatorRecord,
     RecordKey,
@@ -68,6 +73,7 @@ from nilometer.groups.turn import (
     TimerKey,
     TimerKind,
     Turn,
+    UnwrittenTarget,
 )
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -107,6 +113,17 @@ class Deletion(msgspec.Struct):
             turn.resolve(self.token, DeleteGroupsResult(tuple(DeletedGroup(*each) for each in results)))
 
 
+def _assign(
+    members: Mapping[str, ShareMember],
+    target: Mapping[str, Assignment],
+    ids: Mapping[str, UUID],
+    assignable: Mapping[UUID, frozenset[int]],
+) -> dict[str, Assignment]:
+    """Return each member's assignment. ``target``: the last ones; ``ids``: those of the subscribed topics."""
+    wanted = ((each.member_id, each.subscribed_topic_names, None) for each in members.values())
+    return assign_simply(member_specs(wanted, target, ids), assignable)
+
+
 class _Draft:
     """Writes the records of one group in one turn, and applies each of them at once."""
 
@@ -143,17 +160,27 @@ class _Draft:
         self._write(ShareGroupMetadataKey(group.group_id), value)
         self.turn.act(RebalanceNote(group.group_id, group.group_epoch, cause))
 
-    def target(self, epoch: int, assigned: Mapping[str, Assignment], wall_ms: int) -> None:
-        """Write a target assignment; unchanged members get no record."""
-        group = self.group
-        for member_id, assignment in assigned.items():
-            if group.target.get(member_id) != assignment:
+    def target(self) -> bool:
+        """Write the next part of the target assignment, for the members that are still there; return whether
+        there is more of it. Unchanged members get no record."""
+        group, target = self.group, self.group.unwritten
+        if target is None:
+            return False
+        if target.epoch > group.assignment_epoch:
+            for member_id, assignment in target.next_part(group.members, group.target):
                 self._write(
                     ShareGroupTargetAssignmentMemberKey(group.group_id, member_id),
                     ShareGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
                 )
+            if not target.is_written:
+                return True
+            self.assignment_epoch(target.epoch, self.turn.wall_ms)
+        group.unwritten = group.assigning_epoch = None
+        return False
+
+    def assignment_epoch(self, epoch: int, wall_ms: int) -> None:
         self._write(
-            ShareGroupTargetAssignmentMetadataKey(group.group_id),
+            ShareGroupTargetAssignmentMetadataKey(self.group.group_id),
             ShareGroupTargetAssignmentMetadataValue(epoch, wall_ms),
         )
 
@@ -225,7 +252,9 @@ class ShareGroups:
             self._forget_deleted_topics(turn)
             return
         group = self.find(key.group_id)
-        if group is not None and key.member_id in group.members:
+        if group is not None and key.kind is TimerKind.SHARE_TARGET:
+            self._write_on(_Draft(group, turn))
+        elif group is not None and key.member_id in group.members:
             why = f"member {key.member_id} was fenced: its session timed out"
             self._remove(turn, group, key.member_id, why)
 
@@ -327,7 +356,7 @@ class ShareGroups:
         draft.remove_member(member_id)
         draft.group_epoch(self._topics, cause)
         if not group.members:
-            draft.target(group.group_epoch, {}, 0)  # nothing is to be assigned
+            draft.assignment_epoch(group.group_epoch, 0)  # nothing is to be assigned
 
     # ── target assignments ──────────────────────────────────────────────────────────────────────
     def _assign_if_due(self, draft: _Draft, config: GroupConfig) -> None:
@@ -335,33 +364,36 @@ class ShareGroups:
         group, topics, turn = draft.group, self._topics, draft.turn
         if assignment_delay_ms(group, config.group_share_assignment_interval_ms, turn.wall_ms) != 0:
             return
-        alike: dict[frozenset[str], frozenset[UUID]] = {}
-        members: dict[str, MemberSpec] = {}
-        for member_id, member in group.members.items():
-            names = member.subscribed_topic_names
-            if names not in alike:
-                alike[names] = topics.ids_of(names & topics.names())
-            members[member_id] = MemberSpec(alike[names], group.target_of(member_id))
         assignable = {
             topic_id: found
             for topic_id, found in group.partitions.initialized.items()
             if topics.name_of(topic_id) in group.subscribers
         }
-        compute = functools.partial(assign_simply, members, assignable)
-        if len(members) + sum(map(len, assignable.values())) <= AT_ONCE_MAX:
-            draft.target(group.group_epoch, compute(), turn.wall_ms)
+        ids = topics.ids_by_name(topics.names() & group.subscribers.keys())
+        compute = functools.partial(_assign, dict(group.members), dict(group.target), ids, assignable)
+        group.assigning_epoch = group.group_epoch
+        if (
+            len(group.members) + sum(map(len, assignable.values())) <= AT_ONCE_MAX
+            and group.subscribers.total() <= NAMED_AT_ONCE_MAX
+        ):
+            self._write_target(draft, UnwrittenTarget(group.group_epoch, compute()))
         else:
-            group.assigning_epoch = group.group_epoch
             turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
 
     def on_computed(self, turn: Turn, group: ShareGroup, needed: Computation, result: Any) -> None:
-        """Write the target assignment that was computed outside, for the members that are still there."""
-        if not isinstance(needed, AssignmentNeeded) or group.assigning_epoch != needed.epoch:
-            return  # the group was deleted and created again
-        group.assigning_epoch = None
-        if needed.epoch > group.assignment_epoch:
-            assigned = {each: result[each] for each in result if each in group.members}
-            _Draft(group, turn).target(needed.epoch, assigned, turn.wall_ms)
+        """Write the target assignment that was computed outside."""
+        if isinstance(needed, AssignmentNeeded) and group.assigning_epoch == needed.epoch:
+            # Otherwise the group was deleted and created again.
+            self._write_target(_Draft(group, turn), UnwrittenTarget(needed.epoch, result))
+
+    def _write_target(self, draft: _Draft, target: UnwrittenTarget) -> None:
+        draft.group.unwritten = target
+        self._write_on(draft)
+
+    def _write_on(self, draft: _Draft) -> None:
+        if draft.target():
+            key = TimerKey(TimerKind.SHARE_TARGET, draft.group.group_id)
+            self._state.timers.schedule(key, draft.turn.now_ms + 1)
 
     # ── the state of share partitions ───────────────────────────────────────────────────────────
     def _initialize(self, turn: Turn, group: ShareGroup, after: StatePartitions | None = None) -> None:
@@ -533,7 +565,7 @@ class ShareGroups:
         """Raise the group epoch, which fences those that still write the earlier state."""
         draft = _Draft(group, turn)
         draft.group_epoch(self._topics, "its offsets are altered")
-        draft.target(group.group_epoch, {}, 0)
+        draft.assignment_epoch(group.group_epoch, 0)
         names = {topic_id: self._topics.name_of(topic_id) or "" for topic_id in topics}
         partitions = {topic_id: frozenset(found) for topic_id, found in topics.items()}
         draft.partitions(group.partitions.begun(partitions, names))
@@ -669,17 +701,16 @@ def _hash_of(group: ShareGroup, topics: Topics) -> int:
     return group.hashed[2]
 
 
+_NOT_TARGETED: Final[Mapping[int, int]] = MappingProxyType({})
+
+
 def _has_unassigned(group: ShareGroup, topics: Topics) -> bool:
     """Whether the target assignment lacks partitions that have a state since, or has others."""
     if group.all_assigned_in == group.version:
         return False
-    assigned: dict[UUID, set[int]] = {}
-    for target in group.target.values():
-        for topic_id, partitions in target.items():
-            assigned.setdefault(topic_id, set()).update(partitions)
     for topic_id, partitions in group.partitions.initialized.items():
         is_subscribed = topics.name_of(topic_id) in group.subscribers
-        if is_subscribed and assigned.get(topic_id, set[int]()) ^ partitions:
+        if is_subscribed and group.targeted.get(topic_id, _NOT_TARGETED).keys() != partitions:
             return True
     group.all_assigned_in = group.version
     return False
