@@ -421,7 +421,7 @@ def _apis(
             cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
         *configs.apis(configs.Parts(config, control.metadata, rights, on_controller)),
-        *consumer_groups.apis(consumer_groups.Parts(control.metadata, groups, rights)),
+        *consumer_groups.apis(consumer_groups.Parts(tasks, turns, control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
                 runtime, tasks, turns, control.metadata, serving.tokens, rights, on_controller
@@ -545,7 +545,9 @@ def _apis(
             )
         ),
         *share_groups.apis(
-            share_groups.Parts(runtime, replication.replicas, groups, serving.share_partitions, rights)
+            share_groups.Parts(
+                runtime, tasks, turns, replication.replicas, groups, serving.share_partitions, rights
+            )
         ),
         *share_offsets.apis(
             share_offsets.Parts(

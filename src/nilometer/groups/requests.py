@@ -317,7 +317,9 @@ class DescribedConsumerGroup(msgspec.Struct, frozen=True):
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedConsumerGroupMember, ...] = ()
+    members: Sequence[DescribedConsumerGroupMember] = ()
+    """Each is made when it is read, from the group as it was; of its partitions it has those of topics that
+    exist then."""
 
 
 class ConsumerGroupDescribeResult(msgspec.Struct, frozen=True):
@@ -371,7 +373,9 @@ class DescribedShareGroup(msgspec.Struct, frozen=True):
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedShareGroupMember, ...] = ()
+    members: Sequence[DescribedShareGroupMember] = ()
+    """Each is made when it is read, from the group as it was; of its partitions it has those of topics that
+    exist then."""
 
 
 class ShareGroupDescribeResult(msgspec.Struct, frozen=True):
@@ -522,8 +526,8 @@ class DescribedStreamsMember(msgspec.Struct, frozen=True):
     process_id: str
     user_endpoint: Endpoint | None
     client_tags: tuple[KeyValue, ...]
-    task_offsets: tuple[TaskOffset, ...]
-    task_end_offsets: tuple[TaskOffset, ...]
+    task_offsets: Sequence[TaskOffset]
+    task_end_offsets: Sequence[TaskOffset]
     assignment: StreamsAssignment
     target_assignment: StreamsAssignment
 
@@ -538,7 +542,8 @@ class DescribedStreamsGroup(msgspec.Struct, frozen=True):
     topology: Topology | None = None
     configured: Mapping[str, ConfiguredSubtopology] | None = None
     """The subtopologies by id, if all their topics are there; else None."""
-    members: tuple[DescribedStreamsMember, ...] = ()
+    members: Sequence[DescribedStreamsMember] = ()
+    """Each is made when it is read, from the group as it was."""
     assignor_name: str | None = None
 
 

@@ -32,6 +32,8 @@ TRANSACTIONS = 60
 DELETED_GROUPS = 40
 """In one turn they would take 0.4 s."""
 MEMBERS = 600
+SHARE_MEMBERS = 150
+SHARED_TOPICS = 1_000
 SEGMENTS = 8_000
 IN_FLIGHT = 50
 GROUPS = 4_000
@@ -354,6 +356,41 @@ def test_a_long_list_is_extended_in_a_short_turn(
         )
         answer = peer.ask(key, 1, resources=(resource,), validate_only=False)
         assert answer.responses[0].error_code == ErrorCode.none
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_members_of_a_share_group_that_each_name_other_topics_hold_no_one(
+    broker: NilometerBroker, peer: WirePeer
+) -> None:
+    key, names = ApiKey.SHARE_GROUP_HEARTBEAT, [f"s{number}" for number in range(SHARED_TOPICS)]
+    for first in range(0, SHARED_TOPICS, 250):
+        topics = tuple(new_topic(name) for name in names[first : first + 250])
+        created = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout_ms=TIMEOUT_S * 1000)
+        assert {topic.error_code for topic in created.topics} == {ErrorCode.none}
+
+    def beat(member: int, epoch: int) -> Any:
+        wanted = tuple(name for place, name in enumerate(names) if place != member) if epoch == 0 else None
+        ids = {"group_id": "shared", "member_id": f"m{member}", "member_epoch": epoch, "rack_id": None}
+        return peer.ask(key, 1, **ids, subscribed_topic_names=wanted)
+
+    eventually(lambda: beat(0, 0).error_code == ErrorCode.none, "the coordinator is loaded")
+    epochs = {member: beat(member, 0).member_epoch for member in range(SHARE_MEMBERS)}
+    given = dict.fromkeys(epochs, 0)
+
+    def have_all() -> bool:
+        for member in epochs:
+            reply = beat(member, epochs[member])
+            assert reply.error_code == ErrorCode.none
+            epochs[member] = reply.member_epoch
+            if reply.assignment is not None:
+                given[member] = len(reply.assignment.topic_partitions)
+        return set(given.values()) == {SHARED_TOPICS - 1}
+
+    eventually(have_all, "all members have their topics", TIMEOUT_S)
+    ids = {"group_ids": ("shared",), "include_authorized_operations": False}
+    (described,) = peer.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, **ids).groups
+    assert {len(member.assignment.topic_partitions) for member in described.members} == {SHARED_TOPICS - 1}
+    assert len(described.members) == SHARE_MEMBERS
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from nilometer.broker.api import topic_configs
 from nilometer.broker.api.spec import Request
@@ -17,6 +18,7 @@ from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.sharing import share_groups
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.groups.requests import (
@@ -97,8 +99,18 @@ class Groups(GroupCoordinator):
         assert self._reply is not None
         return respond([self._reply] * len(asked))
 
+    async def ask_in_turns(
+        self, asked: Sequence[tuple[str, GroupRequest]], work: LongWork
+    ) -> list[GroupResult]:
+        self.asked += asked
+        assert self._reply is not None
+        return [self._reply] * len(asked)
 
-def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -> Any:
+
+def send(
+    key: ApiKey, groups: Groups, access: Access | None, steps: list[int] | None = None, **fields: object
+) -> Any:
+    """``steps``: gets how many elements each step of long work had."""
     rights = SimpleNamespace(is_full=True, allowed=lambda *_: set(HEARTBEAT["subscribed_topic_names"]))  # type: ignore[arg-type]
     codec = api(key, 1)
     header = RequestHeader(key, 1, 1, "client", 0)
@@ -107,7 +119,10 @@ def send(key: ApiKey, groups: Groups, access: Access | None, **fields: object) -
     request = Request(header, codec.request(**fields), codec, cast(Any, connection), context)
     given = rights_of(access or rights)
     groups._rights = given
-    specs = share_groups.apis(cast(Any, SimpleNamespace(groups=groups, rights=given)))
+    tasks = SimpleNamespace(spawn=lambda work, kind: asyncio.run(work))
+    turns = SimpleNamespace(now_us=lambda: 0, count=([] if steps is None else steps).append)
+    parts = SimpleNamespace(groups=groups, rights=given, tasks=tasks, turns=turns)
+    specs = share_groups.apis(cast(Any, parts))
     (handle,) = (spec.handle for spec in specs if spec.key is key)
     frame = handle(request)
     return decode_response(key, 1, b"".join(map(bytes, cast(Any, frame)))[4:])[1]
@@ -179,6 +194,16 @@ def test_only_groups_and_topics_that_the_client_may_describe_are_shown(
     groups = Groups(ShareGroupDescribeResult((DESCRIBED,)))
     [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, **asked).groups
     assert (group.group_id, group.error_code, len(group.members)) == ("g", error, members)
+
+
+def test_the_topics_of_many_members_are_looked_through_in_steps() -> None:
+    asked = {"group_ids": ("g",), "include_authorized_operations": False}
+    many = replace(DESCRIBED, members=10 * tuple(DESCRIBED.members))
+    steps: list[int] = []
+    groups = Groups(ShareGroupDescribeResult((many,)))
+    access = Access({Operation.DESCRIBE}, {"t"})
+    [group] = send(ApiKey.SHARE_GROUP_DESCRIBE, groups, access, steps, **asked).groups
+    assert (len(group.members), sum(steps), max(steps)) == (10, 20, 2)
 
 
 def test_without_the_feature_there_are_no_share_groups() -> None:

@@ -448,8 +448,8 @@ def test_offsets_of_tasks_are_kept_while_the_tasks_exist() -> None:
     streams.streams_beat("m1", 0, task_offsets=told)
     streams.streams_beat("m1", 2, task_end_offsets=(TaskOffset("0", 1, 8),))
     [member] = streams.describe_streams().members
-    assert member.task_offsets == (TaskOffset("0", 1, 5),)
-    assert member.task_end_offsets == (TaskOffset("0", 1, 8),)
+    assert tuple(member.task_offsets) == (TaskOffset("0", 1, 5),)
+    assert tuple(member.task_end_offsets) == (TaskOffset("0", 1, 8),)
 
 
 @pytest.mark.parametrize(

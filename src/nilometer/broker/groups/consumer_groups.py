@@ -18,6 +18,8 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.responses import Response
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
@@ -38,6 +40,8 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
+    tasks: Tasks
+    turns: Turns
     metadata: MetadataLog
     groups: GroupCoordinator
     rights: Rights
@@ -125,36 +129,53 @@ def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future
     if not parts.groups.serves_consumer_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
-        return _respond_describe(parts, request, [ConsumerGroupDescribeResult(refused)])
-    return parts.groups.ask_groups(
-        request,
-        Operation.DESCRIBE,
-        [(group, ConsumerGroupDescribe((group,))) for group in groups],
-        lambda results: _respond_describe(parts, request, results),
-    )
+        return _respond_describe(parts, request, refused)
+    asked = [(group, ConsumerGroupDescribe((group,))) for group in groups]
+    if parts.rights.access(request).is_full:
+        return parts.groups.ask_groups(
+            request,
+            Operation.DESCRIBE,
+            asked,
+            lambda results: _respond_describe(parts, request, _groups_of(results)),
+        )
+    return parts.tasks.spawn(_describe_visible(parts, request, asked), kind="ConsumerGroupDescribe")
 
 
-def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
-    described = [
+def _groups_of(results: Sequence[GroupResult]) -> list[DescribedConsumerGroup]:
+    return [
         group
         for result in results
         if isinstance(result, ConsumerGroupDescribeResult)
         for group in result.groups
     ]
-    groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
-    return request.respond(groups=groups)
 
 
-def _visible(parts: Parts, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+def _respond_describe(
+    parts: Parts, request: Request, described: Sequence[DescribedConsumerGroup]
+) -> Response:
+    return request.respond(groups=tuple(_group(parts, request, group) for group in described))
+
+
+async def _describe_visible(
+    parts: Parts, request: Request, asked: Sequence[tuple[str, ConsumerGroupDescribe]]
+) -> Response:
+    """Describe groups to a client that may not describe all topics: their members are walked first."""
+    work = LongWork(parts.turns)
+    results = await parts.groups.ask_groups_in_turns(request, Operation.DESCRIBE, asked, work)
+    described = [await _visible(parts, request, group, work) for group in _groups_of(results)]
+    return _respond_describe(parts, request, described)
+
+
+async def _visible(
+    parts: Parts, request: Request, group: DescribedConsumerGroup, work: LongWork
+) -> DescribedConsumerGroup:
     """Return ``group``, or an error if a member has a topic that the client may not describe."""
+    names: set[str] = set()
+    for member in group.members:
+        topics = (*member.assignment, *member.target_assignment)
+        names.update(topic.topic_name for topic in topics)
+        await work.step(1 + len(topics))
     access = parts.rights.access(request)
-    if access.is_full:
-        return group
-    names = {
-        topic.topic_name
-        for member in group.members
-        for topic in (*member.assignment, *member.target_assignment)
-    }
     if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
         return group
     why = "The group has described topic(s) that the client is not authorized to describe."

@@ -18,6 +18,8 @@ from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_h
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
 from nilometer.broker.sharing.share_partitions import SharePartitions
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     DescribedShareGroup,
@@ -39,6 +41,8 @@ from nilometer.wire.large_requests import Division, Repeated
 
 class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
+    tasks: Tasks
+    turns: Turns
     replicas: ReplicaManager
     groups: GroupCoordinator
     share_partitions: SharePartitions
@@ -94,29 +98,48 @@ def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future
     if not parts.groups.serves_share_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
-        return _respond_describe(parts, request, [ShareGroupDescribeResult(refused)])
-    return parts.groups.ask_groups(
-        request,
-        Operation.DESCRIBE,
-        [(group, ShareGroupDescribe((group,))) for group in groups],
-        lambda results: _respond_describe(parts, request, results),
-    )
+        return _respond_describe(parts, request, refused)
+    asked = [(group, ShareGroupDescribe((group,))) for group in groups]
+    if parts.rights.access(request).is_full:
+        return parts.groups.ask_groups(
+            request,
+            Operation.DESCRIBE,
+            asked,
+            lambda results: _respond_describe(parts, request, _groups_of(results)),
+        )
+    return parts.tasks.spawn(_describe_visible(parts, request, asked), kind="ShareGroupDescribe")
 
 
-def _respond_describe(parts: Parts, request: Request, results: Sequence[GroupResult]) -> Response:
-    described = [
+def _groups_of(results: Sequence[GroupResult]) -> list[DescribedShareGroup]:
+    return [
         group for result in results if isinstance(result, ShareGroupDescribeResult) for group in result.groups
     ]
-    groups = tuple(_group(parts, request, _visible(parts, request, group)) for group in described)
-    return request.respond(groups=groups)
 
 
-def _visible(parts: Parts, request: Request, group: DescribedShareGroup) -> DescribedShareGroup:
+def _respond_describe(parts: Parts, request: Request, described: Sequence[DescribedShareGroup]) -> Response:
+    return request.respond(groups=tuple(_group(parts, request, group) for group in described))
+
+
+async def _describe_visible(
+    parts: Parts, request: Request, asked: Sequence[tuple[str, ShareGroupDescribe]]
+) -> Response:
+    """Describe groups to a client that may not describe all topics: their members are walked first."""
+    work = LongWork(parts.turns)
+    results = await parts.groups.ask_groups_in_turns(request, Operation.DESCRIBE, asked, work)
+    described = [await _visible(parts, request, group, work) for group in _groups_of(results)]
+    return _respond_describe(parts, request, described)
+
+
+async def _visible(
+    parts: Parts, request: Request, group: DescribedShareGroup, work: LongWork
+) -> DescribedShareGroup:
     """Return ``group``, or an error if a member has a topic that the client may not describe."""
+    names: set[str] = set()
+    for member in group.members:
+        topics = member.assignment
+        names.update(topic.topic_name for topic in topics)
+        await work.step(1 + len(topics))
     access = parts.rights.access(request)
-    if access.is_full:
-        return group
-    names = {topic.topic_name for member in group.members for topic in member.assignment}
     if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
         return group
     why = "The group has described topic(s) that the client is not authorized to describe."

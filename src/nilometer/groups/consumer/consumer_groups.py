@@ -5,6 +5,8 @@ It describes groups for ConsumerGroupDescribe.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -43,8 +45,9 @@ from nilometer.groups.requests import (
     SyncGroupResult,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.topics import Topics, described_partitions
+from nilometer.groups.topics import NO_PARTITIONS, Assignment, Topics, described_partitions
 from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, TimerKind, Turn
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import KafkaError
 
 CLASSIC_MEMBER_TYPE = 0
@@ -58,13 +61,13 @@ def described(group: ConsumerGroup, topics: Topics, config: GroupConfig) -> Desc
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor() or config.group_consumer_assignors[0],
-        members=tuple(
-            _member(group, group.members[member_id], topics) for member_id in sorted(group.members)
+        members=LazySequence(
+            functools.partial(_member, topics, dict(group.target)), tuple(group.members.values())
         ),
     )
 
 
-def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedConsumerGroupMember:
+def _member(topics: Topics, target: Mapping[str, Assignment], member: Member) -> DescribedConsumerGroupMember:
     return DescribedConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -75,7 +78,7 @@ def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedCo
         subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
         subscribed_topic_regex=member.subscribed_topic_regex or None,
         assignment=described_partitions(_owned(member), topics),
-        target_assignment=described_partitions(group.target_of(member.member_id), topics),
+        target_assignment=described_partitions(target.get(member.member_id, NO_PARTITIONS), topics),
         member_type=CLASSIC_MEMBER_TYPE if member.uses_classic_protocol else CONSUMER_MEMBER_TYPE,
     )
 

@@ -75,6 +75,7 @@ from nilometer.groups.turn import (
     Turn,
     UnwrittenTarget,
 )
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MEMBER_ID_MAX: Final = 36
@@ -592,19 +593,20 @@ class ShareGroups:
             group_epoch=group.group_epoch,
             assignment_epoch=group.assignment_epoch,
             assignor_name=self._state.config.group_share_assignors[0],
-            members=tuple(
-                DescribedShareGroupMember(
-                    member.member_id,
-                    member.rack_id,
-                    member.member_epoch,
-                    member.client_id,
-                    member.client_host,
-                    tuple(sorted(member.subscribed_topic_names)),
-                    described_partitions(member.assigned, self._topics),
-                )
-                for _, member in sorted(group.members.items())
-            ),
+            members=LazySequence(functools.partial(_described, self._topics), tuple(group.members.values())),
         )
+
+
+def _described(topics: Topics, member: ShareMember) -> DescribedShareGroupMember:
+    return DescribedShareGroupMember(
+        member.member_id,
+        member.rack_id,
+        member.member_epoch,
+        member.client_id,
+        member.client_host,
+        tuple(sorted(member.subscribed_topic_names)),
+        described_partitions(member.assigned, topics),
+    )
 
 
 def check_request(request: ShareGroupHeartbeat) -> None:

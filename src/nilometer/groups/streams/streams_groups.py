@@ -7,7 +7,7 @@ are told why; internal topics are created with the rights of the member that is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -92,6 +92,7 @@ from nilometer.groups.turn import (
     TimerKind,
     Turn,
 )
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 SOON_MS: Final = 500
@@ -570,13 +571,20 @@ class StreamsGroups:
             assignment_epoch=group.assignment_epoch,
             topology=group.topology,
             configured=configured.subtopologies if configured is not None and is_ready else None,
-            members=tuple(_described(group, member) for _, member in sorted(group.members.items())),
+            members=LazySequence(
+                functools.partial(_described, dict(group.offsets), dict(group.target)),
+                tuple(group.members.values()),
+            ),
             assignor_name=self._state.config_of(group_id).group_streams_assignors[0],
         )
 
 
-def _described(group: StreamsGroup, member: StreamsMember) -> DescribedStreamsMember:
-    offsets, end_offsets = group.offsets.get(member.member_id, ({}, {}))
+def _described(
+    told: Mapping[str, tuple[Mapping[Task, int], Mapping[Task, int]]],
+    target: Mapping[str, Tasks],
+    member: StreamsMember,
+) -> DescribedStreamsMember:
+    offsets, end_offsets = told.get(member.member_id, ({}, {}))
     return DescribedStreamsMember(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
@@ -591,12 +599,12 @@ def _described(group: StreamsGroup, member: StreamsMember) -> DescribedStreamsMe
         task_offsets=_described_offsets(offsets),
         task_end_offsets=_described_offsets(end_offsets),
         assignment=_assignment(member.assigned.tasks()),
-        target_assignment=_assignment(group.target_of(member.member_id)),
+        target_assignment=_assignment(target.get(member.member_id, Tasks())),
     )
 
 
-def _described_offsets(offsets: Mapping[Task, int]) -> tuple[TaskOffset, ...]:
-    return tuple(TaskOffset(*task, offsets[task]) for task in sorted(offsets))
+def _described_offsets(offsets: Mapping[Task, int]) -> Sequence[TaskOffset]:
+    return LazySequence(lambda each: TaskOffset(*each[0], each[1]), tuple(offsets.items()))
 
 
 def _assignment(tasks: Tasks) -> StreamsAssignment:
