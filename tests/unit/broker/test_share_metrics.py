@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from nilometer.broker.monitoring.share_metrics import FAMILIES, ShareMetrics
+from nilometer.broker.monitoring.share_metrics import FAMILIES, PARTITIONS_PER_PART, ShareMetrics
 from nilometer.broker.sharing import counts as counting
 from nilometer.broker.sharing.counts import ShareCounts
-from nilometer.broker.sharing.share_partitions import LedSharePartition
-from nilometer.identifiers import TopicId
-from nilometer.metrics import Registry
+from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePartitions
+from nilometer.identifiers import TopicId, TopicIdPartition
+from nilometer.metrics import PAUSE, Registry
 from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
@@ -69,6 +70,33 @@ def test_the_state_of_each_share_partition_is_read() -> None:
     assert f"kafka_server_sharepartitionmetrics_inflightmessagecount{of_group} 6" in lines
     assert 'nilometer_share_partition_lag{group="h",topic="jobs",partition="3"} 0' in lines
     assert "nilometer_share_partitions 2" in lines
+
+
+def test_thousands_of_share_partitions_are_read_a_few_at_a_time_while_they_come_and_go() -> None:
+    partitions = Partitions()
+    for number in range(100):
+        partitions.add(f"g{number}", 5)
+    led = cast(list[LedSharePartition], list(partitions.led))
+    taken: list[LedSharePartition] = []
+
+    class Watched(SharePartitions):
+        def __iter__(self) -> Iterator[LedSharePartition]:
+            for each in super().__iter__():
+                taken.append(each)
+                yield each
+
+    hosted = object.__new__(Watched)
+    hosted.counts = partitions.counts
+    hosted._led = {TopicIdPartition(TopicId("t"), 3): {each.key.group_id: each for each in led}}
+    hosted._led[TopicIdPartition(TopicId("t"), 4)] = {}
+    parts = ShareMetrics(hosted).collect()
+    pauses = 0
+    while next(parts) is PAUSE:
+        pauses += 1
+        assert len(taken) == pauses * PARTITIONS_PER_PART
+        hosted._led.popitem()
+        hosted._led[TopicIdPartition(TopicId(f"u{pauses}"), 0)] = {}
+    assert taken == led
 
 
 def test_records_are_counted_for_each_group_and_for_all() -> None:

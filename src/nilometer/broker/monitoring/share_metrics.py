@@ -11,12 +11,11 @@ from nilometer.broker.sharing.counts import GROUPS_MAX, GroupCounts
 from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePartitions
 from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause, Series
 from nilometer.share.partition_events import AcknowledgeType, DeadReason
-from nilometer.share.share_partition import SharePartition
 
 _GROUP = ("group",)
 _PARTITION = ("group", "topic", "partition")
 _OF_ALL = f'The series with group="" has all groups; the first {GROUPS_MAX} groups have one each.'
-PARTITIONS_PER_PART = 64
+PARTITIONS_PER_PART = 8
 
 SHARE_PARTITIONS = Family(
     "nilometer_share_partitions", Kind.GAUGE, "Share partitions whose members fetch from this broker."
@@ -114,8 +113,12 @@ class ShareMetrics:
     def collect(self) -> Iterator[Measured | Literal[Pause.PAUSE]]:
         found: list[tuple[tuple[str, str, str], int, int, int]] = []
         count = 0
-        for count, (led, core) in enumerate(self._loaded(), 1):
+        for led in self._partitions:
+            core = led.core
+            if core is None or led.is_dropped:
+                continue
             found.append((_labels(led), led.lag, core.acquired, core.in_flight))
+            count += 1
             if count % PARTITIONS_PER_PART == 0:
                 yield PAUSE
         yield Measured(SHARE_PARTITIONS, [((), count)])
@@ -127,11 +130,8 @@ class ShareMetrics:
             ACKNOWLEDGEMENTS, [((kind.name.capitalize(),), said[kind]) for kind in AcknowledgeType]
         )
         for family, value_of in _COUNTS:
-            yield Measured(family, [((group,), value_of(one)) for group, one in self._groups()])
-        yield Measured(DEAD, list(self._dead()))
-
-    def _loaded(self) -> list[tuple[LedSharePartition, SharePartition]]:
-        return [(led, led.core) for led in self._partitions if led.core is not None and not led.is_dropped]
+            yield Measured(family, (((group,), value_of(one)) for group, one in self._groups()))
+        yield Measured(DEAD, self._dead())
 
     def _groups(self) -> list[tuple[str, GroupCounts]]:
         counts = self._partitions.counts

@@ -362,8 +362,11 @@ class SharePartitions:
         replicas.add_hosting_listener(self._on_hosted)
 
     def __iter__(self) -> Iterator[LedSharePartition]:
-        """Yield those that are loaded."""
-        return (one for groups in self._led.values() for one in groups.values() if one.core is not None)
+        """Yield those that are loaded; others may come and go meanwhile."""
+        for of_one in list(self._led.values()):
+            for led in list(of_one.values()):
+                if led.core is not None:
+                    yield led
 
     def settings(self, group_id: str) -> ShareGroupConfig:
         return self._settings_of(group_id)
