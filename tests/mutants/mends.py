@@ -1629,6 +1629,13 @@ COSTS = tuple(
             ("unit/broker/test_share_metrics.py",),
         ),
         (
+            "of-produces-that-end",
+            "thousands of Produces that waited for a partition are answered in one turn",
+            "if self._answered <= ELEMENTS_MAX:",
+            "if True:",
+            ("unit/broker/test_many_produces_end.py",),
+        ),
+        (
             "of-waiting-for-expressions",
             "the assignments of groups wait for the expressions of others",
             "queue = self._matching if is_match else self._assigning",

@@ -615,6 +615,9 @@ class _Waiting:
         return self._waiting
 
     def _finish(self) -> None:
+        self._parts.turns.answer(self._answer, sum(len(topic.partitions) for topic in self._topics))
+
+    def _answer(self) -> None:
         waiting = self._waiting
         if waiting is not None and not waiting.done():
             waiting.set_result(self._respond())

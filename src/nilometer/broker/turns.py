@@ -170,6 +170,8 @@ class Turns:
         self._began_us = 0
         self.iteration = 0
         """Counts the iterations of the event loop in which requests arrived."""
+        self._answered = 0  # elements of requests whose wait has ended
+        self._answered_in = 0  # the iteration
         self.asked_us = 0
         """When :attr:`has_time` was last asked for."""
         self._logged_us = -LOG_EVERY_US
@@ -203,6 +205,18 @@ class Turns:
         if self._is_scheduled:
             asyncio.get_running_loop().call_soon(self._call_next)
         slice_of_work()
+
+    def answer(self, respond: Callable[[], None], elements: int) -> None:
+        """Answer a request whose wait has ended, with so many elements: at once, or as long work if those
+        that were answered since requests arrived last had ``ELEMENTS_MAX``: one change may end thousands of
+        waits."""
+        if self._answered_in != self.iteration:
+            self._answered_in, self._answered = self.iteration, 0
+        self._answered += elements
+        if self._answered <= ELEMENTS_MAX:
+            respond()
+        else:
+            self.call(respond)
 
     async def wait_next(self) -> None:
         """Wait until it is this task's turn among all long work."""
