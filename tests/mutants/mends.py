@@ -1636,6 +1636,13 @@ COSTS = tuple(
             ("unit/broker/test_many_produces_end.py",),
         ),
         (
+            "of-groups-without-members",
+            "groups that nothing is left in fill the memory of a broker until the next check of offsets",
+            "if len(self._state.groups) > self._groups_max and not self._round:",
+            "if False:",
+            ("unit/groups/test_offsets_of_groups.py",),
+        ),
+        (
             "of-waiting-for-expressions",
             "the assignments of groups wait for the expressions of others",
             "queue = self._matching if is_match else self._assigning",

@@ -437,6 +437,11 @@ def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionRe
 
 TOMBSTONES_PER_CALL_MAX = 1_000
 OFFSETS_PER_CALL_MAX = 10_000
+EFFORT_OF_A_GROUP = 8
+"""To look at a group takes as long as at so many of its offsets."""
+GROUPS_BEFORE_CHECK = 1_000
+"""So many groups more than after the last check, and twice as many as then, are checked at once: a client may
+make thousands in a second that nothing is left in, each of some kilobytes."""
 """So many offsets are looked at in one call, and those of one group."""
 _EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
 _PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
@@ -453,6 +458,8 @@ class OffsetExpiry:
         """The deleted topics whose offsets are to be removed, with the id of a new topic of that name."""
         self._round: list[Group] = []
         """The groups whose offsets are still to be looked at in this round, the next one last."""
+        self._groups_max = 0
+        """With more groups than this, the next round begins at once."""
 
     def on_loaded(self, turn: Turn) -> None:
         self._schedule(turn)
@@ -461,6 +468,12 @@ class OffsetExpiry:
     def _schedule(self, turn: Turn) -> None:
         interval_ms = self._state.config.offsets_retention_check_interval_ms
         self._state.timers.schedule(_EXPIRY, turn.now_ms + interval_ms)
+        self._groups_max = 2 * len(self._state.groups) + GROUPS_BEFORE_CHECK
+
+    def check_number(self, turn: Turn) -> None:
+        """Begin the next round if there are many new groups."""
+        if len(self._state.groups) > self._groups_max and not self._round:
+            self._state.timers.schedule(_EXPIRY, turn.now_ms)
 
     # -- by age ----------------------------------------------------------------------------------------
 
@@ -468,30 +481,31 @@ class OffsetExpiry:
         """Go on with the round over all groups, or begin the next one."""
         if not self._round:
             self._round.extend(self._state.groups.values())
-        written = looked_at = 0
-        while self._round and written < TOMBSTONES_PER_CALL_MAX and looked_at < OFFSETS_PER_CALL_MAX:
-            group = self._round[-1]
-            looked_at += 1 + self._offsets.table.count_of(group.group_id)
-            written += self._expire(turn, group, TOMBSTONES_PER_CALL_MAX - written)
-            if written < TOMBSTONES_PER_CALL_MAX:
+        looked_at = 0
+        while self._round and looked_at < OFFSETS_PER_CALL_MAX:
+            group, budget = self._round[-1], TOMBSTONES_PER_CALL_MAX - turn.records_count
+            if budget <= 0:
+                break
+            looked_at += EFFORT_OF_A_GROUP + self._offsets.table.count_of(group.group_id)
+            self._expire(turn, group, budget)
+            if turn.records_count < TOMBSTONES_PER_CALL_MAX:
                 self._round.pop()
         if self._round:
             self._state.timers.schedule(_EXPIRY, turn.now_ms + 1)
         else:
             self._schedule(turn)
 
-    def _expire(self, turn: Turn, group: Group, budget: int) -> int:
+    def _expire(self, turn: Turn, group: Group, budget: int) -> None:
         """Write tombstones for at most ``budget`` expired offsets of the group; remove the group if it is
-        empty then. Returns the number of records."""
+        empty then."""
         start = group.retention_start()
         if start is None or self._state.groups.get(group.group_id) is not group:
-            return 0
-        expired = list(islice(self._expired(turn, group, start), budget))
-        for topic, partition in expired:
+            return
+        for topic, partition in list(islice(self._expired(turn, group, start), budget)):
             self._offsets.write(turn, tombstone(group.group_id, topic, partition))
-        if group.is_empty and not self._offsets.has_any(group.group_id):
-            return len(expired) + self._remove(turn, group)
-        return len(expired)
+        is_joining = isinstance(group, ClassicGroup) and group.pending_members
+        if group.is_empty and not is_joining and not self._offsets.has_any(group.group_id):
+            self._classic.remove(turn, group)
 
     def _expired(self, turn: Turn, group: Group, start: RetentionStart) -> Iterator[tuple[str, int]]:
         for topic, partitions in self._offsets.table.of_group(group.group_id).items():
@@ -508,13 +522,6 @@ class OffsetExpiry:
             return wall_ms >= value.expire_timestamp
         since_ms = value.commit_timestamp if start.wall_ms is None else start.wall_ms
         return wall_ms - since_ms >= self._state.config.offsets_retention_ms
-
-    def _remove(self, turn: Turn, group: Group) -> int:
-        """Remove the group, unless a member is joining; return the number of records."""
-        if isinstance(group, ClassicGroup) and group.pending_members:
-            return 0
-        self._classic.remove(turn, group)
-        return 1
 
     # -- with their topic --------------------------------------------------------------------------------
 

@@ -157,6 +157,7 @@ class GroupShard:
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
         self._handle(turn, token, request)
+        self._expiry.check_number(turn)
         return turn.effects(self._waiting)
 
     def _handle(self, turn: Turn, token: Token, request: GroupRequest) -> None:

@@ -11,9 +11,11 @@ from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
 from nilometer.coordinators.turn import Producer, Token
+from nilometer.groups import offsets
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
     DeleteGroups,
     DeleteGroupsResult,
     JoinGroupProtocol,
@@ -316,6 +318,29 @@ def test_an_empty_group_without_offsets_goes_unless_a_member_is_joining() -> Non
     assert world.state() == "Empty"
     world.pass_time(10_000)
     assert world.state() == "Dead"
+
+
+def test_many_groups_that_nothing_is_left_in_go_before_the_next_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All but those with a member or an offset, and not before there are more than twice as many."""
+    monkeypatch.setattr(offsets, "GROUPS_BEFORE_CHECK", 10)
+    world = GroupWorld(RETENTION)
+    world.send(OffsetCommit("committed", (OffsetCommitTopic("t", (OffsetCommitPartition(0, 7),)),)))
+    world.join(group="joined")
+    for number in range(50):
+        group = f"g{number}"
+        world.send(
+            ConsumerGroupHeartbeat(
+                group, "m", 0, rebalance_timeout_ms=1, subscribed_topic_names=("t",), topic_partitions=()
+            )
+        )
+        world.send(ConsumerGroupHeartbeat(group, "m", -1))
+        world.pass_time(1)
+        assert len(world.shard.groups()) <= 14
+    assert {"committed", "joined", "g49"} <= {group.group_id for group in world.shard.groups()}
+    world.fail_over()
+    assert len(world.shard.groups()) <= 14
 
 
 def test_expiry_comes_in_batches_of_bounded_size() -> None:
