@@ -437,12 +437,12 @@ def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionRe
 
 TOMBSTONES_PER_CALL_MAX = 1_000
 OFFSETS_PER_CALL_MAX = 10_000
+"""So many offsets are looked at in one call, and those of one group."""
 EFFORT_OF_A_GROUP = 8
 """To look at a group takes as long as at so many of its offsets."""
 GROUPS_BEFORE_CHECK = 1_000
 """So many groups more than after the last check, and twice as many as then, are checked at once: a client may
 make thousands in a second that nothing is left in, each of some kilobytes."""
-"""So many offsets are looked at in one call, and those of one group."""
 _EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
 _PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
 
