@@ -39,6 +39,8 @@ class IsrRequests:
         self._tasks = tasks
         self._waiting: dict[TopicIdPartition, _Wanted] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._said = ""
+        """Why the last request failed, as it was logged; empty if it did not."""
         self.failed = 0
         """How many changes of an ISR the controller has rejected, or not answered."""
 
@@ -90,10 +92,16 @@ class IsrRequests:
     ) -> AlterPartitionResponses:
         requests = [(partition, wanted.request) for partition, wanted in batch.items()]
         try:
-            return await self._link.alter_partitions(broker_epoch, requests)
+            answers = await self._link.alter_partitions(broker_epoch, requests)
         except (KafkaError, CoordinationError) as error:
-            logger.info("AlterPartition for %d partitions failed: %s", len(batch), error)
+            if str(error) != self._said:  # once: there are many attempts until a controller is found
+                self._said = str(error)
+                logger.info("AlterPartition for %d partitions failed, and is repeated: %s", len(batch), error)
             return {}
+        if self._said:
+            self._said = ""
+            logger.info("AlterPartition is answered again")
+        return answers
 
 
 class _Requested(NamedTuple):
