@@ -151,6 +151,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "snapshot-of-the-last-batch",
+        "a snapshot of the producers has the last batch of each alone",
+        "for batch in self.batches[:-1]:",
+        "for batch in self.batches[:0]:",
+        ("unit/storage/test_batches_in_snapshots.py",),
+    ),
+    Mutant(
         "controller-that-cannot-write-ends",
         "a broker ends because it cannot write the metadata log when it is to begin as controller",
         "elif error.code is ErrorCode.request_timed_out:\n",

@@ -9,6 +9,7 @@ import posixpath
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -25,8 +26,9 @@ from nilometer.wire.records import ControlType, EndTxnMarker, read_end_txn_marke
 # The producer state of a log at one offset, as a file (``<offset>.snapshot``).
 #
 # Big-endian: version (int16, 1), CRC-32C of all bytes after it (uint32), count (int32), then 46 bytes
-# for each producer. Only the last batch of a producer is stored. A file with a wrong checksum is rejected
-# (KAFKA-9892).
+# for each of the last batches of a producer, the newest last. Apache Kafka writes that one alone, and when it
+# reads several it keeps the last; but a producer that has five requests in flight when the broker ends sends
+# all five again, and each must be known. A file with a wrong checksum is rejected (KAFKA-9892).
 
 SNAPSHOT_VERSION = 1
 
@@ -40,7 +42,8 @@ class CorruptSnapshot(Exception):
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer's fields, in the order of the file. -1 means "none", except in ``offset_delta``."""
+    """One producer's fields, in the order of the file. -1 means "none", except in ``offset_delta``. Of an
+    earlier batch than the last, ``current_txn_first_offset`` is -1."""
 
     producer_id: int
     producer_epoch: int
@@ -162,29 +165,38 @@ class ProducerStateEntry:
                 return batch
         return None
 
-    def to_snapshot(self) -> SnapshotEntry:
+    def to_snapshot(self) -> Iterator[SnapshotEntry]:
+        """Yield an entry for each batch, the oldest first; one entry if there is no batch."""
+        for batch in self.batches[:-1]:
+            yield self._entry(batch, batch.timestamp, NO_OFFSET)
         last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+        yield self._entry(last, self.last_timestamp, self.current_txn_first_offset)
+
+    def _entry(self, batch: BatchMetadata, timestamp: int, txn_first_offset: int) -> SnapshotEntry:
         return SnapshotEntry(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            last_sequence=last.last_sequence,
-            last_offset=last.last_offset,
-            offset_delta=last.offset_delta,
-            timestamp=self.last_timestamp,
+            last_sequence=batch.last_sequence,
+            last_offset=batch.last_offset,
+            offset_delta=batch.offset_delta,
+            timestamp=timestamp,
             coordinator_epoch=self.coordinator_epoch,
-            current_txn_first_offset=self.current_txn_first_offset,
+            current_txn_first_offset=txn_first_offset,
         )
 
     @classmethod
-    def from_snapshot(cls, saved: SnapshotEntry) -> ProducerStateEntry:
+    def from_snapshot(cls, saved: SnapshotEntry, earlier: ProducerStateEntry | None) -> ProducerStateEntry:
+        """``earlier``: the state after the entry before, if that is of the same producer."""
         entry = cls(saved.producer_id)
         entry.producer_epoch = saved.producer_epoch
         entry.coordinator_epoch = saved.coordinator_epoch
         entry.last_timestamp = saved.timestamp
         entry.current_txn_first_offset = saved.current_txn_first_offset
+        if earlier is not None and earlier.producer_epoch == saved.producer_epoch:
+            entry.batches = earlier.batches[-(BATCHES_MAX - 1) :]
         if saved.last_offset >= 0:
             batch = BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
-            entry.batches = (batch,)
+            entry.batches = (*entry.batches, batch)
         return entry
 
 
@@ -328,6 +340,10 @@ which runs on another thread: a client may have made a million of them, and have
 batch."""
 
 
+def _entries(producers: Iterable[ProducerStateEntry]) -> Iterator[SnapshotEntry]:
+    return chain.from_iterable(entry.to_snapshot() for entry in producers)
+
+
 class DeferredSnapshot(NamedTuple):
     """A snapshot that another thread writes, under a temporary name; what it has does not change any more."""
 
@@ -341,7 +357,7 @@ class DeferredSnapshot(NamedTuple):
 
     def write(self, disk: Disk) -> None:
         """Write and sync the file. Blocks on the disk. Raises OSError."""
-        data = encode_snapshot(entry.to_snapshot() for entry in self.producers)
+        data = encode_snapshot(_entries(self.producers))
         file = disk.open(self.temporary_path, create=True)
         try:
             file.truncate(0)
@@ -492,7 +508,7 @@ class ProducerStateManager:
 
     def take_snapshot(self, *, sync: bool) -> None:
         """Write the state at ``map_end_offset`` to a snapshot file. With ``sync`` it may block."""
-        data = encode_snapshot(entry.to_snapshot() for entry in self.producers.values())
+        data = encode_snapshot(_entries(self.producers.values()))
         self._disk.replace_file(self.snapshot_path(self.map_end_offset), data, sync=sync)
         self._register(self.map_end_offset)
 
@@ -543,7 +559,10 @@ class ProducerStateManager:
             except (CorruptSnapshot, FileNotFoundError):
                 self._remove_snapshot(offset)
                 continue
-            for entry in map(ProducerStateEntry.from_snapshot, saved):
+            read: dict[int, ProducerStateEntry] = {}
+            for one in saved:
+                read[one.producer_id] = ProducerStateEntry.from_snapshot(one, read.get(one.producer_id))
+            for entry in read.values():
                 if not self._is_expired(entry, wall_ms):
                     self._take(entry)
             self.ongoing = dict(sorted(self.ongoing.items()))

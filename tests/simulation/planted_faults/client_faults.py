@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from planted_faults.planting import Patch, PlantedFault
+from planted_faults.planting import EAGER, Patch, PlantedFault
 
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.client.group import committer as committer_module
@@ -17,14 +17,9 @@ from nilometer.groups.records import OffsetCommitKey
 from nilometer.groups.shard import GroupShard
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.consumers import GroupPlan
-from nilometer.simulation.workload.foreign_producers import ForeignPlan
 
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)
 IN_BACKGROUND = replace(THREE, commits_in_background=True)
-EAGER = tuple(
-    ForeignPlan(topic="topic0", partition=0, keeps_connections=keeps, timeout_ms=600, per_second=10.0)
-    for keeps in (False, True, False, True)
-)
 COMING_AND_GOING = (Kind.CRASH, Kind.CLIENT_CRASH)
 
 

@@ -25,6 +25,10 @@ MEAN_GAP_S = 1.0
 LONGEST_S = 4.0
 PER_SECOND = 8.0
 Patch = pytest.MonkeyPatch
+EAGER = tuple(
+    ForeignPlan(topic="topic0", partition=0, keeps_connections=keeps, timeout_ms=600, per_second=10.0)
+    for keeps in (False, True, False, True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

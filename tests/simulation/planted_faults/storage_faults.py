@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planted_faults.planting import Patch, PlantedFault
+from planted_faults.planting import EAGER, Patch, PlantedFault
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
@@ -12,7 +12,7 @@ from nilometer.simulation.plan import Kind
 from nilometer.storage import appending, reading, recovery
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.producers import ProducerUpdates
+from nilometer.storage.producers import ProducerStateEntry, ProducerUpdates
 
 CRASHES_AND_CUTS = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
 
@@ -62,7 +62,20 @@ def follow_without_producers(patch: Patch) -> None:
     patch.setattr(ProducerUpdates, "_check_sequence", lambda self, entry, header: None)
 
 
+def keep_only_last_batches(patch: Patch) -> None:
+    every = ProducerStateEntry.to_snapshot
+    patch.setattr(ProducerStateEntry, "to_snapshot", lambda self: [*every(self)][-1:])
+
+
 FAULTS = (
+    PlantedFault(
+        name="keep-only-last-batches",
+        what="a snapshot of the producers has the last batch of each alone, as that of Apache Kafka",
+        plant=keep_only_last_batches,
+        kinds=(Kind.CRASH_ALL,),
+        seeds=20,
+        foreign=EAGER,
+    ),
     PlantedFault(
         name="skip-fsync",
         what="a flush syncs nothing",

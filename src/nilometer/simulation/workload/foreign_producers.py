@@ -5,10 +5,8 @@ the first one on, as the Java client does. It waits for a response only a short 
 connection, or keeps it and sends the batch again while the broker may still work on the former request, as
 librdkafka does with ``socket.max.fails=0``.
 
-It is idempotent. A batch that is refused as out of order although all before it were acknowledged, and it was
-refused each time it was sent, is a violation: the broker has lost records, or let one batch overtake another.
-(A batch of unknown outcome may be in the log, and refused when it is sent again: of a producer that was read
-from a snapshot, as in Kafka, only the last batch is known.)
+It is idempotent. A batch that is refused as out of order although all before it were acknowledged is a
+violation: the broker has lost records, has let one batch overtake another, or does not know that it has it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from nilometer.client.network.connection import Connection
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.sender import (
-    MAYBE_WRITTEN,
     ProduceAnswer,
     produce_request,
     read_produce_response,
@@ -49,10 +46,6 @@ BROKER_TIMEOUT_MS = 10_000
 """How long the broker may wait for the replicas: longer than the producer waits."""
 KEPT_TIMEOUT_MS = 600_000
 """The connection's own time-out, after which it would be closed."""
-
-UNSURE = MAYBE_WRITTEN - {ErrorCode.not_leader_or_follower}
-"""After these errors a batch may be in the log, and its leader restarted since. (A leader that resigned after
-the append says NOT_LEADER_OR_FOLLOWER, but its successor knows the last five batches.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +152,12 @@ class ForeignProducer(Program):
                 self._settle(noted, answer.base_offset)
                 continue
             left.append((batch, noted))
-            batch.maybe_written |= answer is None or answer.code in UNSURE
             if answer is None:
                 continue
             self.error_counts[ErrorCode(answer.code).name] += 1
             if answer.code == ErrorCode.out_of_order_sequence_number:
                 may_go_on &= position > 0
-                if position == 0 and not batch.maybe_written:
+                if position == 0:
                     self.violations.append(
                         f"overtaken batch: sequence {batch.base_sequence} of {line.name} in "
                         f"{self._partition} is refused as out of order, though all before it are acknowledged"
