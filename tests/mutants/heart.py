@@ -964,8 +964,15 @@ QUORUM = (
     Mutant(
         "quorum-vote-is-not-stored",
         "a voter that restarts votes again",
-        "None if self._unstored is None else self._store,",
-        "None,",
+        "self._store if self._is_cut or self._unstored is not None else None,",
+        "self._store if self._is_cut else None,",
+        QUORUM_FOLDER,
+    ),
+    Mutant(
+        "quorum-truncation-is-not-durable",
+        "a power cut leaves removed entries of the quorum below those of the new leader",
+        "                self._is_cut = True\n",
+        "",
         QUORUM_FOLDER,
     ),
     Mutant(

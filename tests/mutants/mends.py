@@ -18,6 +18,7 @@ USERS = "process/broker/test_secure_up.py::test_the_users_of_the_folder_stay"
 INPUT = "unit/cli/test_input_records.py"
 MANAGER = "unit/storage/test_log_manager.py"
 AHEAD = "unit/broker/test_hosting_ahead.py"
+POWER_CUTS = "unit/storage/test_power_cuts_during_changes.py"
 MARKER = "unit/broker/test_life_marker.py"  # codespell:ignore
 HOW_TO = "docs/how-to/"
 BACKUP = "process/cli/test_tutorial.py::test_a_backup_is_restored"
@@ -90,16 +91,54 @@ TOPIC_IDS = (
     Mutant(
         "topic-id-content-unsynced",
         "partition.metadata may be torn after a power loss, beside records",
-        "    try:\n        file.sync()\n    finally:\n        file.close()\n    disk.sync_directory(folder)",
-        "    file.close()\n    disk.sync_directory(folder)",
+        "        file.sync()\n    finally:\n        file.close()\n    disk.sync_directory(posixpath",
+        "        pass\n    finally:\n        file.close()\n    disk.sync_directory(posixpath",
         (AHEAD, MANAGER),
     ),
     Mutant(
         "topic-id-name-unsynced",
         "partition.metadata may be missing after a power loss, beside records",
-        "        file.close()\n    disk.sync_directory(folder)\n\n\ndef _encode",
+        "        file.close()\n    disk.sync_directory(posixpath.dirname(path))\n\n\ndef _encode",
         "        file.close()\n\n\ndef _encode",
         (AHEAD, MANAGER),
+    ),
+    Mutant(
+        "topic-id-before-the-void-marker",
+        "a power cut leaves a new topic's folder with the checkpointed log start offset of a deleted one",
+        """            self._mark_void(target, topic_partition, path)
+            if new_id is not None:
+                checkpoints.write_partition_metadata(self._disk, path, new_id)
+                if sync:
+                    checkpoints.sync_partition_metadata(self._disk, path)
+""",
+        """            if new_id is not None:
+                checkpoints.write_partition_metadata(self._disk, path, new_id)
+                if sync:
+                    checkpoints.sync_partition_metadata(self._disk, path)
+            self._mark_void(target, topic_partition, path)
+""",
+        (POWER_CUTS,),
+    ),
+    Mutant(
+        "append-before-the-truncation",
+        "a power cut leaves removed records below those that were appended later",
+        "hold_until_durable(log)\n        self._checkpoints.hold_if_exceeded(log)",
+        "hold_if_exceeded(log)",
+        (POWER_CUTS,),
+    ),
+    Mutant(
+        "segments-removed-after-the-cut",
+        "a power cut leaves a hole below the recovery point",
+        "        log.files.disk.sync_directory(log.folder)\n    active = log.segments.active",
+        "        pass\n    active = log.segments.active",
+        (POWER_CUTS,),
+    ),
+    Mutant(
+        "recovered-cut-unsynced",
+        "a second power cut brings back what recovery has cut off",
+        "            checkpoints.make_durable(self._files.disk, loaded.segments.active.log_path)\n",
+        "            pass\n",
+        (POWER_CUTS,),
     ),
     Mutant(
         "append-before-the-topic-id",

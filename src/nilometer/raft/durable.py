@@ -81,6 +81,7 @@ from nilometer.raft.snapshot_files import SnapshotMaking, SnapshotReading, fetch
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime.runtime import Runtime
+from nilometer.storage.checkpoints import make_durable
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.reading import LogSlice
@@ -138,6 +139,8 @@ class DurableReplica:
         """The snapshots that are kept, the oldest first: the log begins at the first."""
         self._unstored: Election | None = None
         """An election that is not durable yet."""
+        self._is_cut = False
+        """Whether the log was truncated, and that is not durable yet."""
         self._committed_durable = found.committed
         self.folder = folder
         self.timing = timing
@@ -482,6 +485,7 @@ class DurableReplica:
         """An event; a failure of the disk or a broken invariant ends the replica."""
         self._check_running()
         check(self._unstored is None, "an election is durable before the next event", self._unstored)
+        check(not self._is_cut, "a truncation is durable before the next event", self.folder)
         try:
             yield self._now()
         except (OSError, LogFenced, InvariantBroken) as error:
@@ -499,17 +503,19 @@ class DurableReplica:
         return Turn(
             response,
             tuple(messages),
-            None if self._unstored is None else self._store,
+            self._store if self._is_cut or self._unstored is not None else None,
             any(isinstance(effect, PublishLeader) for effect in effects),
             any(isinstance(effect, PublishHighWatermark) for effect in effects),
             tuple(files),
         )
 
     def _store(self) -> None:
-        election = self._unstored
-        assert election is not None, "it is stored once"
-        write_election(self._disk, self.folder, election)
-        self._unstored = None
+        if self._is_cut:  # or a power failure could leave removed records below those of the new leader
+            make_durable(self._disk, self._log.segments.active.log_path)
+            self._is_cut = False
+        if self._unstored is not None:
+            write_election(self._disk, self.folder, self._unstored)
+            self._unstored = None
 
     def _execute(self, effect: Effect, content: Bytes, messages: list[Send], removable: list[str]) -> None:
         wall_ms = self._runtime.clock.wall_ms()
@@ -529,6 +535,7 @@ class DurableReplica:
             case TruncateLog(offset):
                 self._entries.truncate_to(offset)
                 removable += self._log.truncate_to(offset, wall_ms=wall_ms).removable
+                self._is_cut = True
             case TrimLog(origin):
                 self._trim(origin, wall_ms, removable)
             case WriteSnapshotPart(snapshot, position):

@@ -198,6 +198,12 @@ class FolderNode:
                 move.survives = i < kept
         return kept
 
+    def _surviving_names(self, chance: random.Random) -> dict[str, FileNode | FolderNode]:
+        names = dict(self.entries)
+        for old, _ in reversed(self._undo[self._kept_changes(chance) :]):
+            _apply(names, old)
+        return names
+
     def after_power_loss(
         self, chance: random.Random, seen: dict[int, FileNode | FolderNode] | None = None
     ) -> FolderNode:
@@ -206,9 +212,7 @@ class FolderNode:
         ``seen``: the surviving nodes by the id of the original.
         """
         seen = {} if seen is None else seen
-        names = dict(self.entries)
-        for old, _ in reversed(self._undo[self._kept_changes(chance) :]):
-            _apply(names, old)
+        names = self._surviving_names(chance)
         folder = FolderNode()
         folder.private = self.private
         for name in sorted(names):

@@ -88,12 +88,17 @@ def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> No
 
 def sync_partition_metadata(disk: Disk, folder: str) -> None:
     """Make the ``partition.metadata`` of ``folder`` durable, content and name. Blocks. Raises OSError."""
-    file = disk.open(posixpath.join(folder, names.PARTITION_METADATA))
+    make_durable(disk, posixpath.join(folder, names.PARTITION_METADATA))
+
+
+def make_durable(disk: Disk, path: str) -> None:
+    """Make a file durable, and then all names in its folder. Blocks. Raises OSError."""
+    file = disk.open(path)
     try:
         file.sync()
     finally:
         file.close()
-    disk.sync_directory(folder)
+    disk.sync_directory(posixpath.dirname(path))
 
 
 def _encode(lines: Sequence[str]) -> bytes:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage import flushing
+from nilometer.storage.checkpoints import make_durable
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange, UnexpectedAppendOffset
 from nilometer.storage.log import Log
 from nilometer.storage.log_state import LogState
@@ -142,7 +143,9 @@ def extend_over_gap(source: LogState, copy: LogState, *, wall_ms: int) -> None:
 
 def truncate(copy: Log, offset: int, *, wall_ms: int) -> None:
     """Remove the records of ``copy`` from ``offset`` on. May block. Raises LogFenced, OSError."""
-    _remove(copy, copy.truncate_to(offset, wall_ms=wall_ms).removable)
+    truncation = copy.truncate_to(offset, wall_ms=wall_ms)
+    make_durable(copy.files.disk, copy.segments.active.log_path)  # before the next append
+    _remove(copy, truncation.removable)
 
 
 def start_again(copy: Log, offset: int, *, wall_ms: int) -> None:

@@ -73,7 +73,6 @@ class LogState:
         "flushed_offset",
         "folder",
         "gap",
-        "has_durable_topic_id",
         "kept",
         "log_end_offset",
         "log_start_offset",
@@ -87,6 +86,7 @@ class LogState:
         "topic_id",
         "topic_partition",
         "truncations",
+        "unsynced_names",
         "unsynced_sealed",
     )
 
@@ -129,11 +129,10 @@ class LogState:
         self.damages = tuple(damages)
         """The damage found when the log was opened."""
         self.awaits_checkpoint = False
-        """True after a truncation below the checkpointed offsets, and in a new log whose topic id is not
-        durable: no append until the checkpoint files are rewritten, and with them the topic id is synced."""
-        self.has_durable_topic_id = True
-        """Whether ``partition.metadata`` is synced. A log without records may wait for that, see
-        ``awaits_checkpoint``; no log with records does."""
+        """True after a truncation, and in a new log whose topic id is not durable: no append until the
+        checkpoint files are rewritten, and ``unsynced_names`` with them."""
+        self.unsynced_names: tuple[str, ...] = ()
+        """The files in the folder that must be durable before the next append."""
         self.cleaned_offset = cleaned_offset
         """Compaction has processed all records below this offset; 0 if the log was never compacted."""
         self.may_have_gaps = False
@@ -408,19 +407,20 @@ class LogState:
         check(offset <= self.log_end_offset, CLEANED_IN_ORDER, offset, self.log_end_offset)
         self.cleaned_offset = offset
 
-    def await_checkpoint(self, *, syncs_topic_id: bool = False) -> None:
+    def await_checkpoint(self, *, syncs: str | None = None) -> None:
         """Refuse appends until :meth:`accept_appends`.
 
-        With ``syncs_topic_id`` that write makes the topic id durable, too.
+        That write makes the file ``syncs`` in the log's folder durable, too.
         """
         self.awaits_checkpoint = True
-        if syncs_topic_id:
-            self.has_durable_topic_id = False
+        if syncs is not None and syncs not in self.unsynced_names:
+            self.unsynced_names = (*self.unsynced_names, syncs)
 
     def accept_appends(self) -> None:
-        """Accept appends: no checkpoint file has an offset above this log's, and its topic id is durable."""
+        """Accept appends: no checkpoint file has an offset above this log's, and its topic id and its last
+        truncation are durable."""
         self.awaits_checkpoint = False
-        self.has_durable_topic_id = True
+        self.unsynced_names = ()
 
     def move_to(self, folder: str, files: SegmentFiles | None = None) -> None:
         """Adopt ``folder`` as the new path of the partition's folder, which has been renamed.

@@ -508,3 +508,5 @@ class LogLoader:
             moved = segment.mark_deleted(names.CORRUPT_SUFFIX)
             damage = damage.with_evidence(moved)
         loaded.damages.append(damage)
+        if len(loaded.segments):  # or the next crash could bring the dropped bytes back, after new records
+            checkpoints.make_durable(self._files.disk, loaded.segments.active.log_path)

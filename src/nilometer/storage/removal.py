@@ -126,10 +126,11 @@ def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
 # Truncating a log: from its end, or completely.
 #
 # Epoch cache and producer state are truncated too (KAFKA-10706, KAFKA-12153). Segments above the offset are
-# removed first, from the last one down, then the one that contains it is truncated: if the process dies at
-# any moment, a prefix of the log remains. The caller must hold the log until no checkpoint file has a higher
-# offset (:meth:`LogCheckpoints.hold_if_exceeded`), or a machine crash could leave torn bytes below a recovery
-# point.
+# removed first, durably, from the last one down, then the one that contains it is truncated: if the process
+# or the machine dies at any moment, a prefix of the log remains. The caller must hold the log until no
+# checkpoint file has a higher offset (:meth:`LogCheckpoints.hold_if_exceeded`), or a machine crash could
+# leave torn bytes below a recovery point; and until the truncation is durable
+# (:meth:`LogCheckpoints.hold_until_durable`), or one could leave removed records below new ones.
 
 
 class Truncation(NamedTuple):
@@ -142,7 +143,8 @@ class Truncation(NamedTuple):
 def truncate_to(log: LogState, offset: int, *, wall_ms: int) -> Truncation:
     """Remove every batch that contains ``offset`` or a higher offset.
 
-    Raises LogFenced, ValueError if ``offset`` is negative.
+    Syncs the folder if whole segments are removed, so it may block. Raises LogFenced, ValueError if
+    ``offset`` is negative.
     """
     log.check_writable()
     if offset < 0:
@@ -214,6 +216,8 @@ def _cut(log: LogState, offset: int, wall_ms: int, suffix: str = names.DELETED_S
     for segment in reversed(gone):
         removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
+    if gone:  # or a power failure could leave them beside the shortened segment, below a recovery point
+        log.files.disk.sync_directory(log.folder)
     active = log.segments.active
     position, end_offset = _find_cut(active, offset, log.may_have_gaps)
     active.truncate_to(end_offset, position)

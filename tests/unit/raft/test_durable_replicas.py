@@ -674,9 +674,13 @@ def test_an_address_whose_record_is_truncated_does_not_count() -> None:
     fetch = leader.next_fetch()
     assert isinstance(fetch, QuorumFetch)
     diverging = QuorumFetchResponse(NONE, 2, 2, diverging=EpochEnd(1, end_offset))
-    cluster.finish(node, leader.on_fetch_response(fetch, diverging))
+    turn = leader.on_fetch_response(fetch, diverging)
     assert leader.log_end_offset == end_offset
     assert leader.entry_of(key_of(1)) == entry_of(1)
+    synced: list[str] = []
+    node.disk.fails = lambda _, verb, path: synced.append(path) if verb == "sync" else None
+    cluster.finish(node, turn)
+    assert synced == [f"{FOLDER}/00000000000000000000.log", FOLDER], "before the next leader's records"
 
 
 def test_too_large_a_batch_is_refused() -> None:

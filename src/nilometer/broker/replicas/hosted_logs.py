@@ -228,6 +228,7 @@ class HostedLogs:
             raise fenced.reason from fenced
         if damage is not None:
             logger.error("Damage found: %s", damage)
+            self._disposal.request_checkpoint(log)
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
         """Create the logs in ``wanted`` that do not exist; an error ends this without a report, since

@@ -27,11 +27,12 @@ from nilometer.storage.names import TopicPartition
 # The void marker: a file in a partition's folder that makes its lines in the checkpoint files void.
 #
 # A checkpoint line has the partition's name but no topic id. If a folder is created while the checkpoint
-# files may still have a line of an earlier folder of that name, it gets this marker before its first log
-# file. While the marker exists, the lines are ignored. The next write of the checkpoint files replaces the
-# old lines; then the marker is removed. A crash at any point leaves the marker, or no old line.
+# files may still have a line of an earlier folder of that name, it gets this marker before any other file.
+# While the marker exists, the lines are ignored. The next write of the checkpoint files replaces the
+# old lines; then the marker is removed. A crash at any point leaves the marker, or no old line, or a folder
+# without a topic id, which is not used.
 #
-# Names in one folder reach the disk in the order of their creation, so the marker needs no sync.
+# Names in one folder reach the disk in the order of their creation, so the marker needs no sync of its own.
 
 _VOID_PREFIX = "checkpoints-void."
 
@@ -79,8 +80,8 @@ class LogWaiting(msgspec.Struct, frozen=True):
 
     log: LogState
     truncations: int
-    unsynced_folder: str | None
-    """The log's folder, if the write must also make its topic id durable."""
+    unsynced: tuple[str, ...]
+    """Paths of the files that the write must also make durable, with the names in their folder."""
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True):
@@ -176,9 +177,9 @@ class CheckpointFiles:
             return False
         self._newest_begun = plan.number
         for log in plan.waiting:
-            if log.unsynced_folder is not None:
-                with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
-                    checkpoints.sync_partition_metadata(self._disk, log.unsynced_folder)
+            for path in log.unsynced:
+                with contextlib.suppress(FileNotFoundError):  # deleted, or truncated again, meanwhile
+                    checkpoints.make_durable(self._disk, path)
         for name in plan.files:
             path, offsets = posixpath.join(self.directory, name), plan.content[name]
             if offsets or name != names.CLEANER_OFFSET_CHECKPOINT or self._disk.exists(path):

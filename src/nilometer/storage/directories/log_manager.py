@@ -71,9 +71,9 @@ class NewFolder(msgspec.Struct, frozen=True):
 
     def make(self) -> None:
         """Create the folder and its files, which are not durable. Blocks on the disk. Raises OSError."""
-        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
         if self.void_marker is not None:
             checkpoint_files.write_void_marker(self.disk, self.folder, self.void_marker)
+        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
         for suffix in _EMPTY_SEGMENT:
             path = posixpath.join(self.folder, names.offset_name(0, suffix))
             self.disk.open(path, create=True).close()
@@ -138,8 +138,8 @@ class LogTable:
 # What the checkpoint files say of the logs in use, and which logs wait for them.
 #
 # After a truncation the files on disk may have higher offsets than the log. A crash could then apply them to
-# records appended after the truncation, so the log rejects appends until the files are rewritten. So does a
-# new log until its topic id is durable, which is synced with them.
+# records appended after the truncation, so the log rejects appends until the files are rewritten, and the
+# truncation is durable. So does a new log until its topic id is durable. Both are synced with the files.
 
 
 class LogCheckpoints:
@@ -163,8 +163,7 @@ class LogCheckpoints:
             if second.has_start_of_its_own:
                 log_start_offsets[key] = second.log_start_offset
             if second.log.awaits_checkpoint:
-                folder = None if second.log.has_durable_topic_id else second.log.folder
-                waiting.append(LogWaiting(second.log, second.log.truncations, folder))
+                waiting.append(_waiting(second.log))
         # One pass: with tens of thousands of logs, the event loop waits for it.
         for key, log in self._table.logs_in(directory).items():
             high_watermark = high_watermarks.get(key)
@@ -177,8 +176,7 @@ class LogCheckpoints:
             if log.cleaned_offset:
                 cleaned_offsets[key] = log.cleaned_offset
             if log.awaits_checkpoint:
-                folder = None if log.has_durable_topic_id else log.folder
-                waiting.append(LogWaiting(log, log.truncations, folder))
+                waiting.append(_waiting(log))
         return directory.plan_checkpoints(
             recovery_points=recovery_points,
             high_watermarks=checkpointed,
@@ -215,6 +213,14 @@ class LogCheckpoints:
             if plan.run():
                 self.note_written(plan)
 
+    def hold_until_durable(self, log: Log) -> None:
+        """Block appends to a log that was truncated until that is durable.
+
+        Otherwise a power failure could leave records that were removed before ones that were appended later:
+        the replica would differ from its leader below its end, where nothing compares them.
+        """
+        log.await_checkpoint(syncs=posixpath.basename(log.segments.active.log_path))
+
     def hold_if_exceeded(self, log: Log) -> None:
         """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
         log is opened."""
@@ -234,6 +240,11 @@ class LogCheckpoints:
         )
         if any(directory.checkpoints.may_exceed(key, *bound) for bound in bounds):
             log.await_checkpoint()
+
+
+def _waiting(log: Log) -> LogWaiting:
+    unsynced = tuple(posixpath.join(log.folder, name) for name in log.unsynced_names)
+    return LogWaiting(log, log.truncations, unsynced)
 
 
 # The data types of :class:`LogManager`: options, loading progress, what was found in directories.
@@ -464,11 +475,11 @@ class LogManager:
         path = target.folder_of(topic_partition)
         new_id = topic_id if folder is None else None
         try:
+            self._mark_void(target, topic_partition, path)
             if new_id is not None:
                 checkpoints.write_partition_metadata(self._disk, path, new_id)
                 if sync:
                     checkpoints.sync_partition_metadata(self._disk, path)
-            self._mark_void(target, topic_partition, path)
             options = self._options.open_options(clean=True, wall_ms=wall_ms, is_new=True)
             log = Log.open(self._files, path, topic_partition, config, options)
         except OSError as error:
@@ -476,7 +487,7 @@ class LogManager:
             raise
         self._table.add(target, log)
         if new_id is not None and not sync:
-            log.await_checkpoint(syncs_topic_id=True)
+            log.await_checkpoint(syncs=names.PARTITION_METADATA)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
@@ -583,7 +594,7 @@ class LogManager:
             plan.directory.checkpoints.void_markers[plan.topic_partition] = (marker,)
         second = SecondLog(plan.directory, log)
         self.seconds.add(second)
-        log.await_checkpoint(syncs_topic_id=True)
+        log.await_checkpoint(syncs=names.PARTITION_METADATA)
         return second
 
     def hold_future(self, second: SecondLog) -> None:
@@ -652,10 +663,13 @@ class LogManager:
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
         """Truncate ``log`` to ``offset``. Raises LogFenced.
 
-        If checkpointed offsets are then above the log's, it rejects appends until the next checkpoint is
-        recorded as written (``log.awaits_checkpoint``).
+        If records were removed, it rejects appends until the next checkpoint is recorded as written
+        (``log.awaits_checkpoint``), which makes the truncation durable.
         """
+        end_offset = log.log_end_offset
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
+        if truncation.log_end_offset < end_offset:
+            self._checkpoints.hold_until_durable(log)
         self._checkpoints.hold_if_exceeded(log)
         return truncation
 
@@ -671,6 +685,7 @@ class LogManager:
         """
         damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
+            self._checkpoints.hold_until_durable(log)
             self._checkpoints.hold_if_exceeded(log)
         return damage
 

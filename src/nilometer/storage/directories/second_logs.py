@@ -246,9 +246,9 @@ class NewFuture(msgspec.Struct, frozen=True):
 
     def make(self) -> Log:
         """Create the folder and an empty log, whose topic id is not durable. May block. Raises OSError."""
-        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
         if self.void_marker is not None:
             checkpoint_files.write_void_marker(self.disk, self.folder, self.void_marker)
+        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
         self.disk.open(posixpath.join(self.folder, names.MOVED_MARKER), create=True).close()
         log = open_future(self.disk, self.folder, self.topic_partition, self.config, self.options)
         if self.may_have_gaps:

@@ -1,0 +1,146 @@
+"""Draws crash images of recordings and judges them: many at random, each of them again by its numbers.
+
+``python -m support.crash_images.campaign --seed 3 --cut 703 --draw 2`` judges one image of the recording of
+seed 3 again: the third drawn at the power cut after 703 operations. Without ``--cut``, all of them.
+``--drop SITE`` leaves out the syncs of one call, as :meth:`Recording.sync_sites` names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from nilometer.simulation.disk import FolderNode
+from support.crash_images.images import Names, Replay, digest
+from support.crash_images.log_judge import Promises, judge
+from support.crash_images.log_scenario import LogScenario
+from support.crash_images.recording import Mark, Recording
+
+STEPS = 60
+Judge = Callable[[FolderNode, str, Promises], list[str]]
+
+
+class Finding(NamedTuple):
+    """``cut``: how many operations were executed before the power cut. ``draw``: the image's number there."""
+
+    seed: int
+    cut: int
+    draw: int
+    kind: str
+    text: str
+    names: Names = Names.IN_ORDER
+
+    def __str__(self) -> str:
+        command = f"PYTHONPATH=tests python -m support.crash_images.campaign --seed {self.seed}"
+        return f"{self.kind}: {self.text}\n  {command} --cut {self.cut} --draw {self.draw}" + (
+            "" if self.names is Names.IN_ORDER else f" --names {self.names.value}"
+        )
+
+
+class Tally(NamedTuple):
+    images: collections.Counter[str]
+    """How many distinct images were judged, by the kind of write that the power cut interrupted."""
+    findings: list[Finding]
+
+
+def record(folder: Path, seed: int, steps: int = STEPS) -> Recording:
+    return LogScenario(folder, seed).run(steps)
+
+
+def run(
+    recording: Recording,
+    seed: int,
+    *,
+    per_cut: int = 1,
+    names: Names = Names.IN_ORDER,
+    dropped: frozenset[str] = frozenset(),
+    findings_max: int = 20,
+    share: float = 1.0,
+) -> Tally:
+    """Draw ``per_cut`` images after each operation, or after a random ``share`` of them, and judge those that
+    differ from all before, or of which more is promised; stop after ``findings_max`` findings."""
+    tally = Tally(collections.Counter(), [])
+    seen: dict[bytes, int] = {}
+    chance = random.Random(seed)
+    for cut, kind, replay, promises in _cuts(recording, names, dropped):
+        if chance.random() >= share:
+            continue
+        for draw in range(per_cut):
+            image = replay.draw(chance_of(seed, cut, draw))
+            mark = digest(image)
+            if seen.get(mark) == promises.count:
+                continue
+            tally.images[kind] += mark not in seen
+            seen[mark] = promises.count
+            for text in _judged(image, recording, promises):
+                tally.findings.append(Finding(seed, cut, draw, kind, text, names))
+        if len(tally.findings) >= findings_max:
+            break
+    return tally
+
+
+def judge_one(
+    recording: Recording, seed: int, cut: int, draw: int, names: Names, dropped: frozenset[str]
+) -> list[str]:
+    """Judge one image again."""
+    for at, _, replay, promises in _cuts(recording, names, dropped):
+        if at == cut:
+            return _judged(replay.draw(chance_of(seed, cut, draw)), recording, promises)
+    raise ValueError(f"the recording has no operation {cut}")
+
+
+def chance_of(seed: int, cut: int, draw: int) -> random.Random:
+    return random.Random(f"{seed} {cut} {draw}")
+
+
+def _cuts(
+    recording: Recording, names: Names, dropped: frozenset[str]
+) -> Iterator[tuple[int, str, Replay, Promises]]:
+    replay, promises, kind, noted = Replay(recording, names, dropped), Promises(), "start", 0
+    for cut, operation in enumerate(recording.operations, start=1):
+        replay.run(cut)
+        if isinstance(operation, Mark):
+            kind = str(operation.values[0]) if operation.kind == "flag" else kind
+            continue
+        promises.note(replay.marks[noted:])
+        noted = len(replay.marks)
+        yield cut, kind, replay, promises
+
+
+def _judged(image: FolderNode, recording: Recording, promises: Promises) -> list[str]:
+    try:
+        return judge(image, f"{recording.root}/data", promises)
+    except Exception as error:  # whatever it is, the broker did not start, or stopped
+        return [f"{type(error).__name__}: {error}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--cut", type=int)
+    parser.add_argument("--draw", type=int, default=0)
+    parser.add_argument("--per-cut", type=int, default=4)
+    parser.add_argument("--names", type=Names, default=Names.IN_ORDER)
+    parser.add_argument("--drop", action="append", default=[])
+    chosen = parser.parse_args()
+    dropped = frozenset(chosen.drop)
+    with tempfile.TemporaryDirectory() as folder:
+        recording = record(Path(folder), chosen.seed, chosen.steps)
+    if chosen.cut is not None:
+        found = judge_one(recording, chosen.seed, chosen.cut, chosen.draw, chosen.names, dropped)
+        print("\n".join(found) or "the image is in order")
+        return bool(found)
+    tally = run(recording, chosen.seed, per_cut=chosen.per_cut, names=chosen.names, dropped=dropped)
+    print(f"{tally.images.total()} images: {dict(tally.images)}")
+    print("\n".join(str(each) for each in tally.findings))
+    return bool(tally.findings)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

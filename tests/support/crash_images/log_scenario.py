@@ -1,0 +1,232 @@
+"""Writes to partition logs, drawn from a seed, with marks of what is promised: a recording for crash images.
+
+The storage engine of a broker runs on a ``RecordingDisk``; its calls are those of the broker, with its
+preconditions. Five partitions: ``flushed-0`` is flushed after each append, ``lazy-0`` when a segment is full,
+``compacted-0`` is compacted, ``follower-0`` is truncated by new leader epochs, ``reborn-0`` is deleted and
+created again.
+
+Marks (key, topic id, …): ``created``; ``append`` (offset, epoch, serial number, its predecessor's serial
+number, producer sequence) before a record is written; ``durable`` (end offset) after a flush; ``truncate``
+(end offset) and ``start`` (new log start offset) before they begin; ``deleted`` before the deletion begins;
+``flag`` (kind of write) where a step begins.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+
+from nilometer.runtime.runtime import SeededEntropy
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, make_folders_durable
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.records import BatchBuilder
+from support.crash_images.recording import Recording, RecordingDisk
+from support.logs.log_cleaner import clean_log
+
+FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN = (
+    TopicPartition(name, 0) for name in ("flushed", "lazy", "compacted", "follower", "reborn")
+)
+KEYS = (FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN)
+PRODUCER_ID = 7
+RECORD_KEYS = 4
+
+
+def config_for(key: TopicPartition) -> LogConfig:
+    return LogConfig(
+        segment_bytes=900,
+        index_interval_bytes=150,
+        is_compacted=key == COMPACTED,
+        is_deleted_by_retention=key != COMPACTED,
+        flush_messages=1 if key == FLUSHED else (1 << 63) - 1,
+        min_cleanable_dirty_ratio=0.0,
+    )
+
+
+def options_for(directory: str, seed: int) -> ManagerOptions:
+    return ManagerOptions(
+        node_id=1,
+        directories=[directory],
+        entropy=SeededEntropy(random.Random(seed)),
+        config_for=config_for,
+        open_files_max=4,
+    )
+
+
+def value_of(topic_id: uuid.UUID, serial: int) -> bytes:
+    return f"{topic_id.hex}:{serial}:".encode() + b"x" * (serial * 37 % 90)
+
+
+class LogScenario:
+    """``LogScenario(folder, seed).run(steps)`` returns the recording of ``folder``, which is empty before."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = RecordingDisk(folder)
+        self.directory = f"{folder}/data"
+        self.wall_ms = 1_000_000
+        self.manager = LogManager.open(self.disk, options_for(self.directory, seed), wall_ms=self.wall_ms)
+        self._serial = 0
+        self._serials: dict[TopicPartition, list[int]] = {}
+        """The serial numbers of the batches in each log (one record each), in order."""
+        self._sequences: dict[TopicPartition, int] = {}
+        self._epoch = 0
+        self._starts: dict[TopicPartition, int] = {}
+
+    def run(self, steps: int) -> Recording:
+        for key in KEYS:
+            self._create(key)
+        actions = (
+            (self._append, 12),
+            (self._flush, 3),
+            (self._checkpoint, 3),
+            (self._truncate, 2),
+            (self._delete_records, 1),
+            (self._compact, 2),
+            (self._recreate, 2),
+            (self._restart, 0.5),
+        )
+        for _ in range(steps):
+            self.wall_ms += self.chance.randint(1, 50)
+            (act,) = self.chance.choices([each for each, _ in actions], [weight for _, weight in actions])
+            self.disk.mark("flag", act.__name__.strip("_"))
+            act()
+        self.manager.close(self._high_watermarks(), broker_epoch=1, wall_ms=self.wall_ms)
+        return self.disk.recording
+
+    # ---- steps
+
+    def _create(self, key: TopicPartition) -> None:
+        topic_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
+        self.disk.mark("created", str(key), topic_id.hex)
+        config = config_for(key)
+        match self.chance.randrange(3):
+            case 0:
+                plans = self.manager.plan_folders([(key, topic_id)])
+                make_folders_durable(plans)
+                self.manager.create(key, config, wall_ms=self.wall_ms, folder=plans[0])
+            case 1:
+                self.manager.create(key, config, wall_ms=self.wall_ms, topic_id=topic_id)
+            case _:
+                self.manager.create(key, config, wall_ms=self.wall_ms, topic_id=topic_id, sync=False)
+        self._serials[key], self._sequences[key] = [], 0
+        self._starts[key] = 0
+
+    def _append(self) -> None:
+        key = self.chance.choice((FLUSHED, LAZY, LAZY, COMPACTED, FOLLOWER, REBORN))
+        log = self.manager.logs[key]
+        if log.awaits_checkpoint:
+            self._checkpoint()
+        for _ in range(self.chance.randint(1, 4)):
+            self._append_one(key, log)
+            if key == FLUSHED:
+                self._flush_log(key)
+
+    def _append_one(self, key: TopicPartition, log: Log) -> None:
+        self._serial += 1
+        offset, serials, sequence = log.log_end_offset, self._serials[key], self._sequences[key]
+        assert log.topic_id is not None
+        epoch = self._epoch if key == FOLLOWER else 0
+        builder = BatchBuilder()
+        record_key = b"%d" % self.chance.randrange(RECORD_KEYS)
+        builder.append(self.wall_ms, record_key, value_of(log.topic_id, self._serial))
+        producer = (PRODUCER_ID, 0, sequence)
+        before = serials[-1] if serials else 0
+        facts = (offset, epoch, self._serial, before, sequence, record_key.decode())
+        self.disk.mark("append", str(key), log.topic_id.hex, *facts)
+        if key == FOLLOWER:
+            batch = builder.build(offset, *producer, partition_leader_epoch=epoch)
+            log.append_as_follower(batch, wall_ms=self.wall_ms)
+        else:
+            log.append_as_leader(builder.build(0, *producer), leader_epoch=epoch, wall_ms=self.wall_ms)
+        serials.append(self._serial)
+        self._sequences[key] = sequence + 1
+
+    def _flush(self) -> None:
+        self._flush_log(self.chance.choice(KEYS))
+
+    def _flush_log(self, key: TopicPartition) -> None:
+        log = self.manager.logs[key]
+        plan = log.flush_plan()
+        plan.run()
+        log.mark_flushed(plan, wall_ms=self.wall_ms)
+        assert log.topic_id is not None
+        self.disk.mark("durable", str(key), log.topic_id.hex, plan.offset)
+
+    def _checkpoint(self) -> None:
+        for plan in self.manager.plan_checkpoints(self._high_watermarks()):
+            if plan.run():
+                self.manager.note_checkpoint(plan)
+
+    def _truncate(self) -> None:
+        """A new leader epoch: the follower removes some records, and gets others instead."""
+        log, serials = self.manager.logs[FOLLOWER], self._serials[FOLLOWER]
+        end = log.log_end_offset
+        offset = self.chance.randint(max(self._starts[FOLLOWER], end - 8), end)
+        assert log.topic_id is not None
+        self.disk.mark("truncate", str(FOLLOWER), log.topic_id.hex, offset)
+        for path in self.manager.truncate_to(log, offset, wall_ms=self.wall_ms).removable:
+            self.disk.remove(path)
+        self._epoch += 1
+        removed = end - offset
+        if removed:
+            del serials[-removed:]
+            self._sequences[FOLLOWER] -= removed
+        if log.awaits_checkpoint:
+            self._checkpoint()
+        for _ in range(self.chance.randint(1, 3)):
+            self._append_one(FOLLOWER, log)
+
+    def _delete_records(self) -> None:
+        key = self.chance.choice((FLUSHED, LAZY, REBORN))
+        log = self.manager.logs[key]
+        offset = self.chance.randint(self._starts[key], log.log_end_offset)
+        assert log.topic_id is not None
+        self._starts[key] = offset
+        self.disk.mark("start", str(key), log.topic_id.hex, offset)
+        log.advance_log_start_offset(offset, log.log_end_offset)
+        self._checkpoint()
+        for path in log.delete_old_segments(log.log_end_offset, self.wall_ms):
+            self.disk.remove(path)
+
+    def _compact(self) -> None:
+        log = self.manager.logs[COMPACTED]
+        self._flush_log(COMPACTED)
+        self._checkpoint()
+        clean_log(log, wall_ms=self.wall_ms)
+
+    def _recreate(self) -> None:
+        log = self.manager.logs[REBORN]
+        assert log.topic_id is not None
+        self.disk.mark("deleted", str(REBORN), log.topic_id.hex)
+        folder = self.manager.delete(REBORN)
+        assert folder is not None
+        removes_first = self.chance.random() < 0.5
+        if removes_first:
+            self.disk.remove_tree(folder)
+        self._create(REBORN)
+        if self.chance.random() < 0.7:
+            for _ in range(self.chance.randint(1, 3)):
+                log = self.manager.logs[REBORN]
+                if log.awaits_checkpoint:
+                    self._checkpoint()
+                self._append_one(REBORN, log)
+        if not removes_first:
+            self.disk.remove_tree(folder)
+
+    def _restart(self) -> None:
+        """A clean shutdown and a start, or the end of the process alone and a start."""
+        if self.chance.random() < 0.5:
+            assert self.manager.close(self._high_watermarks(), broker_epoch=1, wall_ms=self.wall_ms) == []
+        else:
+            self.manager.abandon()
+        options = options_for(self.directory, self.chance.getrandbits(30))
+        self.manager = LogManager.open(self.disk, options, wall_ms=self.wall_ms)
+        assert [str(log.topic_partition) for log in self.manager.logs.values() if log.damages] == []
+        for folder in self.manager.removable_folders:
+            self.disk.remove_tree(folder)
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {key: log.log_end_offset for key, log in self.manager.logs.items()}

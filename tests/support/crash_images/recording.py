@@ -1,0 +1,307 @@
+"""A disk that records what a broker does to it: every write, name change and sync, in order.
+
+``RecordingDisk`` is the system's disk, so that the recorded broker is a real one. Its recording contains what
+the system calls were asked to do, not their effect on the device: ``images`` derives from it what a power
+cut at any moment may leave. Between the operations there are *marks*: what a client was promised.
+
+Invariant: replayed completely, the recording gives the recorded folder, byte for byte
+(``images.Replay.all_written``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import posixpath
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+from typing_extensions import Buffer
+
+import nilometer
+from nilometer.runtime import DiskLock, File
+from nilometer.runtime.system_disk import SystemDisk
+
+_SOURCE = posixpath.dirname(nilometer.__file__)
+_RUNTIME = posixpath.join(_SOURCE, "runtime")
+
+
+class Create(msgspec.Struct, frozen=True, tag=True):
+    """A file with the number ``file`` was created. Later operations name it by this number."""
+
+    path: str
+    file: int
+    private: bool
+
+
+class Write(msgspec.Struct, frozen=True, tag=True):
+    file: int
+    position: int
+    data: bytes
+
+
+class Truncate(msgspec.Struct, frozen=True, tag=True):
+    file: int
+    size: int
+
+
+class Sync(msgspec.Struct, frozen=True, tag=True):
+    """An fsync of a file has returned, which covers the operations before number ``since``."""
+
+    file: int
+    since: int
+    site: str
+    """Which functions of the product called it: ``flushing.py FlushPlan.run > sync``."""
+
+
+class MakeDirectory(msgspec.Struct, frozen=True, tag=True):
+    path: str
+    private: bool
+
+
+class Rename(msgspec.Struct, frozen=True, tag=True):
+    source: str
+    target: str
+
+
+class Link(msgspec.Struct, frozen=True, tag=True):
+    source: str
+    target: str
+
+
+class Remove(msgspec.Struct, frozen=True, tag=True):
+    """A file, or an empty folder, lost its name."""
+
+    path: str
+
+
+class SyncDirectory(msgspec.Struct, frozen=True, tag=True):
+    path: str
+    since: int
+    site: str
+
+
+class Mark(msgspec.Struct, frozen=True, tag=True):
+    """What was promised at this moment: ``kind`` and its values are the scenario's and its judge's."""
+
+    kind: str
+    values: tuple[str | int, ...]
+
+
+Operation = Create | Write | Truncate | Sync | MakeDirectory | Rename | Link | Remove | SyncDirectory | Mark
+
+
+class Recording(msgspec.Struct):
+    """``root``: the recorded folder, an absolute path, which was empty at the start."""
+
+    root: str
+    operations: list[Operation]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.msgpack.encode(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+
+    def sync_sites(self) -> list[str]:
+        """Return the calls of ``sync`` and ``sync_directory`` that were made, sorted, once each."""
+        return sorted({each.site for each in self.operations if isinstance(each, Sync | SyncDirectory)})
+
+
+class RecordingDisk(SystemDisk):
+    """Records all operations below ``root``, an empty folder. Others are executed and not recorded."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        assert not list(root.iterdir()), f"{root} must be empty"
+        self.recording = Recording(str(root), [])
+        self._root = str(root)
+        self._lock = threading.Lock()
+        """Held during each operation but a sync, so that their order in the recording is the true one."""
+        self._file_numbers: dict[tuple[int, int], int] = {}
+        """By device and inode. A number is not used again while a process may have the file open."""
+        self._numbers = itertools.count(1)
+        self._temporary_numbers = itertools.count(1)
+
+    def mark(self, kind: str, *values: str | int) -> None:
+        with self._lock:
+            self.recording.operations.append(Mark(kind, values))
+
+    # ---- the interface Disk, as far as it changes something
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
+        if not self._is_recorded(path):
+            return super().open(path, create=create, writable=writable, private=private)
+        with self._lock:
+            is_new = create and not super().exists(path)
+            file = super().open(path, create=create, writable=writable, private=private)
+            if is_new:
+                self._note_created(path, private)
+            number = self._file_numbers[_identity(path)]
+        return _RecordedFile(file, self, number)  # type: ignore[return-value]
+
+    def make_directories(self, path: str, *, private: bool = False) -> None:
+        with self._lock:
+            missing: list[str] = []
+            above = posixpath.abspath(path)
+            while not super().exists(above):
+                missing.append(above)
+                above = posixpath.dirname(above)
+            super().make_directories(path, private=private)
+            for each in reversed(missing):
+                if self._is_recorded(each):
+                    self._note(MakeDirectory(each, private and each == missing[0]))
+
+    def rename(self, source: str, target: str) -> None:
+        with self._lock:
+            super().rename(source, target)
+            if self._is_recorded(source):
+                self._note(Rename(source, target))
+
+    def link(self, source: str, target: str) -> None:
+        with self._lock:
+            super().link(source, target)
+            if self._is_recorded(source):
+                self._note(Link(source, target))
+
+    def remove(self, path: str) -> None:
+        with self._lock:
+            super().remove(path)
+            if self._is_recorded(path):
+                self._note(Remove(path))
+
+    def remove_tree(self, path: str) -> None:
+        if not self._is_recorded(path):
+            super().remove_tree(path)
+            return
+        for name in super().list_directory(path):
+            inner = posixpath.join(path, name)
+            (self.remove_tree if super().is_directory(inner) else self.remove)(inner)
+        with self._lock:
+            os.rmdir(path)
+            self._note(Remove(path))
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The steps of ``SystemDisk.replace_file``, one by one: a test compares the system calls."""
+        if not self._is_recorded(path):
+            super().replace_file(path, data, sync=sync)
+            return
+        temporary = f"{path}.{os.getpid()}-{next(self._temporary_numbers)}.tmp"
+        file = self.open(temporary, create=True)
+        try:
+            if data:
+                file.append([data])
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(posixpath.dirname(path) or ".")
+
+    def sync_directory(self, path: str) -> None:
+        with self._lock:
+            since = len(self.recording.operations)
+        super().sync_directory(path)
+        if self._is_recorded(path) or path == self._root:
+            with self._lock:
+                self._note(SyncDirectory(path, since, _site("sync_directory")))
+
+    def lock(self, path: str) -> DiskLock:
+        with self._lock:
+            is_new = not super().exists(path)
+            held = super().lock(path)
+            if is_new and self._is_recorded(path):
+                self._note_created(path, private=False)
+        return held
+
+    # ---- helpers
+
+    def _is_recorded(self, path: str) -> bool:
+        return path.startswith(self._root + "/")
+
+    def _note(self, operation: Operation) -> None:
+        self.recording.operations.append(operation)
+
+    def _note_created(self, path: str, private: bool) -> None:
+        number = next(self._numbers)
+        self._file_numbers[_identity(path)] = number
+        self._note(Create(path, number, private))
+
+    def change_file(self, file: File, number: int, change: Sequence[Buffer] | int, position: int) -> None:
+        """Append buffers (``position`` -1), write them at ``position``, or truncate to a size."""
+        with self._lock:
+            if isinstance(change, int):
+                file.truncate(change)
+                self._note(Truncate(number, change))
+                return
+            data = b"".join(bytes(buffer) for buffer in change)
+            if position < 0:
+                position = file.size()
+                file.append(change)
+            else:
+                file.write_at(position, data)
+            self._note(Write(number, position, data))
+
+    def sync_file(self, file: File, number: int) -> None:
+        with self._lock:
+            since = len(self.recording.operations)
+        file.sync()
+        with self._lock:
+            self._note(Sync(number, since, _site("sync")))
+
+
+class _RecordedFile:
+    def __init__(self, file: File, disk: RecordingDisk, number: int) -> None:
+        self._file = file
+        self._disk = disk
+        self._number = number
+        self.path = file.path
+        self.size = file.size
+        self.close = file.close
+        self.read_at = file.read_at
+        self.read_at_if_cached = file.read_at_if_cached
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        self._disk.change_file(self._file, self._number, buffers, -1)
+        return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        self._disk.change_file(self._file, self._number, [data], position)
+
+    def truncate(self, size: int) -> None:
+        self._disk.change_file(self._file, self._number, size, -1)
+
+    def sync(self) -> None:
+        self._disk.sync_file(self._file, self._number)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+HELPERS = {"checkpoints.py"}
+"""Modules whose functions are named together with their callers."""
+
+
+def _site(verb: str) -> str:
+    """Return the product's functions that called, up to the first one that is not a helper."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    names = [verb]
+    while frame is not None:
+        code = frame.f_code
+        file = posixpath.basename(code.co_filename)
+        if code.co_name == "replace_file" and file == "recording.py":
+            names.append("replace_file")
+        if code.co_filename.startswith(_SOURCE) and not code.co_filename.startswith(_RUNTIME):
+            names.append(code.co_qualname)
+            if file not in HELPERS:
+                return f"{file} {' > '.join(reversed(names))}"
+        frame = frame.f_back
+    return f"(test) {verb}"
