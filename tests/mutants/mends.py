@@ -122,8 +122,8 @@ TOPIC_IDS = (
     Mutant(
         "append-before-the-truncation",
         "a power cut leaves removed records below those that were appended later",
-        "hold_until_durable(log)\n        self._checkpoints.hold_if_exceeded(log)",
-        "hold_if_exceeded(log)",
+        "log.await_checkpoint(syncs=posixpath.basename(log.segments.active.log_path))",
+        "log.await_checkpoint()",
         (POWER_CUTS,),
     ),
     Mutant(

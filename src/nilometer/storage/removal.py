@@ -127,10 +127,10 @@ def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
 #
 # Epoch cache and producer state are truncated too (KAFKA-10706, KAFKA-12153). Segments above the offset are
 # removed first, durably, from the last one down, then the one that contains it is truncated: if the process
-# or the machine dies at any moment, a prefix of the log remains. The caller must hold the log until no
-# checkpoint file has a higher offset (:meth:`LogCheckpoints.hold_if_exceeded`), or a machine crash could
-# leave torn bytes below a recovery point; and until the truncation is durable
-# (:meth:`LogCheckpoints.hold_until_durable`), or one could leave removed records below new ones.
+# or the machine dies at any moment, a prefix of the log remains. The caller must hold the log
+# (:meth:`LogCheckpoints.hold_truncated`) until no checkpoint file has a higher offset, or a machine crash
+# could leave torn bytes below a recovery point; and until the truncation is durable, or one could leave
+# removed records below new ones.
 
 
 class Truncation(NamedTuple):

@@ -1,7 +1,7 @@
 """What a power cut at any moment may leave of a log directory, opened again: see ``docs/simulation.md``.
 
-Real writes of the storage engine are recorded at the file interface. Then images of the disk are drawn from
-the recording: no writes are repeated for them. A finding prints the command that judges its image again.
+Real writes of the storage engine, or of a whole broker process, are recorded at the file interface. Then
+images of the disk are drawn from the recording. A finding prints the command that judges its image again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.crash_images.campaign import record, run
+from support.crash_images.broker_scenario import judge_broker, record_broker
+from support.crash_images.campaign import chance_of, record, run
 from support.crash_images.images import Names, Replay, content_of, folder_content
-from support.crash_images.recording import Recording, RecordingDisk, Sync, Write
+from support.crash_images.recording import Mark, Recording, RecordingDisk, Sync, Write
 
 SEEDS = (7, 9)
 SOAK_SEEDS = range(100, 116)
@@ -48,6 +49,39 @@ def test_many_images_of_many_recordings(tmp_path: Path) -> None:
     print(dict(images))
     assert images.total() > 10_000
     assert all(images[kind] >= IMAGES_MIN for kind in KINDS), images
+
+
+def _judge_broker(folder: Path, seed: int, rounds: int, images: int) -> None:
+    """Record a broker process, and start another one on each of the images.
+
+    Two recordings of a seed differ in the order of concurrent writes; so a failure keeps its recording.
+    """
+    recording = record_broker(folder, rounds, seed)
+    replay = Replay(recording)
+    replay.run(end := len(recording.operations))
+    assert replay.all_written() == folder_content(folder / "data"), "the recording is complete"
+    first = next(at for at, each in enumerate(recording.operations) if isinstance(each, Mark))
+    chance, replay = random.Random(seed), Replay(recording)
+    for cut in sorted(chance.sample(range(first, end), images)):
+        replay.run(cut)
+        image = replay.draw(chance_of(seed, cut, 0))
+        findings = judge_broker(image, folder / f"image-{cut}", replay.marks)
+        again = (
+            f"PYTHONPATH=tests python -m support.crash_images.broker_scenario {folder}/recording {seed} {cut}"
+        )
+        assert findings == [], "\n".join([again, *findings])
+
+
+@pytest.mark.quick
+def test_a_broker_starts_on_what_a_power_cut_leaves_and_has_what_it_acknowledged(tmp_path: Path) -> None:
+    _judge_broker(tmp_path, seed=1, rounds=5, images=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_brokers_start_on_many_images(tmp_path: Path, seed: int) -> None:
+    _judge_broker(tmp_path, seed, rounds=12, images=100)
 
 
 @pytest.mark.quick

@@ -64,7 +64,8 @@ def write_checkpoints_at_once(patch: Patch) -> None:
 
 
 def append_before_the_checkpoint(patch: Patch) -> None:
-    patch.setattr(LogCheckpoints, "hold_if_exceeded", lambda self, log: None)
+    for name in ("hold_if_exceeded", "hold_truncated"):
+        patch.setattr(LogCheckpoints, name, lambda self, log: None)
 
 
 def open_below_the_checkpoint(patch: Patch) -> None:
@@ -185,7 +186,7 @@ FAULTS = (
         what="a log that was truncated and killed before its checkpoint is appended to as it is opened",
         plant=open_below_the_checkpoint,
         kinds=(Kind.CRASH, Kind.SESSION, Kind.CUT),
-        seeds=40,
+        seeds=60,
         flushes=True,
         mean_gap_s=0.7,
         settings={"replica.high.watermark.checkpoint.interval.ms": "3000"},

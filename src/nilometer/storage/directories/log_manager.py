@@ -213,8 +213,9 @@ class LogCheckpoints:
             if plan.run():
                 self.note_written(plan)
 
-    def hold_until_durable(self, log: Log) -> None:
-        """Block appends to a log that was truncated until that is durable.
+    def hold_truncated(self, log: Log) -> None:
+        """Block appends to a log that was truncated until no checkpoint file on disk has a higher offset, and
+        the truncation is durable.
 
         Otherwise a power failure could leave records that were removed before ones that were appended later:
         the replica would differ from its leader below its end, where nothing compares them.
@@ -222,8 +223,8 @@ class LogCheckpoints:
         log.await_checkpoint(syncs=posixpath.basename(log.segments.active.log_path))
 
     def hold_if_exceeded(self, log: Log) -> None:
-        """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
-        log is opened."""
+        """Block appends if a checkpoint file on disk may have higher offsets: when a log is opened, or starts
+        again at another offset."""
         key = log.topic_partition
         second = self._seconds.get(key)
         if self._table.logs.get(key) is log:
@@ -669,8 +670,7 @@ class LogManager:
         end_offset = log.log_end_offset
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
         if truncation.log_end_offset < end_offset:
-            self._checkpoints.hold_until_durable(log)
-        self._checkpoints.hold_if_exceeded(log)
+            self._checkpoints.hold_truncated(log)
         return truncation
 
     def truncate_fully_and_start_at(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
@@ -685,8 +685,7 @@ class LogManager:
         """
         damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
-            self._checkpoints.hold_until_durable(log)
-            self._checkpoints.hold_if_exceeded(log)
+            self._checkpoints.hold_truncated(log)
         return damage
 
     # -- checkpoints
