@@ -51,12 +51,12 @@ def test_many_images_of_many_recordings(tmp_path: Path) -> None:
     assert all(images[kind] >= IMAGES_MIN for kind in KINDS), images
 
 
-def _judge_broker(folder: Path, seed: int, rounds: int, images: int) -> None:
+def _judge_broker(folder: Path, seed: int, rounds: int, images: int, *, is_quorum: bool = False) -> None:
     """Record a broker process, and start another one on each of the images.
 
     Two recordings of a seed differ in the order of concurrent writes; so a failure keeps its recording.
     """
-    recording = record_broker(folder, rounds, seed)
+    recording = record_broker(folder, rounds, seed, is_quorum=is_quorum)
     replay = Replay(recording)
     replay.run(end := len(recording.operations))
     assert replay.all_written() == folder_content(folder / "data"), "the recording is complete"
@@ -65,10 +65,9 @@ def _judge_broker(folder: Path, seed: int, rounds: int, images: int) -> None:
     for cut in sorted(chance.sample(range(first, end), images)):
         replay.run(cut)
         image = replay.draw(chance_of(seed, cut, 0))
-        findings = judge_broker(image, folder / f"image-{cut}", replay.marks)
-        again = (
-            f"PYTHONPATH=tests python -m support.crash_images.broker_scenario {folder}/recording {seed} {cut}"
-        )
+        findings = judge_broker(image, folder / f"image-{cut}", recording, cut, is_quorum=is_quorum)
+        numbers = f"{folder}/recording {seed} {cut}{' --quorum' if is_quorum else ''}"
+        again = f"PYTHONPATH=tests python -m support.crash_images.broker_scenario {numbers}"
         assert findings == [], "\n".join([again, *findings])
 
 
@@ -79,9 +78,10 @@ def test_a_broker_starts_on_what_a_power_cut_leaves_and_has_what_it_acknowledged
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("is_quorum", [False, True])
 @pytest.mark.parametrize("seed", range(2, 5))
-def test_brokers_start_on_many_images(tmp_path: Path, seed: int) -> None:
-    _judge_broker(tmp_path, seed, rounds=12, images=100)
+def test_brokers_start_on_many_images(tmp_path: Path, seed: int, is_quorum: bool) -> None:
+    _judge_broker(tmp_path, seed, rounds=12, images=100, is_quorum=is_quorum)
 
 
 @pytest.mark.quick

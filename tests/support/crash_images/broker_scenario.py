@@ -24,6 +24,7 @@ from nilometer.simulation.disk import FolderNode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.crash_images.images import Replay, content_of
 from support.crash_images.recording import Mark, Recording
+from support.ports import HOST, free_ports
 
 FLUSHED, LAZY, COMPACTED, REBORN = "flushed", "lazy", "compacted", "reborn"
 _SMALL = {"segment.ms": "300"}
@@ -42,14 +43,32 @@ SETTINGS = {
     "log.segment.delete.delay.ms": "300",
 }
 WAIT_S = 30.0
+LATE_OPERATIONS = 60
+"""A mark goes through a pipe: so many operations may overtake it."""
 
 
-def record_broker(folder: Path, rounds: int, seed: int) -> Recording:
+def broker_on(folder: Path, *, is_quorum: bool) -> NilometerBroker:
+    """Return a broker that keeps its metadata in ``folder``, too: in the coordination store, or in a quorum
+    whose only voter it is."""
+    if not is_quorum:
+        return NilometerBroker(folder, SETTINGS)
+    port, own = free_ports(2)
+    quorum = {
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": f"1@{HOST}:{own}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{own}",
+        "metadata.log.max.record.bytes.between.snapshots": "2000",
+    }
+    return NilometerBroker(folder, {**SETTINGS, **quorum}, port)
+
+
+def record_broker(folder: Path, rounds: int, seed: int, *, is_quorum: bool = False) -> Recording:
     """Run a recorded broker below ``folder`` under clients; the recording's root is its log directory."""
     chance = random.Random(seed)
     marks, result = folder / "marks", folder / "recording"
     os.mkfifo(marks)
-    broker = NilometerBroker(folder / "data", SETTINGS)
+    broker = broker_on(folder / "data", is_quorum=is_quorum)
     broker.program = ("-m", "support.crash_images.recorded_broker")
     broker.launch()
     try:
@@ -115,16 +134,21 @@ def _mark(pipe: TextIO, kind: str, *values: str | int) -> None:
     pipe.write(json.dumps([kind, *values]) + "\n")
 
 
-def judge_broker(image: FolderNode, folder: Path, marks: Sequence[Mark]) -> list[str]:
-    """Start a broker on the image, written to ``folder``; return what is wrong."""
+def judge_broker(
+    image: FolderNode, folder: Path, recording: Recording, cut: int, *, is_quorum: bool = False
+) -> list[str]:
+    """Start a broker on the image, written to ``folder``, of the power cut after ``cut`` operations; return
+    what is wrong."""
     folder.mkdir()
     for path, content in content_of(image):
         if content is None:
             (folder / path).mkdir()
         else:
             (folder / path).write_bytes(content)
-    topics, unsure, acknowledged, sent = _promises(marks)
-    broker = NilometerBroker(folder, SETTINGS)
+    topics, unsure, acknowledged = _promises(_marks_at(recording, cut))
+    all_marks = [each for each in recording.operations if isinstance(each, Mark)]
+    sent = {str(mark.values[1]) for mark in all_marks if mark.kind == "sent"}
+    broker = broker_on(folder, is_quorum=is_quorum)
     try:
         broker.start()
         findings = _look(broker.bootstrap, topics, unsure, acknowledged, sent)
@@ -138,13 +162,19 @@ def judge_broker(image: FolderNode, folder: Path, marks: Sequence[Mark]) -> list
     return findings
 
 
-def _promises(marks: Sequence[Mark]) -> tuple[set[str], set[str], dict[str, dict[int, str]], set[str]]:
-    """Return the topics that exist, those that are being created or deleted, the acknowledged records of the
-    topics that exist, and all values that were sent."""
+def _marks_at(recording: Recording, cut: int) -> list[Mark]:
+    """Return the marks of what was promised, and of what had begun: such a mark may come a little late."""
+    marks = [each for each in recording.operations[:cut] if isinstance(each, Mark)]
+    late = [each for each in recording.operations[cut : cut + LATE_OPERATIONS] if isinstance(each, Mark)]
+    return marks + [mark for mark in late if mark.kind in ("creating", "deleting")]
+
+
+def _promises(marks: Sequence[Mark]) -> tuple[set[str], set[str], dict[str, dict[int, str]]]:
+    """Return the topics that exist, those that are being created or deleted, and the acknowledged records of
+    the topics that exist."""
     topics: set[str] = set()
     unsure: set[str] = set()
     acknowledged: dict[str, dict[int, str]] = {}
-    sent: set[str] = set()
     for mark in marks:
         name = str(mark.values[0])
         match mark.kind:
@@ -162,8 +192,8 @@ def _promises(marks: Sequence[Mark]) -> tuple[set[str], set[str], dict[str, dict
             case "acknowledged":
                 acknowledged.setdefault(name, {})[int(mark.values[1])] = str(mark.values[2])
             case _:
-                sent.add(str(mark.values[1]))
-    return topics, unsure, acknowledged, sent
+                assert mark.kind == "sent", mark
+    return topics, unsure, acknowledged
 
 
 def _look(
@@ -221,12 +251,15 @@ def main() -> int:
     parser.add_argument("recording", type=Path)
     parser.add_argument("seed", type=int)
     parser.add_argument("cut", type=int)
+    parser.add_argument("--quorum", action="store_true")
     chosen = parser.parse_args()
-    replay = Replay(Recording.load(chosen.recording))
+    recording = Recording.load(chosen.recording)
+    replay = Replay(recording)
     replay.run(chosen.cut)
     image = replay.draw(random.Random(f"{chosen.seed} {chosen.cut} 0"))
     with tempfile.TemporaryDirectory() as folder:
-        findings = judge_broker(image, Path(folder) / "image", replay.marks)
+        path = Path(folder) / "image"
+        findings = judge_broker(image, path, recording, chosen.cut, is_quorum=chosen.quorum)
     print("\n".join(findings) or "the image is in order")
     return bool(findings)
 

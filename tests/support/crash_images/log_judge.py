@@ -14,7 +14,6 @@ long. What is checked:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,10 +22,16 @@ from nilometer.simulation.disk import FolderNode
 from nilometer.storage.directories.log_manager import LogManager
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.wire.record_batch import BatchHeader, batches
-from nilometer.wire.records import BatchBuilder, decode_records
+from nilometer.wire.records import BatchBuilder
 from support.crash_images.images import mounted
-from support.crash_images.log_scenario import COMPACTED, PRODUCER_ID, options_for, value_of
+from support.crash_images.log_scenario import (
+    COMPACTED,
+    PRODUCER_ID,
+    options_for,
+    read_all,
+    serial_of,
+    value_of,
+)
 from support.crash_images.recording import Mark
 from support.logs.memory_disk import MemoryDisk
 
@@ -98,13 +103,6 @@ class Promises:
                     raise AssertionError(mark)
 
 
-class Found(NamedTuple):
-    header: BatchHeader
-    offset: int
-    value: bytes
-    key: bytes
-
-
 def judge(image: FolderNode, directory: str, promises: Promises) -> list[str]:
     """Return what is wrong with the image; its promises are those at the moment of the power cut."""
     disk = MemoryDisk()
@@ -131,7 +129,7 @@ def _judge_log(manager: LogManager, key: TopicPartition, log: Log, promises: Pro
     if topic is None or topic.key != str(key):
         return [f"topic id {log.topic_id} was not created"]
     found = read_all(log)
-    records = [topic.by_serial.get(_serial_of(each, log.topic_id)) for each in found]
+    records = [topic.by_serial.get(serial_of(each.value, log.topic_id)) for each in found]
     for each, record in zip(found, records, strict=True):
         if record is None or record.offset != each.offset:
             return [f"offset {each.offset} has a record that was not written there: {each.value[:60]!r}"]
@@ -212,28 +210,3 @@ def _use(disk: MemoryDisk, manager: LogManager, directory: str) -> list[str]:
             findings.append(f"{key}: the record written at {offset} is not there after a restart")
     again.abandon()
     return findings
-
-
-def read_all(log: Log) -> list[Found]:
-    """Return all records of a log. Raises CorruptRecordFound."""
-    found: list[Found] = []
-    offset = log.log_start_offset
-    while True:
-        part = log.read(offset, 1 << 20, log.log_end_offset)
-        assert part is not None
-        if not part.records:
-            return [each for each in found if each.offset >= log.log_start_offset]
-        for position, header in batches(part.records):
-            found += [
-                Found(header, record.offset, record.value or b"", record.key or b"")
-                for record in decode_records(part.records, position, header)
-            ]
-        offset = part.next_offset
-
-
-def _serial_of(found: Found, topic_id: uuid.UUID) -> int:
-    """Return the record's serial number; -1 if it is a record of another topic, or damaged."""
-    parts = found.value.split(b":")
-    if len(parts) != 3 or not parts[1].isdigit() or found.value != value_of(topic_id, int(parts[1])):
-        return -1
-    return int(parts[1])

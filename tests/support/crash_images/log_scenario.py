@@ -16,14 +16,16 @@ from __future__ import annotations
 import random
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, make_folders_durable
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.topic_config import LogConfig
-from nilometer.wire.records import BatchBuilder
-from support.crash_images.recording import Recording, RecordingDisk
+from nilometer.wire.record_batch import BatchHeader, batches
+from nilometer.wire.records import BatchBuilder, decode_records
+from support.crash_images.recording import Killed, Recording, RecordingDisk
 from support.logs.log_cleaner import clean_log
 
 FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN = (
@@ -32,6 +34,8 @@ FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN = (
 KEYS = (FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN)
 PRODUCER_ID = 7
 RECORD_KEYS = 4
+KILLS = 0.1
+"""The share of the steps during which the process is killed."""
 
 
 def config_for(key: TopicPartition) -> LogConfig:
@@ -74,6 +78,7 @@ class LogScenario:
         self._sequences: dict[TopicPartition, int] = {}
         self._epoch = 0
         self._starts: dict[TopicPartition, int] = {}
+        self._deleted: set[uuid.UUID] = set()
 
     def run(self, steps: int) -> Recording:
         for key in KEYS:
@@ -92,7 +97,17 @@ class LogScenario:
             self.wall_ms += self.chance.randint(1, 50)
             (act,) = self.chance.choices([each for each, _ in actions], [weight for _, weight in actions])
             self.disk.mark("flag", act.__name__.strip("_"))
-            act()
+            if self.chance.random() < KILLS:
+                self.disk.operations_left = self.chance.randrange(25)
+            try:
+                act()
+                killed = self.disk.operations_left is not None
+            except Killed:
+                killed = True
+            if killed:
+                self.disk.mark("flag", "restart")
+                self._open_again()
+        self.disk.operations_left = None
         self.manager.close(self._high_watermarks(), broker_epoch=1, wall_ms=self.wall_ms)
         return self.disk.recording
 
@@ -201,6 +216,7 @@ class LogScenario:
         log = self.manager.logs[REBORN]
         assert log.topic_id is not None
         self.disk.mark("deleted", str(REBORN), log.topic_id.hex)
+        self._deleted.add(log.topic_id)
         folder = self.manager.delete(REBORN)
         assert folder is not None
         removes_first = self.chance.random() < 0.5
@@ -222,11 +238,73 @@ class LogScenario:
             assert self.manager.close(self._high_watermarks(), broker_epoch=1, wall_ms=self.wall_ms) == []
         else:
             self.manager.abandon()
+        self._open()
+
+    def _open(self) -> None:
         options = options_for(self.directory, self.chance.getrandbits(30))
         self.manager = LogManager.open(self.disk, options, wall_ms=self.wall_ms)
         assert [str(log.topic_partition) for log in self.manager.logs.values() if log.damages] == []
+        self.manager.take_out_unidentified()
         for folder in self.manager.removable_folders:
             self.disk.remove_tree(folder)
+        for log in self.manager.logs.values():
+            if log.awaits_checkpoint:
+                self._checkpoint()
+
+    def _open_again(self) -> None:
+        """Start after a kill in the middle of a step, and complete or repeat what it interrupted."""
+        self.disk.operations_left = None
+        self.manager.abandon()
+        self._open()
+        for key in KEYS:
+            log = self.manager.get(key)
+            if log is not None and log.topic_id in self._deleted:
+                folder = self.manager.delete(key)
+                assert folder is not None
+                self.disk.remove_tree(folder)
+                log = None
+            if log is None:
+                self._create(key)
+                continue
+            assert log.topic_id is not None
+            self.disk.mark("truncate", str(key), log.topic_id.hex, log.log_end_offset)
+            self._serials[key] = [serial_of(record.value, log.topic_id) for record in read_all(log)]
+            last = self._serials[key][-1:]
+            entry = log.producers.producers.get(PRODUCER_ID)
+            self._sequences[key] = entry.last_sequence + 1 if entry is not None and last else 0
+            self._starts[key] = max(self._starts.get(key, 0), log.log_start_offset)
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {key: log.log_end_offset for key, log in self.manager.logs.items()}
+
+
+class Found(NamedTuple):
+    header: BatchHeader
+    offset: int
+    value: bytes
+    key: bytes
+
+
+def read_all(log: Log) -> list[Found]:
+    """Return all records of a log. Raises CorruptRecordFound."""
+    found: list[Found] = []
+    offset = log.log_start_offset
+    while True:
+        part = log.read(offset, 1 << 20, log.log_end_offset)
+        assert part is not None
+        if not part.records:
+            return [each for each in found if each.offset >= log.log_start_offset]
+        for position, header in batches(part.records):
+            found += [
+                Found(header, record.offset, record.value or b"", record.key or b"")
+                for record in decode_records(part.records, position, header)
+            ]
+        offset = part.next_offset
+
+
+def serial_of(value: bytes, topic_id: uuid.UUID) -> int:
+    """Return the serial number of a record's value; -1 if it is one of another topic, or damaged."""
+    parts = value.split(b":")
+    if len(parts) != 3 or not parts[1].isdigit() or value != value_of(topic_id, int(parts[1])):
+        return -1
+    return int(parts[1])

@@ -113,6 +113,10 @@ class Recording(msgspec.Struct):
         return sorted({each.site for each in self.operations if isinstance(each, Sync | SyncDirectory)})
 
 
+class Killed(BaseException):
+    """The process that uses the disk has been killed: what it did so far stays."""
+
+
 class RecordingDisk(SystemDisk):
     """Records all operations below ``root``, an empty folder. Others are executed and not recorded."""
 
@@ -120,6 +124,8 @@ class RecordingDisk(SystemDisk):
         super().__init__()
         assert not list(root.iterdir()), f"{root} must be empty"
         self.recording = Recording(str(root), [])
+        self.operations_left: int | None = None
+        """After so many operations the process is killed; None: never."""
         self._root = str(root)
         self._lock = threading.Lock()
         """Held during each operation but a sync, so that their order in the recording is the true one."""
@@ -139,6 +145,8 @@ class RecordingDisk(SystemDisk):
             return super().open(path, create=create, writable=writable, private=private)
         with self._lock:
             is_new = create and not super().exists(path)
+            if is_new:
+                self._begin()
             file = super().open(path, create=create, writable=writable, private=private)
             if is_new:
                 self._note_created(path, private)
@@ -152,6 +160,8 @@ class RecordingDisk(SystemDisk):
             while not super().exists(above):
                 missing.append(above)
                 above = posixpath.dirname(above)
+            if missing:
+                self._begin()
             super().make_directories(path, private=private)
             for each in reversed(missing):
                 if self._is_recorded(each):
@@ -159,18 +169,21 @@ class RecordingDisk(SystemDisk):
 
     def rename(self, source: str, target: str) -> None:
         with self._lock:
+            self._begin()
             super().rename(source, target)
             if self._is_recorded(source):
                 self._note(Rename(source, target))
 
     def link(self, source: str, target: str) -> None:
         with self._lock:
+            self._begin()
             super().link(source, target)
             if self._is_recorded(source):
                 self._note(Link(source, target))
 
     def remove(self, path: str) -> None:
         with self._lock:
+            self._begin()
             super().remove(path)
             if self._is_recorded(path):
                 self._note(Remove(path))
@@ -183,6 +196,7 @@ class RecordingDisk(SystemDisk):
             inner = posixpath.join(path, name)
             (self.remove_tree if super().is_directory(inner) else self.remove)(inner)
         with self._lock:
+            self._begin()
             os.rmdir(path)
             self._note(Remove(path))
 
@@ -206,6 +220,7 @@ class RecordingDisk(SystemDisk):
 
     def sync_directory(self, path: str) -> None:
         with self._lock:
+            self._begin()
             since = len(self.recording.operations)
         super().sync_directory(path)
         if self._is_recorded(path) or path == self._root:
@@ -225,6 +240,12 @@ class RecordingDisk(SystemDisk):
     def _is_recorded(self, path: str) -> bool:
         return path.startswith(self._root + "/")
 
+    def _begin(self) -> None:
+        if self.operations_left is not None:
+            if not self.operations_left:
+                raise Killed
+            self.operations_left -= 1
+
     def _note(self, operation: Operation) -> None:
         self.recording.operations.append(operation)
 
@@ -236,6 +257,7 @@ class RecordingDisk(SystemDisk):
     def change_file(self, file: File, number: int, change: Sequence[Buffer] | int, position: int) -> None:
         """Append buffers (``position`` -1), write them at ``position``, or truncate to a size."""
         with self._lock:
+            self._begin()
             if isinstance(change, int):
                 file.truncate(change)
                 self._note(Truncate(number, change))
@@ -250,6 +272,7 @@ class RecordingDisk(SystemDisk):
 
     def sync_file(self, file: File, number: int) -> None:
         with self._lock:
+            self._begin()
             since = len(self.recording.operations)
         file.sync()
         with self._lock:
