@@ -3,7 +3,7 @@
 Only the storage engine runs (``LogManager``), on a disk in memory: a whole broker takes a hundred times as
 long. What is checked:
 
-- the directory opens, with a bounded number of changes to the disk; no log fails;
+- the directory opens, with a bounded number of changes to the disk and its former id; no log fails;
 - each log belongs to a topic that existed, and has only that topic's records;
 - a log is a prefix of the log at some moment: each batch follows the one that it followed when it was
   written, and the first one is the log's first, or above it by a deletion that was asked for;
@@ -73,6 +73,7 @@ class Topic:
 class Promises:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
+        self.directory_id: str | None = None
         self.count = 0
 
     def note(self, marks: Iterable[Mark]) -> None:
@@ -80,6 +81,9 @@ class Promises:
             if mark.kind == "flag":
                 continue
             self.count += 1
+            if mark.kind == "identity":
+                self.directory_id = str(mark.values[0])
+                continue
             key, topic_id, *rest = mark.values
             numbers = [each for each in rest if isinstance(each, int)]
             if mark.kind == "created":
@@ -112,6 +116,8 @@ def judge(image: FolderNode, directory: str, promises: Promises) -> list[str]:
     if disk.operations > CHANGES_MAX:
         findings.append(f"the start changed the disk {disk.operations} times")
     findings += [f"{each.path} failed: {each.failure!r}" for each in manager.directories if each.failure]
+    if promises.directory_id not in (None, found_id := manager.directories[0].identity.directory_id):
+        findings.append(f"the directory's id is {found_id}, not {promises.directory_id}")
     manager.take_out_unidentified()
     for key, log in sorted(manager.logs.items()):
         manager.resolve_gap(log, wall_ms=WALL_MS)

@@ -8,7 +8,7 @@ created again.
 Marks (key, topic id, …): ``created``; ``append`` (offset, epoch, serial number, its predecessor's serial
 number, producer sequence) before a record is written; ``durable`` (end offset) after a flush; ``truncate``
 (end offset) and ``start`` (new log start offset) before they begin; ``deleted`` before the deletion begins;
-``flag`` (kind of write) where a step begins.
+``flag`` (kind of write) where a step begins; ``identity`` (the directory's id) once it is open.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class LogScenario:
         self._deleted: set[uuid.UUID] = set()
 
     def run(self, steps: int) -> Recording:
+        self.disk.mark("identity", self.manager.directories[0].identity.directory_id or "")
         for key in KEYS:
             self._create(key)
         actions = (
