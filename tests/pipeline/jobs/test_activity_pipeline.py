@@ -93,7 +93,7 @@ def funnel_steps(pages):
 def expected(lines):
     """Closed sessions: (host, agent, start, end, requests, pages, steps), and views by (minute, path)."""
     requests = list(requests_in(lines))
-    watermark = max(time for _, _, time, _, _ in requests) - activity.LATENESS
+    watermark = max(time for _, _, time, _, _ in requests) - activity.Settings().lateness
     by_visitor = defaultdict(list)
     for host, agent, time, path, status in requests:
         by_visitor[host, agent].append((time, path, status))

@@ -33,7 +33,7 @@ def test_a_burst_is_drained_at_the_set_rate_and_the_lag_comes_down_to_nothing(
     runner.run(spark, burst, job, on_progress=seen.append)
     assert [one.rows for one in seen] == [2_500] * 4
     assert [one.lag for one in seen] == [7_500, 5_000, 2_500, 0]
-    assert pauses == [burst.SECONDS] * 4
+    assert pauses == [burst.Settings().period.total_seconds()] * 4
     rows = spark.read.parquet(f"{tmp_path}/drained").collect()
     assert sum(row.records for row in rows) == 10_000
     assert sum(row.bytes for row in rows) == sum(map(len, values))

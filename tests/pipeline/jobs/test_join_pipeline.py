@@ -27,7 +27,7 @@ def expected(orders, payments, table):
     names = dict(line.split(",", 1) for line in table.splitlines()[1:])
     time = datetime.fromisoformat
     newest = [max(time(one["at"]) for one in side) for side in (orders, payments)]
-    watermark = min(newest) - join.LATENESS
+    watermark = min(newest) - join.Settings().lateness
     settled = Counter()
     for order in orders:
         at = time(order["at"])

@@ -91,10 +91,10 @@ def test_the_event_time_watermark_follows_the_newest_line_and_late_lines_count(s
     late = b'::1 - - [01/Jan/2023:10:00:00 +0000] "GET /late HTTP/1.1" 200 5'
     topic = send_lines(topics, [newest], partitions=1)
     last = run_logs(spark, topics, topic, tmp_path / "out")
-    assert last.event_time_watermark == datetime(2024, 1, 1, 10, 0, tzinfo=UTC) - logs.LATENESS
+    assert last.event_time_watermark == datetime(2024, 1, 1, 10, 0, tzinfo=UTC) - logs.Settings().lateness
     send_lines(topics, [late], topic, partitions=1)
     last = run_logs(spark, topics, topic, tmp_path / "out")
-    assert last.event_time_watermark == datetime(2024, 1, 1, 10, 0, tzinfo=UTC) - logs.LATENESS
+    assert last.event_time_watermark == datetime(2024, 1, 1, 10, 0, tzinfo=UTC) - logs.Settings().lateness
     assert_same(counted(spark, tmp_path / "out"), expected([newest, late]))
     chart = logs.charts(spark, str(tmp_path / "out"))["Late lines per minute"].collect()
     assert [(row.minute.year, row.late) for row in chart] == [(2023, 1)]

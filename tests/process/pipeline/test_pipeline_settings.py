@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -155,6 +156,20 @@ def test_the_command_writes_a_copy_and_says_how_to_run_it(tmp_path):
     assert f"nilometer pipeline run {tmp_path / 'jobs' / 'shop.py'}" in result.output
     assert "nilometer pipeline run ./shop.py" in (tmp_path / "jobs" / "shop.py").read_text()
     assert (tmp_path / "jobs" / "test_shop.py").exists()
+
+
+@pytest.mark.parametrize("origin", SHIPPED)
+def test_a_copy_has_its_own_name_and_says_what_it_reads_and_writes(tmp_path, origin):
+    path, _ = write_copy("mine", origin, tmp_path)
+    text = path.read_text()
+    names = dict(re.findall(r"^(INPUTS|WRITES|TABLE) = (.*)$", text, re.MULTILINE))
+    given = {
+        "INPUTS": SHIPPED[origin].inputs,
+        "WRITES": SHIPPED[origin].writes,
+        "TABLE": SHIPPED[origin].table,
+    }
+    assert names == {name: repr(one) for name, one in given.items() if one is not None}
+    assert re.findall(r"start_batches\(\s*\"(\w+)\"", text) == ["mine"]
 
 
 def test_functions_of_a_file_reach_workers_that_cannot_import_it(tmp_path):

@@ -23,7 +23,7 @@ def expected_rollups(
         at = datetime.fromisoformat(said["at"])
         newest = max(newest, at)
         by_window[at.replace(second=0, microsecond=0), said["service"], said["metric"]].append(said["value"])
-    until = newest - metrics.LATENESS
+    until = newest - metrics.Settings().lateness
     rollups = {
         key: (len(said), sum(said) / len(said), min(said), max(said), sum(said))
         for key, said in by_window.items()

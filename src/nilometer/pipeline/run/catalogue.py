@@ -42,8 +42,6 @@ class PipelineModule(Protocol):
     have such an argument.
     """
 
-    LATENESS: timedelta
-
     def start(self, *inputs_and_output: Any, available_now: bool, seconds: int) -> StreamingQuery:
         """Start the pipeline. The positional arguments are the inputs' records and the output folder.
 
@@ -201,8 +199,6 @@ def _send_to_workers(module: ModuleType) -> None:
 
 
 def _described(name: str, path: Path, module: Any) -> Shipped:
-    if not hasattr(module, "LATENESS"):
-        module.LATENESS = timedelta(0)
     summary = (module.__doc__ or name).strip().partition("\n")[0]
     inputs = tuple(getattr(module, "INPUTS", (name,)))
     writes, table = getattr(module, "WRITES", None), getattr(module, "TABLE", None)
@@ -240,7 +236,7 @@ def _renamed(text: str, name: str, shipped: Shipped, path: Path) -> str:
     origin = shipped.name
     text = text.replace(f'"""{origin}: ', f'"""{name}: ', 1)
     text = text.replace(f"nilometer pipeline run {origin}", f"nilometer pipeline run ./{path.name}")
-    text = text.replace(f'.queryName("{origin}")', f'.queryName("{name}")')
+    text = re.sub(rf'(start_batches\(\s*)"{origin}", ', rf'\1"{name}", ', text)
     constants = [
         f"INPUTS = {shipped.inputs!r}",
         '"""The topics that are read, unless --topic names others."""',
@@ -252,7 +248,8 @@ def _renamed(text: str, name: str, shipped: Shipped, path: Path) -> str:
         ]
     if shipped.table is not None:
         constants += [f"TABLE = {shipped.table!r}", '"""The columns of the file that --table names."""']
-    return text.replace("\nLATENESS = ", "\n" + "\n".join(constants) + "\n\nLATENESS = ", 1)
+    place = "\nSOURCE_OPTIONS = "
+    return text.replace(place, "\n" + "\n".join(constants) + f"\n{place}", 1)
 
 
 # The settings of a pipeline: its dataclass ``Settings``, changed by ``--set KEY=VALUE`` and TOML files.

@@ -36,9 +36,6 @@ from nilometer.pipeline.batches import Batch, RunFiles, microseconds, start_batc
 from nilometer.pipeline.events import BLANK_REASON, NO_FORMAT, EventSettings, ahead_reason, record_of, taken
 from nilometer.pipeline.recognition import HEADERS, Formats, recognise, tally_in
 
-LATENESS = timedelta(hours=1)
-"""The distance from the newest event time read to the watermark."""
-
 
 class Step(NamedTuple):
     """A step of the funnel: its name, and the pattern of the paths that take it."""
@@ -62,7 +59,7 @@ ASSETS = r"\.(?:css|js|png|jpe?g|gif|ico|svg|woff2?|ttf|map|xml|txt)$"
 class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change. Patterns are Java's."""
 
-    lateness: timedelta = LATENESS
+    lateness: timedelta = timedelta(hours=1)
     pause: timedelta = timedelta(minutes=30)
     """A session ends when its visitor has sent no request for this time."""
     funnel: tuple[Step, ...] = FUNNEL
@@ -75,12 +72,11 @@ SOURCE_OPTIONS = HEADERS
 def lines_of(
     records: DataFrame,
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     *,
     files: bool | None = None,
 ) -> DataFrame:
     """Return one row per record; the format of a line that is no request is ``unparsed``."""
-    settings = settings or Settings()
 
     def field(name: str) -> Column:
         return F.try_element_at("fields", F.lit(name))
@@ -130,9 +126,8 @@ def parse(records: DataFrame, formats: Formats | None = None, *, files: bool | N
     return requests_of(lines_of(records, formats, files=files))
 
 
-def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFrame:
+def sessions_of(requests: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return one row per session, with its requests in order; of a stream, when it has certainly ended."""
-    settings = settings or Settings()
     request = F.struct("time", "path", "status")
     pause = f"{microseconds(settings.pause)} microseconds"
     return (
@@ -145,9 +140,9 @@ def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFr
 SESSION = "host string, agent string, requests array<struct<time: timestamp, path: string, status: int>>"
 
 
-def pages_of(settings: Settings | None) -> Column:
+def pages_of(settings: Settings) -> Column:
     """Return the column with the pages among a session's requests."""
-    assets = (settings or Settings()).assets
+    assets = settings.assets
 
     def is_page(request: Column) -> Column:
         return (request["status"] < 400) & ~F.lower(request["path"]).rlike(assets)
@@ -167,7 +162,7 @@ def steps_taken(pages: Column, funnel: Sequence[Step] = FUNNEL) -> Column:
     return F.aggregate(pages, F.lit(0), step)
 
 
-def summary_of(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
+def summary_of(sessions: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return the table ``sessions``."""
     pages = pages_of(settings)
     return sessions.select(
@@ -179,11 +174,11 @@ def summary_of(sessions: DataFrame, settings: Settings | None = None) -> DataFra
         F.size(pages).alias("pages"),
         F.try_element_at(pages, F.lit(1))["path"].alias("first_page"),
         F.try_element_at(pages, F.lit(-1))["path"].alias("last_page"),
-        steps_taken(pages, (settings or Settings()).funnel).alias("steps"),
+        steps_taken(pages, settings.funnel).alias("steps"),
     )
 
 
-def views_of(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
+def views_of(sessions: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return the table ``page_views`` of one batch; the totals are the sums of ``views`` over all batches."""
     page = sessions.select(F.explode(pages_of(settings)).alias("page"))
     minute = F.date_trunc("minute", "page.time").alias("minute")
@@ -196,12 +191,11 @@ def start(
     *,
     dead_letters: Mapping[str, str],
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    settings = settings or Settings()
     pause = microseconds(settings.pause)
 
     def write(batch: Batch) -> None:
@@ -221,7 +215,7 @@ def start(
     return start_batches("activity", lines, output, write, available_now=available_now, seconds=seconds)
 
 
-def finish(spark: SparkSession, output: str, *, settings: Settings | None = None) -> None:
+def finish(spark: SparkSession, output: str, *, settings: Settings = Settings()) -> None:
     """Write the sessions that have not ended."""
     files = RunFiles(spark, output)
     sessions = files.open_rows("sessions", SESSION)
@@ -231,7 +225,7 @@ def finish(spark: SparkSession, output: str, *, settings: Settings | None = None
 
 
 def results(
-    spark: SparkSession, output: str, top: int = 10, *, settings: Settings | None = None
+    spark: SparkSession, output: str, top: int = 10, *, settings: Settings = Settings()
 ) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     sessions = spark.read.parquet(f"{output}/sessions")
@@ -258,9 +252,9 @@ def results(
     }
 
 
-def funnel(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
+def funnel(sessions: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return, per step of the funnel, the number of sessions that took it."""
-    steps = enumerate((settings or Settings()).funnel, start=1)
+    steps = enumerate(settings.funnel, start=1)
     numbered = F.array(*[F.struct(F.lit(n).alias("n"), F.lit(one.name).alias("step")) for n, one in steps])
     reached = sessions.select(
         F.explode(F.filter(numbered, lambda one: one["n"] <= F.col("steps"))).alias("s")
@@ -269,7 +263,7 @@ def funnel(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
     return counted.orderBy("n").select("step", "sessions")
 
 
-def charts(spark: SparkSession, output: str, *, settings: Settings | None = None) -> dict[str, DataFrame]:
+def charts(spark: SparkSession, output: str, *, settings: Settings = Settings()) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
     views = spark.read.parquet(f"{output}/page_views")
     sessions = spark.read.parquet(f"{output}/sessions")

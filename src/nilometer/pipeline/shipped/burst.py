@@ -3,8 +3,8 @@
     nilometer pipeline run burst --topic burst --available-now --report burst.html
 
 Peak shaving: the topic takes the burst as fast as it arrives, and this job processes it no faster than a
-downstream service can take it: ``RECORDS`` records, then a pause until ``SECONDS`` have passed. The lag (the
-records in the topic that are not processed yet) rises with the burst and falls in a straight line; the
+downstream service can take it: ``RECORDS`` records, then a pause until the ``period`` has passed. The lag
+(the records in the topic that are not processed yet) rises with the burst and falls in a straight line; the
 progress of each batch contains it, and the report plots it.
 
 The table ``drained``, in Parquet, has one row per batch and partition: numbers of records and bytes, first
@@ -24,11 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from nilometer.pipeline.batches import Batch, start_batches
 
-LATENESS = timedelta(0)
-
 RECORDS = 100_000
-SECONDS = 1.0
-"""The rate: RECORDS per SECONDS. ``--option maxOffsetsPerTrigger=…`` sets another number of records."""
+"""The records of one batch; ``--option maxOffsetsPerTrigger=…`` sets another number."""
 SOURCE_OPTIONS = {"maxOffsetsPerTrigger": str(RECORDS)}
 
 
@@ -36,7 +33,7 @@ SOURCE_OPTIONS = {"maxOffsetsPerTrigger": str(RECORDS)}
 class Settings:
     """What ``--set`` and ``--settings`` can change."""
 
-    period: timedelta = timedelta(seconds=SECONDS)
+    period: timedelta = timedelta(seconds=1)
     """The time in which one batch may be processed."""
 
 
@@ -55,12 +52,12 @@ def start(
     records: DataFrame,
     output: str,
     *,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 1,
 ) -> StreamingQuery:
     """Start the job: process the topic to its end (``available_now``), or until stopped."""
-    period_s = (settings or Settings()).period.total_seconds()
+    period_s = settings.period.total_seconds()
 
     def write(batch: Batch) -> None:
         began = time.monotonic()

@@ -24,7 +24,6 @@ letters. Exactly once: each batch writes a new folder of ``versions``, made from
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,7 +33,6 @@ from nilometer.pipeline.batches import Batch, RunFiles, start_batches
 from nilometer.pipeline.changes.changed_rows import VERSION, advance, parse, version_columns, versions
 from nilometer.pipeline.recognition import HEADERS
 
-LATENESS = timedelta(0)
 SOURCE_OPTIONS = HEADERS
 
 HISTORY = f"{VERSION}, valid_until timestamp"

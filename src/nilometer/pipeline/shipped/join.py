@@ -30,15 +30,12 @@ from nilometer.pipeline.csv_table import read_table
 from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
 
-LATENESS = timedelta(minutes=10)
-"""The distance from the newest event time of a stream to its watermark."""
-
 
 @dataclass(frozen=True)
 class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
-    lateness: timedelta = LATENESS
+    lateness: timedelta = timedelta(minutes=10)
     within: timedelta = timedelta(hours=1)
     """How long after the order a payment matches it."""
 
@@ -82,12 +79,11 @@ def start(
     table: str,
     dead_letters: Mapping[str, str],
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job. ``table`` is the path of the CSV file of customers, which is read at each start."""
-    settings = settings or Settings()
     customers = read_table(orders.sparkSession, table, COLUMNS)
     order_closes = F.unix_micros("ordered_at") + microseconds(settings.within) + 1
     payment_closes = F.unix_micros("paid_at") + 1

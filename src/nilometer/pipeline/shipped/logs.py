@@ -38,9 +38,6 @@ from nilometer.pipeline.batches import Batch, microseconds, start_batches
 from nilometer.pipeline.events import ahead_reason
 from nilometer.pipeline.recognition import HEADERS, Formats, recognise, tally_in
 
-LATENESS = timedelta(minutes=10)
-"""The distance from the newest event time read to the watermark."""
-
 SOURCE_OPTIONS = HEADERS
 """The lines' files are in the headers of records that `nilometer ingest` has sent."""
 
@@ -49,7 +46,8 @@ SOURCE_OPTIONS = HEADERS
 class Settings:
     """What ``--set`` and ``--settings`` can change."""
 
-    lateness: timedelta = LATENESS
+    lateness: timedelta = timedelta(minutes=10)
+    """The distance from the newest event time read to the watermark."""
     ahead: timedelta = timedelta(hours=1)
     """A time that is further ahead of its record's time stamp does not move the watermark."""
 
@@ -87,12 +85,11 @@ def start(
     output: str,
     *,
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    settings = settings or Settings()
 
     def write(batch: Batch) -> None:
         written = batch.write("lines", batch.records)
@@ -146,9 +143,9 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
     }
 
 
-def late(counts: DataFrame, settings: Settings | None = None) -> DataFrame:
+def late(counts: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return the number of lines in minutes that were complete before the lines' batch, per minute."""
-    behind_us = microseconds((settings or Settings()).lateness + timedelta(minutes=1))
+    behind_us = microseconds(settings.lateness + timedelta(minutes=1))
     behind = F.expr(f"INTERVAL {behind_us} microseconds")
     minutes = counts.where("by = 'minute' AND minute IS NOT NULL")
     before = Window.orderBy("batch").rowsBetween(Window.unboundedPreceding, -1)
@@ -160,7 +157,7 @@ def late(counts: DataFrame, settings: Settings | None = None) -> DataFrame:
     return found.groupBy("minute").agg(F.sum("lines").alias("late"))
 
 
-def charts(spark: SparkSession, output: str, *, settings: Settings | None = None) -> dict[str, DataFrame]:
+def charts(spark: SparkSession, output: str, *, settings: Settings = Settings()) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
     counts = spark.read.parquet(f"{output}/counts")
     by_minute = counts.where("by = 'minute' AND minute IS NOT NULL")

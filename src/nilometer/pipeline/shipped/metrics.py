@@ -37,9 +37,6 @@ from nilometer.pipeline.batches import (
 from nilometer.pipeline.events import EventSettings, taken, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
 
-LATENESS = timedelta(minutes=2)
-"""The distance from the newest measurement's time to the watermark."""
-
 
 class Rule(NamedTuple):
     """An alert is written for each minute in which ``column`` of the metric's rollup is above the limit."""
@@ -54,7 +51,7 @@ class Rule(NamedTuple):
 class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
-    lateness: timedelta = LATENESS
+    lateness: timedelta = timedelta(minutes=2)
     window: timedelta = timedelta(minutes=1)
     rules: tuple[Rule, ...] = (
         Rule("slow", "latency_ms", "mean", 250.0),
@@ -74,13 +71,12 @@ def parse(records: DataFrame, *, files: bool | None = None) -> DataFrame:
 
 
 def rollups_of(
-    measurements: DataFrame, settings: Settings | None = None, known: DataFrame | None = None
+    measurements: DataFrame, settings: Settings = Settings(), known: DataFrame | None = None
 ) -> DataFrame:
     """Return the rollups of some measurements, and of those in ``known`` rollups.
 
     Those of a stream are returned when its watermark has passed their end.
     """
-    settings = settings or Settings()
     value = [F.col("value").alias(one) for one in ("least", "greatest", "sum")]
     parts = measurements.select("at", "service", "metric", F.lit(1).alias("count"), *value)
     if known is not None:
@@ -110,7 +106,7 @@ ROLLUP = (
 )
 
 
-def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame:
+def alerts_of(rollups: DataFrame, settings: Settings = Settings()) -> DataFrame:
     """Return key and value of a record for each rule that a rollup breaks."""
     broken = F.filter(
         F.array(
@@ -121,7 +117,7 @@ def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame
                     F.col(column).cast("double").alias("value"),
                     F.lit(limit).alias("limit"),
                 )
-                for name, metric, column, limit in (settings or Settings()).rules
+                for name, metric, column, limit in settings.rules
             ]
         ),
         lambda one: one["applies"] & (one["value"] > one["limit"]),
@@ -147,12 +143,11 @@ def start(
     to_topic: Mapping[str, str],
     dead_letters: Mapping[str, str],
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job. ``to_topic`` and ``dead_letters`` are the sink's options: brokers and a topic."""
-    settings = settings or Settings()
     closes = window_start_us("at", settings.window) + microseconds(settings.window)
     is_over = F.unix_micros("minute") + microseconds(settings.window)
 
@@ -178,7 +173,7 @@ def finish(spark: SparkSession, output: str) -> None:
 
 
 def results(
-    spark: SparkSession, output: str, top: int = 10, *, settings: Settings | None = None
+    spark: SparkSession, output: str, top: int = 10, *, settings: Settings = Settings()
 ) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     rollups = spark.read.parquet(f"{output}/rollups")

@@ -30,9 +30,6 @@ from nilometer.pipeline.csv_table import read_table
 from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
 
-LATENESS = timedelta(minutes=10)
-"""The distance from the newest event's time to the watermark, which ends windows."""
-
 
 class Rule(NamedTuple):
     """A message is written when ``measure`` of a user's events of a kind reaches the threshold."""
@@ -64,7 +61,7 @@ USUAL_LANGUAGE = "en"
 class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
-    lateness: timedelta = LATENESS
+    lateness: timedelta = timedelta(minutes=10)
     window: timedelta = timedelta(minutes=10)
     rules: tuple[Rule, ...] = RULES
 
@@ -155,12 +152,11 @@ def start(
     dead_letters: Mapping[str, str],
     table: str,
     formats: Formats | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job. ``to_topic`` and ``dead_letters`` are the sink's options: brokers and a topic."""
-    settings = settings or Settings()
     users = read_table(records.sparkSession, table, COLUMNS)
     closes = window_start_us("at", settings.window) + microseconds(settings.window)
 

@@ -28,7 +28,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,6 @@ from nilometer.pipeline.tables.table_writer import (
 from nilometer.pipeline.tables.values import ValueType, struct, without_collisions
 from nilometer.schema_registry.client import SchemaRegistry
 
-LATENESS = timedelta(0)
 SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
 """A batch is bounded, since an upsert compares its keys on the driver."""
 
@@ -133,12 +131,11 @@ def start(
     output: str,
     *,
     dead_letters: Mapping[str, str],
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    settings = settings or Settings()
     check(output, settings)
     options, row = settings.options(), settings.row()
     registry = registry_at(settings.registry) if settings.registry else None
@@ -314,10 +311,10 @@ def _staged_rows(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[dict[str
 
 
 def results(
-    spark: SparkSession, output: str, top: int = 10, settings: Settings | None = None
+    spark: SparkSession, output: str, top: int = 10, settings: Settings = Settings()
 ) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
-    store = (settings or Settings()).options().store(Path(output))
+    store = settings.options().store(Path(output))
     if not store.exists():
         return {"Table": spark.createDataFrame([], TABLE_ROW)}
     totals = store.totals()
@@ -335,9 +332,9 @@ TABLE_ROW = "table string, version string, rows bigint, files bigint, bytes bigi
 COMMIT = "batch bigint, rows bigint, committed_at timestamp"
 
 
-def charts(spark: SparkSession, output: str, settings: Settings | None = None) -> dict[str, DataFrame]:
+def charts(spark: SparkSession, output: str, settings: Settings = Settings()) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
-    store = (settings or Settings()).options().store(Path(output))
+    store = settings.options().store(Path(output))
     commits = [(one.batch_id, one.rows, one.at) for one in (store.commits() if store.exists() else ())]
     return {
         "Rows per commit": spark.createDataFrame(commits, COMMIT).orderBy("batch").select("batch", "rows")
