@@ -27,7 +27,7 @@ from support.properties import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SEED = "NILOMETER_CHAOS_SEED"
-CAMPAIGN, CAMPAIGN_WIDTH = 10_000, 400
+CAMPAIGN, CAMPAIGN_WIDTH = 10_000, 2_000
 """Histories of each pipeline, without a real kill, and how many are side by side."""
 HISTORIES = 20
 """With kill -9, of each pipeline in a campaign: the start of a process costs more than the rest."""

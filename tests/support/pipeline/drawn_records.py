@@ -333,16 +333,22 @@ def requests(draw: st.DrawFn, draws: Draws = ONE) -> Drawn:
 
 
 @st.composite
-def changes(draw: st.DrawFn, draws: Draws = ONE) -> Drawn:
-    """Change events of a table with few rows and positions: repeated, late, and of truncated rows."""
+def changes(draw: st.DrawFn, draws: Draws = ONE, *, tables: int | None = None) -> Drawn:
+    """Change events of tables with few rows and positions: repeated, late, and of truncated rows.
+
+    Each history has a table of its own, unless ``tables`` is given.
+    """
     number = draw(st.integers(0, draws.width - 1))
+    table = number % (tables or draws.width)
     op = draw(st.sampled_from("ccuuuudddt"))
+    if op == "t" and table != number:
+        op = "d"  # a truncate of all histories would leave little of them
     key = None if op == "t" else {"id": 4 * number + draw(st.integers(1, 4))}
     after = {**key, "balance": draw(st.integers(0, 9))} if key and op in "cu" else None
     lsn, seq = draw(st.integers(1, 40)), draw(st.integers(0, 1))
     event = {
         "op": op,
-        "table": f"public.a{number}",
+        "table": f"public.a{table}",
         "key": key,
         "after": after,
         "lsn": lsn,

@@ -76,7 +76,7 @@ EFFECTS_MAX = 14
 """A batch has fewer effects."""
 WIDTH = 100
 """The number of histories side by side in each run of the tests."""
-USERS_MAX = 100
+USERS_MAX = 400
 """Five histories side by side share a user."""
 KILLS_MAX = 3
 ENDED_AS_PLANNED = (0, 3)
@@ -108,6 +108,7 @@ class Case:
     """As for ``--set``; ``{folder}`` stands for that of the files."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     variant: str = ""
+    has_late: bool = False
 
     def __repr__(self) -> str:
         return f"{self.pipeline}-{self.variant}" if self.variant else self.pipeline
@@ -120,7 +121,7 @@ class Case:
 
     def histories(self) -> st.SearchStrategy[History]:
         ends = st.lists(st.one_of(st.none(), st.integers(0, EFFECTS_MAX)), min_size=3, max_size=3)
-        return st.builds(History, self.parts(), st.integers(3, 20), ends, st.booleans())
+        return st.builds(History, self.parts(), st.integers(3, 20), ends, st.booleans(), st.booleans())
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -142,6 +143,8 @@ class History:
     """The number of effects after which the process of a run ends, as by kill -9; None: it does not."""
     repeated: bool
     """Whether the last batch is run again, as after a kill before its commit."""
+    late: bool = False
+    """Whether late records go to a topic."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ class Ran:
     spark: SparkSession
     topics: Topics
     folder: Path
+    late: bool = False
     sent: dict[str, list[Drawn]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +172,13 @@ class Ran:
         self.sent = {name: [] for name in self.case.inputs(ONE)}
         self.output = self.folder / self.case.pipeline
         self.shipped = SHIPPED[self.case.pipeline]
+        self.late_topics: dict[str, str] = {}
         self.given = {name: text.format(folder=self.folder) for name, text in self.case.settings.items()}
+        if self.late and self.case.has_late:
+            first = self.given["late_topic"] = self.topics.create(1, prefix="late")
+            self.late_topics = {
+                name: self.topics.create(1, name=f"{first}-{name}") if name else first for name in self.names
+            }
         for name, text in self.case.files.items():
             (self.folder / name).write_text(text)
 
@@ -247,6 +257,8 @@ class Ran:
             if one.fate == "rejected"
         ]
         assert self._letters() == sorted(refused, key=lambda one: one[:2])
+        for name, topic in self.late_topics.items():
+            assert Counter(one.value for one in self.read_topic(topic)) == Counter(wanted.books[name].late)
 
     def _batches(self) -> list[Part]:
         """Return the records of each batch by the offsets in the checkpoint."""
@@ -327,7 +339,7 @@ def ending_after(effects: int | None) -> Iterator[Callable[[], bool]]:
 
 def check_history(case: Case, spark: SparkSession, topics: Topics, history: History) -> None:
     with TemporaryDirectory() as folder:
-        ran = Ran(case, spark, topics, Path(folder))
+        ran = Ran(case, spark, topics, Path(folder), history.late)
         ended = False
         for part, effects in zip(history.parts, history.ends, strict=False):
             ran.send(part)
@@ -404,8 +416,8 @@ def check_side_by_side(
     chance = Random(number)
     parts = drawn_side_by_side(case, number, 3, width)
     ends = [chance.choice((None, chance.randint(0, EFFECTS_MAX))) for _ in parts]
-    repeated = chance.random() < 0.5
-    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * width, ends, repeated))
+    repeated, late = chance.random() < 0.5, chance.random() < 0.5
+    check_history(case, spark, topics, History(parts, chance.randint(1, 4) * width, ends, repeated, late))
 
 
 def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, kills: int) -> None:
@@ -418,7 +430,7 @@ def check_kills(case: Case, spark: SparkSession, topics: Topics, number: int, ki
         for _ in range(kills)
     ]
     with TemporaryDirectory() as folder:
-        ran = Ran(case, spark, topics, Path(folder))
+        ran = Ran(case, spark, topics, Path(folder), chance.random() < 0.5)
         for part, kill in zip_longest(parts, moments):
             if part is not None:
                 ran.send(part)
@@ -505,6 +517,21 @@ def _table(ran: Ran) -> Any:
     return [(row["_offset"], row["value"], row["service"], row["at"]) for row in found]
 
 
+def _table_of_changes(ran: Ran) -> Any:
+    if not (ran.output / "table").exists():
+        return {}
+    rows = READERS["delta"](ran.output / "table")
+    balances = {row["id"]: row["balance"] for row in rows}
+    assert len(balances) == len(rows)
+    return balances
+
+
+BALANCE_SCHEMA = {
+    "type": "object",
+    "properties": {name: {"type": "integer", "format": "int32"} for name in ("id", "balance")},
+}
+
+
 def _of_table(form: str, log: str, *, upsert: bool) -> Case:
     return Case(
         "table",
@@ -539,6 +566,7 @@ CASES = (
         _activity,
         ("sessions/batch=*", "page_views/batch=*", "state/sessions/batch=*"),
         {"lateness": "10m", "pause": "5m"},
+        has_late=True,
     ),
     Case(
         "metrics",
@@ -546,6 +574,7 @@ CASES = (
         model_of_metrics,
         _metrics,
         ("rollups/batch=*", "state/rollups/batch=*"),
+        has_late=True,
     ),
     Case(
         "notifications",
@@ -554,6 +583,7 @@ CASES = (
         _notifications,
         ("messages/batch=*", "state/events/batch=*", "state/messages/batch=*"),
         files={"table.csv": "\n".join(["language,address,name,user", *USER_ROWS, ""])},
+        has_late=True,
     ),
     Case(
         "join",
@@ -563,6 +593,7 @@ CASES = (
         ("settled/batch=*", "state/orders/batch=*", "state/payments/batch=*"),
         {"within": "10m"},
         {"table.csv": "country,customer,name\nEgypt,c0,Ann\nKenya,c1,Bob\n"},
+        has_late=True,
     ),
     Case(
         "changelog",
@@ -579,4 +610,20 @@ CASES = (
     _of_table("iceberg", "table/**/*.metadata.json", upsert=False),
     _of_table("iceberg", "table/**/*.metadata.json", upsert=True),
     _of_table("parquet", "table/_commits/*", upsert=False),
+    Case(
+        "table",
+        lambda draws: {"": changes(draws, tables=1)},
+        model_of_changelog,
+        _table_of_changes,
+        (
+            "state/waiting/batch=*",
+            "versions/batch=*",
+            "plan.json",
+            "table/**/*.parquet",
+            "table/_delta_log/*.json",
+        ),
+        {"format": "delta", "input": "changes", "schema": "{folder}/schema.json"},
+        {"schema.json": json.dumps(BALANCE_SCHEMA)},
+        "changes",
+    ),
 )

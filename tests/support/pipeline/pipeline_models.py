@@ -24,15 +24,6 @@ MINUTE = timedelta(minutes=1)
 INSTANT = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a run has to give."""
-
-    results: Any
-    accounts: Mapping[str, Mapping[str, int]]
-    watermark: datetime | None = None
-
-
 @dataclass
 class Books:
     """The account that a model keeps, of one input."""
@@ -40,10 +31,25 @@ class Books:
     read: int = 0
     became: Counter[str] = field(default_factory=Counter)
     open: int = 0
+    late: list[bytes | None] = field(default_factory=list[bytes | None])
+    """The values of the late records."""
 
     def said(self) -> dict[str, int]:
         fates = ("results", "rejected", "late", "repeated", "left_out")
         return {"read": self.read, "open": self.open, **{one: self.became[one] for one in fates}}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run has to give."""
+
+    results: Any
+    books: Mapping[str, Books]
+    watermark: datetime | None = None
+
+    @property
+    def accounts(self) -> Mapping[str, Mapping[str, int]]:
+        return {name: one.said() for name, one in self.books.items()}
 
 
 class Clock:
@@ -77,6 +83,7 @@ def on_time(records: Sequence[Drawn], books: Books, clock: Clock, closes: Any, n
             books.became[one.fate.replace(" ", "_")] += 1
         elif clock.has_reached(closes(one.event)):
             books.became["late"] += 1
+            books.late.append(one.value)
         else:
             taken.append(one.event)
     for event in taken:
@@ -108,7 +115,7 @@ def model_of_metrics(batches: Batches) -> Wanted:
                 if metric == key[2] and measures[column] > limit:
                     alerts[f"{key[1]}/{name}/{key[0]:%Y-%m-%dT%H:%M:%SZ}"] = measures[column]
     books.open = sum(map(len, windows.values()))
-    return Wanted((rollups, alerts), {"": books.said()}, clock.now)
+    return Wanted((rollups, alerts), {"": books}, clock.now)
 
 
 def model_of_join(batches: Batches, lateness: timedelta, within: timedelta) -> Wanted:
@@ -131,11 +138,14 @@ def model_of_join(batches: Batches, lateness: timedelta, within: timedelta) -> W
                     books[name].became["repeated"] += 1
                 else:
                     waiting[name][event[ids[name]]] = {**event, "is_new": True, "is_met": False}
+        payments: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for paid in waiting["payments"].values():
+            payments[paid["order"]].append(paid)
         for order in waiting["orders"].values():
             buyer = order["customer"], *customers[order["customer"]]
-            for paid in waiting["payments"].values():
+            for paid in payments[order["order"]]:
                 in_time = timedelta(0) <= paid["at"] - order["at"] <= within
-                if paid["order"] == order["order"] and in_time and (paid["is_new"] or order["is_new"]):
+                if in_time and (paid["is_new"] or order["is_new"]):
                     paid["is_met"] = order["is_met"] = True
                     rows[order["order"], *buyer, paid["payment"], paid["amount"]] += 1
         for name, longer in (("orders", within), ("payments", timedelta(0))):
@@ -150,7 +160,7 @@ def model_of_join(batches: Batches, lateness: timedelta, within: timedelta) -> W
                         rows[one["order"], *buyer, None, None] += 1
     for name in ids:
         books[name].open = len(waiting[name])
-    return Wanted(rows, {name: one.said() for name, one in books.items()}, clock.now)
+    return Wanted(rows, books, clock.now)
 
 
 USERS = {"u1": ("Ann", "en"), "u2": ("Bob", "de")}
@@ -198,7 +208,7 @@ def model_of_notifications(batches: Batches) -> Wanted:
             known -= ended.keys()
             books.became["results" if key in notified else "left_out"] += len(ended)
     books.open = sum(map(len, windows.values()))
-    return Wanted(messages, {"": books.said()}, clock.now)
+    return Wanted(messages, {"": books}, clock.now)
 
 
 def model_of_activity(batches: Batches, lateness: timedelta, pause: timedelta) -> Wanted:
@@ -230,7 +240,7 @@ def model_of_activity(batches: Batches, lateness: timedelta, pause: timedelta) -
                 summary = one[0][0], one[-1][0], len(one), len(pages), *ends, steps_of(paths)
                 sessions[*visitor, *summary] += 1
     books.open = sum(map(len, open_requests.values()))
-    return Wanted((sessions, views), {"": books.said()}, clock.now)
+    return Wanted((sessions, views), {"": books}, clock.now)
 
 
 def steps_of(paths: Sequence[str]) -> int:
@@ -259,7 +269,7 @@ def model_of_logs(batches: Batches, lateness: timedelta) -> Wanted:
                 clock.see(at)
         clock.move()
     books.read = books.became["results"] = len(lines)
-    return Wanted((lines, counts), {"": books.said()}, clock.now)
+    return Wanted((lines, counts), {"": books}, clock.now)
 
 
 def model_of_burst(batches: Batches) -> Wanted:
@@ -271,7 +281,7 @@ def model_of_burst(batches: Batches) -> Wanted:
         if end > first:
             size = sum(len(one.value or b"") for one in batch[""])
             drained.append((number, end - first, size, first, end - 1))
-    return Wanted(drained, {"": Books(end, Counter(results=end)).said()})
+    return Wanted(drained, {"": Books(end, Counter(results=end))})
 
 
 def model_of_changelog(batches: Batches) -> Wanted:
@@ -301,7 +311,7 @@ def model_of_changelog(batches: Batches) -> Wanted:
         for (table, number), (where, balance) in rows.items()
         if balance is not None and all(one <= where for one in emptied[table])
     }
-    return Wanted(present, {"": books.said()})
+    return Wanted(present, {"": books})
 
 
 def model_of_table(batches: Batches, *, upsert: bool) -> Wanted:
@@ -318,4 +328,4 @@ def model_of_table(batches: Batches, *, upsert: bool) -> Wanted:
             rows.pop(place, None)
         else:
             rows[place] = (offset, float(one.event["value"]), one.event["service"], one.event["at"])
-    return Wanted(sorted(rows.values()), {"": books.said()})
+    return Wanted(sorted(rows.values()), {"": books})
