@@ -190,6 +190,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "large-change-sent-on-whole",
+        "a change of many megabytes is encoded for the controller in one turn",
+        "if acting_broker is None and is_larger_than(request.body, CHANGE_BYTES_MAX):",
+        "if False and is_larger_than(request.body, CHANGE_BYTES_MAX):",
+        ("process/broker/test_turns_of_few_rights.py",),
+    ),
+    Mutant(
         "snapshot-of-the-last-batch",
         "a snapshot of the producers has the last batch of each alone",
         "for batch in self.batches[:-1]:",

@@ -256,6 +256,31 @@ def _left(message: Message, path: Path, count: int) -> int:
     return count
 
 
+ENTITY_BYTES = 16
+
+
+def is_larger_than(message: Message, size: int) -> bool:
+    """Return whether the texts and bytes of a message take more than ``size`` bytes, with 16 for each entity.
+
+    A walk that ends as soon as that is known; arrays of numbers are not walked.
+    """
+    left: list[Any] = [message]
+    while left:
+        value = left.pop()
+        if isinstance(value, str | bytes):
+            size -= len(value)
+        elif isinstance(value, tuple):
+            items = cast("tuple[Any, ...]", value)
+            if items and not isinstance(items[0], int):
+                left.extend(items)
+        elif dataclasses.is_dataclass(value):
+            size -= ENTITY_BYTES
+            left.extend([getattr(value, field.name) for field in dataclasses.fields(value)])
+        if size < 0:
+            return True
+    return False
+
+
 REPETITIONS_KEPT = 2
 """How often an element is answered whose repetitions are left out or are an error."""
 

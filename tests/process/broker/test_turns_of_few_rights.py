@@ -59,3 +59,17 @@ def test_thousands_of_absent_topics_are_described_in_short_turns(
     assert [topic.name for topic in answer.topics] == names
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.unknown_topic_or_partition}
     assert longest_turns_ms(secured.broker).get("DescribeTopicPartitions", 0) < TURN_MS_MAX
+
+
+def test_a_change_of_megabytes_that_cannot_be_divided_is_refused_before_it_is_sent_on(
+    alice: WirePeer,
+) -> None:
+    key, name = ApiKey.INCREMENTAL_ALTER_CONFIGS, f"{PREFIX}settings"
+    for count, expected in ((10, ErrorCode.unknown_topic_or_partition), (100, ErrorCode.invalid_request)):
+        settings = tuple(
+            make(key, 1, "AlterableConfig", name=f"setting-{each}", config_operation=0, value="x" * 30_000)
+            for each in range(count)
+        )
+        topic = make(key, 1, "AlterConfigsResource", resource_type=2, resource_name=name, configs=settings)
+        [answer] = alice.ask(key, 1, resources=(topic,), validate_only=False).responses
+        assert answer.error_code == expected, answer

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import PIECES_MAX, LazySequence, encode_slices, writer
 from nilometer.wire.errors import MalformedRequest
 from nilometer.wire.large_requests import (
@@ -23,6 +25,7 @@ from nilometer.wire.large_requests import (
     division_for,
     has_more_than,
     has_repetitions,
+    is_larger_than,
 )
 from support.brokers.served_apis import APIS
 from support.wire.random_messages import random_message
@@ -283,3 +286,27 @@ def drain(slices: Any) -> Any:
             next(slices)
         except StopIteration as done:
             return done.value
+
+
+def test_texts_and_entities_count_for_the_size_of_a_message_and_numbers_do_not() -> None:
+    create = messages.api(ApiKey.CREATE_TOPICS, 7)
+
+    def with_assignments(count: int, name: str = "t") -> messages.Message:
+        assignments = tuple(
+            create.make_request("CreatableReplicaAssignment", partition_index=index, broker_ids=(1, 2, 3))
+            for index in range(count)
+        )
+        topic = create.make_request(
+            "CreatableTopic",
+            name=name,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=assignments,
+            configs=(),
+        )
+        return create.request(topics=(topic,), timeout=timedelta(0), validate_only=False)
+
+    assert not is_larger_than(with_assignments(0, "x" * 1_000), 1_032)
+    assert is_larger_than(with_assignments(0, "x" * 1_000), 1_031)
+    assert not is_larger_than(with_assignments(10_000), 200_000), "as many as Kafka creates"
+    assert is_larger_than(with_assignments(10_000), 100_000)

@@ -44,6 +44,7 @@ from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.large_requests import is_larger_than
 
 R = TypeVar("R")
 
@@ -55,6 +56,9 @@ WAIT_MS_DEFAULT = 15_000
 TIMEOUT_MS_MAX = 60_000
 """The upper limit for a request's ``timeout_ms``."""
 RETRY_S = 0.05
+CHANGE_BYTES_MAX = 2 * 1024 * 1024
+"""Of a request, or of a part into which a large one is divided: it is encoded for the controller, decoded and
+decided there, each at once. No entry of the metadata log can have as much."""
 
 
 class ControllerRequests:
@@ -105,6 +109,11 @@ class ControllerRequests:
         """
 
         clock = self._clock
+        if acting_broker is None and is_larger_than(request.body, CHANGE_BYTES_MAX):
+            why = f"A change of more than {CHANGE_BYTES_MAX} bytes that cannot be divided is refused."
+            refused: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+            refused.set_result(refuse(request, ErrorCode.invalid_request, why))
+            return refused
         timeout_ms = _timeout_ms(request)
         why_decided = cause or client_request(request.api.key, request.header.client_id, request.context)
         deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
