@@ -208,3 +208,37 @@ def test_offsets_need_rights_on_the_group(broker: NilometerBroker) -> None:
     with WirePeer(broker.bootstrap, source=GROUP_HOST) as peer:
         ((part,),) = [topic.partitions for topic in offsets(peer, "g", start=0).responses] or [((),)]
         assert part == () or part.error_code is ErrorCode.topic_authorization_failed
+
+
+def test_a_group_is_described_to_who_may_describe_the_topics_of_all_members(
+    broker: NilometerBroker, admin: Side
+) -> None:
+    host = "127.0.0.7"
+    create_acls(admin, [right(ResourceType.GROUP, name, Operation.DESCRIBE, host) for name in ("s", "c")])
+    member_of(broker, "s", "one").join()
+    beats = {
+        "group_id": "c",
+        "member_id": "one",
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": (TOPIC,),
+        "topic_partitions": (),
+    }
+    with (
+        WirePeer(broker.bootstrap, source=ADMIN_HOST) as one,
+        WirePeer(broker.bootstrap, source=host) as peer,
+    ):
+
+        def has_partition() -> bool:
+            reply = one.ask(K.CONSUMER_GROUP_HEARTBEAT, 1, **beats, member_epoch=0)
+            return reply.assignment is not None and bool(reply.assignment.topic_partitions)
+
+        eventually(has_partition, "the member has the topic")
+        kinds = ((K.SHARE_GROUP_DESCRIBE, "s"), (K.CONSUMER_GROUP_DESCRIBE, "c"))
+
+        def described_as() -> list[tuple[int, int]]:
+            groups = [peer.ask(key, 1, group_ids=(name,)).groups[0] for key, name in kinds]
+            return [(group.error_code, len(group.members)) for group in groups]
+
+        assert described_as() == 2 * [(ErrorCode.topic_authorization_failed, 0)]
+        create_acls(admin, [right(ResourceType.TOPIC, TOPIC, Operation.DESCRIBE, host)])
+        eventually(lambda: described_as() == 2 * [(NONE, 1)], "the topic may be described")
