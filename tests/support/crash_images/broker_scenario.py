@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from nilometer.simulation.disk import FolderNode
 from support.brokers.nilometer_broker import NilometerBroker
-from support.crash_images.images import Replay, content_of
+from support.crash_images.images import Replay, write_to
 from support.crash_images.recording import Mark, Recording
 from support.ports import HOST, free_ports
 
@@ -140,11 +140,7 @@ def judge_broker(
     """Start a broker on the image, written to ``folder``, of the power cut after ``cut`` operations; return
     what is wrong."""
     folder.mkdir()
-    for path, content in content_of(image):
-        if content is None:
-            (folder / path).mkdir()
-        else:
-            (folder / path).write_bytes(content)
+    write_to(image, folder)
     topics, unsure, acknowledged = _promises(_marks_at(recording, cut))
     all_marks = [each for each in recording.operations if isinstance(each, Mark)]
     sent = {str(mark.values[1]) for mark in all_marks if mark.kind == "sent"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nilometer.simulation.disk import FolderNode
-from support.crash_images.images import Names, Replay, digest
+from support.crash_images.images import Names, Replay, digest, write_to
 from support.crash_images.log_judge import Promises, judge
 from support.crash_images.log_scenario import LogScenario
 from support.crash_images.recording import Mark, Recording
@@ -33,13 +33,12 @@ class Finding(NamedTuple):
     draw: int
     kind: str
     text: str
-    names: Names = Names.IN_ORDER
+    options: str = ""
 
     def __str__(self) -> str:
-        command = f"PYTHONPATH=tests python -m support.crash_images.campaign --seed {self.seed}"
-        return f"{self.kind}: {self.text}\n  {command} --cut {self.cut} --draw {self.draw}" + (
-            "" if self.names is Names.IN_ORDER else f" --names {self.names.value}"
-        )
+        numbers = f"--seed {self.seed} --cut {self.cut} --draw {self.draw}{self.options}"
+        command = f"PYTHONPATH=tests python -m support.crash_images.campaign {numbers}"
+        return f"{self.kind}: {self.text}\n  {command}"
 
 
 class Tally(NamedTuple):
@@ -50,6 +49,19 @@ class Tally(NamedTuple):
 
 def record(folder: Path, seed: int, steps: int = STEPS) -> Recording:
     return LogScenario(folder, seed).run(steps)
+
+
+def record_after_power_cut(folder: Path, seed: int, steps: int = STEPS) -> Recording:
+    """Record a scenario that continues with what a random power cut has left of another one."""
+    first, second = folder / "first", folder / "second"
+    for each in (first, second):
+        each.mkdir()
+    before = LogScenario(first, seed)
+    recording = before.run(steps)
+    chance, replay = random.Random(seed), Replay(recording)
+    replay.run(chance.randrange(len(recording.operations) // 2, len(recording.operations)))
+    write_to(replay.draw(chance), second)
+    return LogScenario(second, seed + 1, before, replay.marks).run(steps)
 
 
 def run(
@@ -65,6 +77,8 @@ def run(
     """Draw ``per_cut`` images after each operation, or after a random ``share`` of them, and judge those that
     differ from all before, or of which more is promised; stop after ``findings_max`` findings."""
     tally = Tally(collections.Counter(), [])
+    options = "" if names is Names.IN_ORDER else f" --names {names.value}"
+    options += " --again" if recording.present else ""
     seen: dict[bytes, int] = {}
     chance = random.Random(seed)
     for cut, kind, replay, promises in _cuts(recording, names, dropped):
@@ -78,7 +92,7 @@ def run(
             tally.images[kind] += mark not in seen
             seen[mark] = promises.count
             for text in _judged(image, recording, promises):
-                tally.findings.append(Finding(seed, cut, draw, kind, text, names))
+                tally.findings.append(Finding(seed, cut, draw, kind, text, options))
         if len(tally.findings) >= findings_max:
             break
     return tally
@@ -109,6 +123,8 @@ def _cuts(
             continue
         promises.note(replay.marks[noted:])
         noted = len(replay.marks)
+        if cut <= recording.present:
+            continue
         yield cut, kind, replay, promises
 
 
@@ -123,6 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--again", action="store_true", help="after an earlier power cut")
     parser.add_argument("--cut", type=int)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--per-cut", type=int, default=4)
@@ -131,7 +148,8 @@ def main() -> int:
     chosen = parser.parse_args()
     dropped = frozenset(chosen.drop)
     with tempfile.TemporaryDirectory() as folder:
-        recording = record(Path(folder), chosen.seed, chosen.steps)
+        recorded = record_after_power_cut if chosen.again else record
+        recording = recorded(Path(folder), chosen.seed, chosen.steps)
     if chosen.cut is not None:
         found = judge_one(recording, chosen.seed, chosen.cut, chosen.draw, chosen.names, dropped)
         print("\n".join(found) or "the image is in order")

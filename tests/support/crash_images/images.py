@@ -296,6 +296,15 @@ def folder_content(root: Path) -> dict[str, bytes | None]:
     }
 
 
+def write_to(image: FolderNode, root: Path) -> None:
+    """Write an image to a real, empty folder."""
+    for path, content in content_of(image):
+        if content is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(content)
+
+
 def digest(image: FolderNode) -> bytes:
     """Return a hash by which images of equal content are known."""
     found = hashlib.blake2b(digest_size=16)

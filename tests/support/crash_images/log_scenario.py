@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import BatchHeader, batches
 from nilometer.wire.records import BatchBuilder, decode_records
-from support.crash_images.recording import Killed, Recording, RecordingDisk
+from support.crash_images.recording import Killed, Mark, Recording, RecordingDisk
 from support.logs.log_cleaner import clean_log
 
 FLUSHED, LAZY, COMPACTED, FOLLOWER, REBORN = (
@@ -64,13 +65,21 @@ def value_of(topic_id: uuid.UUID, serial: int) -> bytes:
 
 
 class LogScenario:
-    """``LogScenario(folder, seed).run(steps)`` returns the recording of ``folder``, which is empty before."""
+    """``LogScenario(folder, seed).run(steps)`` returns the recording of ``folder``, which is empty before.
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    ``LogScenario(folder, seed, before, marks)`` continues the scenario ``before``, of which these were the
+    marks when the power failed, with what that left in ``folder``.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, before: LogScenario | None = None, marks: Sequence[Mark] = ()
+    ) -> None:
         self.chance = random.Random(seed)
-        self.disk = RecordingDisk(folder)
+        self.disk = RecordingDisk(folder, marks)
         self.directory = f"{folder}/data"
         self.wall_ms = 1_000_000
+        self._may_have_damage = before is not None
+        self._before = before
         self.manager = LogManager.open(self.disk, options_for(self.directory, seed), wall_ms=self.wall_ms)
         self._serial = 0
         self._serials: dict[TopicPartition, list[int]] = {}
@@ -82,8 +91,17 @@ class LogScenario:
 
     def run(self, steps: int) -> Recording:
         self.disk.mark("identity", self.manager.directories[0].identity.directory_id or "")
-        for key in KEYS:
-            self._create(key)
+        if self._before is None:
+            for key in KEYS:
+                self._create(key)
+        else:
+            self._serial, self._epoch = self._before._serial, self._before._epoch
+            self._deleted = {
+                uuid.UUID(hex=str(mark.values[1]))
+                for mark in self.disk.recording.operations
+                if isinstance(mark, Mark) and mark.kind == "deleted"
+            }
+            self._open_again()
         actions = (
             (self._append, 12),
             (self._flush, 3),
@@ -244,8 +262,12 @@ class LogScenario:
     def _open(self) -> None:
         options = options_for(self.directory, self.chance.getrandbits(30))
         self.manager = LogManager.open(self.disk, options, wall_ms=self.wall_ms)
-        assert [str(log.topic_partition) for log in self.manager.logs.values() if log.damages] == []
+        damaged = [str(log.topic_partition) for log in self.manager.logs.values() if log.damages or log.gap]
+        assert self._may_have_damage or damaged == []
+        self._may_have_damage = False
         self.manager.take_out_unidentified()
+        for log in self.manager.logs.values():
+            self.manager.resolve_gap(log, wall_ms=self.wall_ms)
         for folder in self.manager.removable_folders:
             self.disk.remove_tree(folder)
         for log in self.manager.logs.values():
@@ -273,7 +295,7 @@ class LogScenario:
             last = self._serials[key][-1:]
             entry = log.producers.producers.get(PRODUCER_ID)
             self._sequences[key] = entry.last_sequence + 1 if entry is not None and last else 0
-            self._starts[key] = max(self._starts.get(key, 0), log.log_start_offset)
+            self._starts[key] = log.log_start_offset
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {key: log.log_end_offset for key, log in self.manager.logs.items()}

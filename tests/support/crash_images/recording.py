@@ -15,7 +15,7 @@ import os
 import posixpath
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -96,10 +96,12 @@ Operation = Create | Write | Truncate | Sync | MakeDirectory | Rename | Link | R
 
 
 class Recording(msgspec.Struct):
-    """``root``: the recorded folder, an absolute path, which was empty at the start."""
+    """``root``: the recorded folder, an absolute path."""
 
     root: str
     operations: list[Operation]
+    present: int = 0
+    """So many operations, all of them synced, make what the folder had before."""
 
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.msgpack.encode(self))
@@ -118,12 +120,12 @@ class Killed(BaseException):
 
 
 class RecordingDisk(SystemDisk):
-    """Records all operations below ``root``, an empty folder. Others are executed and not recorded."""
+    """Records all operations below ``root``. Others are executed and not recorded."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, marks: Iterable[Mark] = ()) -> None:
+        """``marks`` were made before, and come first."""
         super().__init__()
-        assert not list(root.iterdir()), f"{root} must be empty"
-        self.recording = Recording(str(root), [])
+        self.recording = Recording(str(root), list(marks))
         self.operations_left: int | None = None
         """After so many operations the process is killed; None: never."""
         self._root = str(root)
@@ -133,6 +135,21 @@ class RecordingDisk(SystemDisk):
         """By device and inode. A number is not used again while a process may have the file open."""
         self._numbers = itertools.count(1)
         self._temporary_numbers = itertools.count(1)
+        self._note_present(root)
+
+    def _note_present(self, root: Path) -> None:
+        paths = sorted(root.rglob("*"))
+        for path in paths:
+            if path.is_dir():
+                self._note(MakeDirectory(str(path), private=False))
+            else:
+                self._note_created(str(path), private=False)
+                self._note(Write(number := self._file_numbers[_identity(str(path))], 0, path.read_bytes()))
+                self._note(Sync(number, len(self.recording.operations), "before"))
+        for path in (root, *paths) if paths else ():
+            if path.is_dir():
+                self._note(SyncDirectory(str(path), len(self.recording.operations), "before"))
+        self.recording.present = len(self.recording.operations)
 
     def mark(self, kind: str, *values: str | int) -> None:
         with self._lock:
