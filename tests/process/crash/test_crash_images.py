@@ -18,7 +18,7 @@ from support.crash_images.images import Names, Replay, content_of, folder_conten
 from support.crash_images.recording import Mark, Recording, RecordingDisk, Sync, Write
 
 SEEDS = (7, 9)
-SOAK_SEEDS = range(100, 116)
+SOAK_SEEDS = range(100, 108)
 IMAGES_MIN = 500
 """Of each kind of write, in the soak."""
 KINDS = {"append", "flush", "checkpoint", "truncate", "delete_records", "compact", "recreate", "restart"}
