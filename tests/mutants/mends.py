@@ -190,6 +190,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "decisions-first-come",
+        "clients that ask for a thousand decisions keep brokers and other clients waiting",
+        "        if client is None:\n            self._first.append(waiter)",
+        "        if client or not client:\n            self._first.append(waiter)",
+        ("unit/broker/test_decision_queue.py",),
+    ),
+    Mutant(
         "large-change-sent-on-whole",
         "a change of many megabytes is encoded for the controller in one turn",
         "if acting_broker is None and is_larger_than(request.body, CHANGE_BYTES_MAX):",

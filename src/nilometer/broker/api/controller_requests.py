@@ -26,6 +26,7 @@ from nilometer.broker.api.throttling import mute_as_told, throttled
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerChannel
 from nilometer.broker.control.decision_log import Cause, client_request
+from nilometer.broker.control.decision_queue import Client
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import UNLIMITED, ClientQuotas, MutationQuota
 from nilometer.broker.request_context import RequestContext
@@ -118,6 +119,7 @@ class ControllerRequests:
         why_decided = cause or client_request(request.api.key, request.header.client_id, request.context)
         deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
 
+        client = None if acting_broker is not None else _client(request)
         decided: list[Unit] = []
 
         def decide_in_time(image: ClusterImage) -> Decision[R] | Steps[R]:
@@ -126,6 +128,8 @@ class ControllerRequests:
                     ErrorCode.request_timed_out,
                     f"The controller did not process the request within {timeout_ms} ms.",
                 )
+            if request.connection.closed and acting_broker is None:
+                raise KafkaError(ErrorCode.network_exception, "The client has gone.")
             if needs is not None:
                 self._rights.check_cluster(request, needs)
             quota.begin()
@@ -147,7 +151,7 @@ class ControllerRequests:
             while True:
                 try:
                     if self._controller.is_active or is_sent_on:
-                        response = await self._controller.decide(decide_in_time, why_decided)
+                        response = await self._controller.decide(decide_in_time, why_decided, client)
                         self._rights.audit_change(request, decided)
                         return self._throttled(request, respond(request, response), quota)
                     left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
@@ -213,6 +217,14 @@ class ControllerRequests:
         if not request.context.is_forwarded:
             request.connection.mute(throttle_ms)
         return throttled(request, response, throttle_ms)
+
+
+def _client(request: Request) -> Client | None:
+    """Return who waits for the decision, in the controller's queue; None for a broker's own request."""
+    context = request.context
+    if context.is_broker and not context.is_forwarded:
+        return None
+    return Client(str(context.principal), context.client_address, request.header.client_id)
 
 
 def _timeout_ms(request: Request) -> int | None:

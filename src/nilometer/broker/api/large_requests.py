@@ -50,7 +50,8 @@ LARGE_BYTES = 16 * 1024
 this size."""
 AT_ONCE_BYTES = 4 * 1024 * 1024
 """So many bytes of large requests are handled at once, or one request; its values and its response take some
-ten times as much. The others wait, and all wait while clients do not read their responses."""
+ten times as much. The others wait, and all wait while clients do not read their responses. Those that the
+controller decides have as much of their own."""
 WAIT_S = 0.1
 MADE_BYTES = 64 * 1024
 """A response to a large request counts as memory that its connection holds once so much of it is made."""
@@ -76,6 +77,43 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
     return division if leaves_out and has_repetitions(body, path) else None
 
 
+class _Room:
+    """For the requests that are handled at once."""
+
+    def __init__(self) -> None:
+        self._bytes_in_work = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Of each request for which there is no room, the oldest first: what ends its wait; its size."""
+
+    async def enter(self, size: int) -> None:
+        """Wait until there is room for a request."""
+        while size and self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((ended, size))
+            try:
+                await ended
+            except asyncio.CancelledError:
+                self._end_waits()  # the room that this request was to get is another's
+                raise
+        self._bytes_in_work += size
+
+    def leave(self, size: int) -> None:
+        self._bytes_in_work -= size
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        """Let as many go on as there is room for: thousands may wait."""
+        expected = self._bytes_in_work
+        while self._waiting:
+            ended, size = self._waiting[0]
+            if not ended.done():
+                if expected and expected + size > AT_ONCE_BYTES:
+                    break
+                ended.set_result(None)
+                expected += size
+            self._waiting.popleft()
+
+
 class LargeRequests:
     def __init__(
         self, clock: Clock, tasks: Tasks, turns: Turns, memory: ResponseMemory, quotas: ClientQuotas
@@ -85,12 +123,12 @@ class LargeRequests:
         self._turns = turns
         self._memory = memory
         self._quotas = quotas
-        self._bytes_in_work = 0
+        self._room = _Room()
+        self._room_of_decisions = _Room()
+        """Of what the controller decides. It is kept while that waits: a request's values stay in memory."""
         self._made: dict[Connection, int] = {}
         """By connection, which has one such request at a time, the bytes of its response that are made; the
         oldest request first."""
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        """Of each request for which there is no memory, the oldest first: what ends its wait; its size."""
 
     def serve(
         self,
@@ -118,7 +156,7 @@ class LargeRequests:
         def serve(work: LongWork) -> Awaitable[Response]:
             return self._serve_parts(spec, request, division, work)
 
-        return self._tasks.spawn(self._in_turn(request.connection, LARGE_BYTES, serve), kind=name)
+        return self._tasks.spawn(self._in_turn(spec, request.connection, LARGE_BYTES, serve), kind=name)
 
     async def _serve_in_turn(
         self,
@@ -133,57 +171,38 @@ class LargeRequests:
             return self._serve(spec, header, frame, connection, began_us, slices, work)
 
         try:
-            return await self._in_turn(connection, len(frame), serve)
+            return await self._in_turn(spec, connection, len(frame), serve)
         finally:
             connection.has_handled()
 
     async def _in_turn(
-        self, connection: Connection, size: int, serve: Callable[[LongWork], Awaitable[Response]]
+        self,
+        spec: ApiSpec,
+        connection: Connection,
+        size: int,
+        serve: Callable[[LongWork], Awaitable[Response]],
     ) -> Response:
         """Wait until there is memory for a request that counts as ``size`` bytes, and for its turn among all
         long work if many have arrived; then handle it. Brokers do not wait for memory."""
         if connection.context.is_broker:
             size = 0
-        while size and self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
-            await self._wait_for_room(size)
-        self._bytes_in_work += size
+        room = self._room_of_decisions if spec.forwardable else self._room
+        await room.enter(size)
         left = [size]
 
         def make_room() -> None:
             """Let others be handled: this request is done, or waits for what is not decided here."""
-            self._bytes_in_work -= left[0]
+            room.leave(left[0])
             left[0] = 0
-            self._end_waits()
 
         try:
             while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
             if not self._turns.has_time:
                 await self._turns.wait_next()
-            return await serve(LongWork(self._turns, make_room))
+            return await serve(LongWork(self._turns, None if spec.forwardable else make_room))
         finally:
             make_room()
-
-    async def _wait_for_room(self, size: int) -> None:
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ended, size))
-        try:
-            await ended
-        except asyncio.CancelledError:
-            self._end_waits()  # the room that this request was to get is another's
-            raise
-
-    def _end_waits(self) -> None:
-        """Let as many go on as there is room for: thousands may wait."""
-        expected = self._bytes_in_work
-        while self._waiting:
-            ended, size = self._waiting[0]
-            if not ended.done():
-                if expected and expected + size > AT_ONCE_BYTES:
-                    break
-                ended.set_result(None)
-                expected += size
-            self._waiting.popleft()
 
     async def _serve(
         self,

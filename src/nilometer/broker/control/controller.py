@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.decision_log import Cause, DecisionLog
+from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog, let_others_run
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.settings.config import BrokerConfig
@@ -62,7 +63,7 @@ class Controller:
         self._metadata = metadata
         self._tasks = tasks
         self._incarnation = Incarnation("")
-        self._deciding = asyncio.Lock()
+        self._queue = DecisionQueue()
         self._turns = turns
         self.decision_began_us = 0
         """When the last decision began."""
@@ -91,7 +92,7 @@ class Controller:
         ``incarnation``: that of this broker's session. Raises KafkaError (NOT_CONTROLLER) if another broker
         became controller meanwhile.
         """
-        async with self._deciding:
+        async with self._queue.turn(None):
             self._incarnation = Incarnation(incarnation)
             await self._metadata.catch_up()
             while not await self._append(decide(self._metadata.image), cause):
@@ -108,23 +109,33 @@ class Controller:
             sentence = f"This broker is no longer the controller (it was in epoch {epoch})"
             log_decision(logger, "controller-resigned", sentence, cause, {"controller_epoch": epoch})
 
-    async def decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
+    async def decide(
+        self,
+        decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
+        cause: Cause,
+        client: Client | None = None,
+    ) -> R:
         """Make a decision on the newest image, and return its response once its entries are folded and count.
 
-        ``cause``: why, for the log. ``decide`` may be called several times. Cancelling the caller ends its
-        wait, not the decision.
+        ``cause``: why, for the log. ``client``: who asks for it; None: a broker, or the controller itself.
+        ``decide`` may be called several times. Cancelling the caller ends its wait, not the decision.
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
-        deciding = self._tasks.spawn(self._decide(decide, cause))
+        deciding = self._tasks.spawn(self._decide(decide, cause, client))
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
             deciding.add_done_callback(_log_abandoned_decision)
             raise
 
-    async def _decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
-        async with self._deciding:
+    async def _decide(
+        self,
+        decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
+        cause: Cause,
+        client: Client | None,
+    ) -> R:
+        async with self._queue.turn(client):
             self.decision_began_us = self._turns.now_us()
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()

@@ -1,0 +1,78 @@
+"""The controller decides one thing after another: brokers come first, and clients take turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.control.decision_queue import Client, DecisionQueue
+
+GREEDY = Client("User:greedy", "10.0.0.1", "a")
+SAME_HOST = Client("User:greedy", "10.0.0.1", "b")
+OTHER = Client("User:other", "10.0.0.2", "a")
+
+
+class Course:
+    """Decisions that wait behind one, and the order in which they are made."""
+
+    def __init__(self) -> None:
+        self.queue = DecisionQueue()
+        self.made: list[str] = []
+        self.waiting: list[asyncio.Task[None]] = []
+
+    async def decide(self, name: str, client: Client | None) -> None:
+        async with self.queue.turn(client):
+            await asyncio.sleep(0)
+            self.made.append(name)
+
+    async def wait(self, name: str, client: Client | None) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self.decide(name, client))
+        self.waiting.append(task)
+        await asyncio.sleep(0)
+        return task
+
+
+async def test_one_client_after_another_and_brokers_before_all() -> None:
+    course = Course()
+    async with course.queue.turn(None):
+        for number in range(3):
+            await course.wait(f"greedy {number}", GREEDY)
+        for number in range(2):
+            await course.wait(f"same host {number}", SAME_HOST)
+        await course.wait("other", OTHER)
+        await course.wait("broker", None)
+        assert course.made == []
+    await asyncio.gather(*course.waiting)
+    assert course.made == [
+        "broker",
+        "greedy 0",
+        "other",
+        "same host 0",
+        "greedy 1",
+        "same host 1",
+        "greedy 2",
+    ]
+    assert await asyncio.wait_for(course.decide("later", OTHER), 10) is None, "the queue is empty again"
+
+
+async def test_who_does_not_wait_any_more_takes_no_turn() -> None:
+    course = Course()
+    async with course.queue.turn(GREEDY):
+        first = await course.wait("first", GREEDY)
+        second = await course.wait("second", OTHER)
+        await course.wait("third", None)
+        first.cancel()
+        await asyncio.sleep(0)
+    second.cancel()  # the third has its turn already
+    await asyncio.gather(*course.waiting, return_exceptions=True)
+    assert course.made == ["third"]
+    await asyncio.wait_for(course.decide("later", GREEDY), 10)
+
+
+async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
+    course = Course()
+    async with course.queue.turn(GREEDY):
+        chosen = await course.wait("chosen", None)
+        await course.wait("next", OTHER)
+    chosen.cancel()
+    await asyncio.gather(*course.waiting, return_exceptions=True)
+    assert course.made == ["next"]
