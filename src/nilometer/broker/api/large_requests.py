@@ -50,8 +50,12 @@ LARGE_BYTES = 16 * 1024
 this size."""
 AT_ONCE_BYTES = 4 * 1024 * 1024
 """So many bytes of large requests are handled at once, or one request; its values and its response take some
-ten times as much. The others wait, and all wait while clients do not read their responses. Those that the
-controller decides have as much of their own."""
+ten times as much. The others wait, and all wait while clients do not read their responses."""
+DECISIONS_BYTES = 1024 * 1024
+"""The same for those that the controller decides, one after another: of many small elements."""
+PARKED_BYTES_MAX = 8 * 1024 * 1024
+"""So many bytes of divided requests that wait have given their place to others; their values stay in memory.
+Further ones keep their place."""
 WAIT_S = 0.1
 MADE_BYTES = 64 * 1024
 """A response to a large request counts as memory that its connection holds once so much of it is made."""
@@ -80,14 +84,15 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
 class _Room:
     """For the requests that are handled at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._bytes_in_work = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         """Of each request for which there is no room, the oldest first: what ends its wait; its size."""
 
     async def enter(self, size: int) -> None:
         """Wait until there is room for a request."""
-        while size and self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
+        while size and self._bytes_in_work and self._bytes_in_work + size > self._bytes_max:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((ended, size))
             try:
@@ -107,7 +112,7 @@ class _Room:
         while self._waiting:
             ended, size = self._waiting[0]
             if not ended.done():
-                if expected and expected + size > AT_ONCE_BYTES:
+                if expected and expected + size > self._bytes_max:
                     break
                 ended.set_result(None)
                 expected += size
@@ -123,8 +128,9 @@ class LargeRequests:
         self._turns = turns
         self._memory = memory
         self._quotas = quotas
-        self._room = _Room()
-        self._room_of_decisions = _Room()
+        self._room = _Room(AT_ONCE_BYTES)
+        self._parked_bytes = 0
+        self._room_of_decisions = _Room(DECISIONS_BYTES)
         """Of what the controller decides. It is kept while that waits: a request's values stay in memory."""
         self._made: dict[Connection, int] = {}
         """By connection, which has one such request at a time, the bytes of its response that are made; the
@@ -188,20 +194,29 @@ class LargeRequests:
             size = 0
         room = self._room_of_decisions if spec.forwardable else self._room
         await room.enter(size)
-        left = [size]
+        left, parked = [size], [0]
 
         def make_room() -> None:
             """Let others be handled: this request is done, or waits for what is not decided here."""
             room.leave(left[0])
             left[0] = 0
 
+        def park() -> None:
+            """Make room, unless too many have done so: other requests of a client end no such wait."""
+            if spec.forwardable or self._parked_bytes + left[0] > PARKED_BYTES_MAX:
+                return
+            parked[0] += left[0]
+            self._parked_bytes += left[0]
+            make_room()
+
         try:
             while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
             if not self._turns.has_time:
                 await self._turns.wait_next()
-            return await serve(LongWork(self._turns, None if spec.forwardable else make_room))
+            return await serve(LongWork(self._turns, park if spec.divisions else make_room))
         finally:
+            self._parked_bytes -= parked[0]
             make_room()
 
     async def _serve(
