@@ -33,10 +33,16 @@ MESSAGE_MAX = 2_000
 FIELD_MAX = 500
 """A longer field of a decision is cut."""
 LINES_PER_SECOND = 50
-"""So many lines about connections are written in a second. A client without any right may cause thousands,
-which would fill a disk, or push all others out of the files."""
+"""So many lines about connections are written in a second, and as many about groups and about transactions. A
+client may cause thousands, which would fill a disk, or push all others out of the files."""
 ABOUT_CONNECTIONS = ("nilometer.broker.connections", "nilometer.tls")
 """The loggers of these lines."""
+BOUNDED = {
+    "connections": ABOUT_CONNECTIONS,
+    "groups": ("nilometer.broker.groups",),
+    "transactions": ("nilometer.broker.transactions",),
+}
+"""What lines are about that a client may cause with each request, and their loggers."""
 
 
 def shortened(text: str, characters: int) -> str:
@@ -60,14 +66,19 @@ class BoundedMessages(logging.Filter):
 
 
 class BoundedLines(logging.Filter):
-    """Leaves out the lines above ``LINES_PER_SECOND``; the next one says how many there were."""
+    """Leaves out the lines above ``LINES_PER_SECOND``; the next one says how many there were. Of other lines
+    than those about connections, warnings and errors are always written."""
 
-    def __init__(self) -> None:
+    def __init__(self, about: str) -> None:
         super().__init__()
+        self._about = about
+        self._level_max = logging.CRITICAL if about == "connections" else logging.INFO
         self._second = 0
         self._written = self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > self._level_max:
+            return True
         if (second := int(record.created)) != self._second:
             self._second, self._written = second, 0
         if self._written >= LINES_PER_SECOND:
@@ -75,7 +86,7 @@ class BoundedLines(logging.Filter):
             return False
         self._written += 1
         if self._left_out:
-            record.msg = f"{self._left_out} lines about connections were left out. {record.getMessage()}"
+            record.msg = f"{self._left_out} lines about {self._about} were left out. {record.getMessage()}"
             record.args, self._left_out = None, 0
         return True
 
@@ -86,9 +97,10 @@ def configure_log(settings: LogSettings, broker_id: int) -> None:
     handler.addFilter(BoundedMessages())
     handler.setFormatter(JsonFormatter(broker_id) if settings.is_json else _text_formatter(broker_id))
     logging.basicConfig(handlers=[handler], level=settings.levels[ROOT])
-    bounded_lines = BoundedLines()
-    for name in ABOUT_CONNECTIONS:
-        logging.getLogger(name).addFilter(bounded_lines)
+    for about, loggers in BOUNDED.items():
+        bounded_lines = BoundedLines(about)
+        for name in loggers:
+            logging.getLogger(name).addFilter(bounded_lines)
     for name, level in settings.levels.items():
         if name != ROOT:
             logging.getLogger(name).setLevel(level)

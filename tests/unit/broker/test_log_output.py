@@ -141,13 +141,25 @@ def test_names_that_clients_choose_do_not_fill_the_log() -> None:
 
 
 def test_lines_above_the_bound_of_a_second_are_left_out_and_counted() -> None:
-    bounded = BoundedLines()
+    bounded = BoundedLines("connections")
 
     def written(second: float) -> str | None:
-        record = logging.makeLogRecord({"msg": "closed %d", "args": (7,), "created": second})
+        about = {"msg": "closed %d", "args": (7,), "created": second, "levelno": logging.INFO}
+        record = logging.makeLogRecord(about)
         return record.getMessage() if bounded.filter(record) else None
 
     lines = [written(1.5) for _ in range(LINES_PER_SECOND + 3)]
     assert lines == ["closed 7"] * LINES_PER_SECOND + [None] * 3
     assert written(2.1) == "3 lines about connections were left out. closed 7"
     assert written(2.9) == "closed 7"
+
+
+def test_warnings_about_groups_are_always_written() -> None:
+    bounded = BoundedLines("groups")
+
+    def is_written(level: int) -> bool:
+        return bounded.filter(logging.makeLogRecord({"msg": "g", "created": 1.5, "levelno": level}))
+
+    written = [is_written(logging.INFO) for _ in range(LINES_PER_SECOND + 1)]
+    assert written == [True] * LINES_PER_SECOND + [False]
+    assert is_written(logging.WARNING)
