@@ -190,6 +190,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_own_registration.py",),
     ),
     Mutant(
+        "decision-without-requester-waits",
+        "a decision that waits for its turn is kept though its request was answered, or its client has gone",
+        "            if waits[0]:\n                deciding.cancel()",
+        "            if not waits:\n                deciding.cancel()",
+        ("unit/broker/test_decisions_go_on.py",),
+    ),
+    Mutant(
         "decisions-first-come",
         "clients that ask for a thousand decisions keep brokers and other clients waiting",
         "        if client is None:\n            self._first.append(waiter)",

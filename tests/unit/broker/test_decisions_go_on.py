@@ -194,3 +194,26 @@ def test_a_decision_overtaken_by_an_append_of_unknown_outcome_is_made_again() ->
         await controller.tasks.stop()
 
     asyncio.run(play())
+
+
+async def test_a_decision_that_waits_ends_with_its_requester_and_one_that_has_begun_does_not() -> None:
+    controller = ControllerUnderTest()
+    await controller.begin()
+    controller.store.is_prompt = False
+    controller.store.sent.clear()
+    begun = asyncio.create_task(controller.allocate(2))
+    await controller.store.sent.wait()
+    number = len(controller.tasks._tasks)
+    waiting = asyncio.create_task(controller.allocate(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(controller.tasks._tasks) == number + 1
+    for requester in (waiting, begun):
+        requester.cancel()
+        await asyncio.wait([requester])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(controller.tasks._tasks) == number, "nothing is kept of what was not begun"
+    controller.store.applies.set()
+    assert await controller.allocate(2) == BLOCK, "the one that had begun was made, the other was not"
+    await controller.tasks.stop()

@@ -121,6 +121,7 @@ class ControllerRequests:
 
         client = None if acting_broker is not None else _client(request)
         decided: list[Unit] = []
+        begun: list[bool] = []
 
         def decide_in_time(image: ClusterImage) -> Decision[R] | Steps[R]:
             if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
@@ -128,6 +129,7 @@ class ControllerRequests:
                     ErrorCode.request_timed_out,
                     f"The controller did not process the request within {timeout_ms} ms.",
                 )
+            begun.append(True)
             if request.connection.closed and acting_broker is None:
                 raise KafkaError(ErrorCode.network_exception, "The client has gone.")
             if needs is not None:
@@ -175,8 +177,12 @@ class ControllerRequests:
                 async with asyncio.timeout(within_ms / 1000):
                     return await asyncio.shield(answering)
             except TimeoutError:
+                if not begun:  # it would wait with all that was asked for
+                    answering.cancel()
                 why = f"The change was not applied within {within_ms} ms."
                 return refuse(request, ErrorCode.request_timed_out, why)
+            finally:
+                del answering  # its exception refers to this frame: both would stay as garbage
 
         if timeout_ms is None or request.context.is_forwarded:  # the broker that forwarded it counts the time
             return self._tasks.spawn(answer())

@@ -118,24 +118,32 @@ class Controller:
         """Make a decision on the newest image, and return its response once its entries are folded and count.
 
         ``cause``: why, for the log. ``client``: who asks for it; None: a broker, or the controller itself.
-        ``decide`` may be called several times. Cancelling the caller ends its wait, not the decision.
+        ``decide`` may be called several times. Cancelling the caller ends no decision that has begun.
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
-        deciding = self._tasks.spawn(self._decide(decide, cause, client))
+        waits = [True]
+        deciding = self._tasks.spawn(self._decide(decide, cause, client, waits))
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
-            deciding.add_done_callback(_log_abandoned_decision)
+            if waits[0]:
+                deciding.cancel()
+            else:
+                deciding.add_done_callback(_log_abandoned_decision)
             raise
+        finally:
+            del deciding  # its exception refers to this frame: both, and the request, would stay as garbage
 
     async def _decide(
         self,
         decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
         cause: Cause,
         client: Client | None,
+        waits: list[bool],
     ) -> R:
         async with self._queue.turn(client):
+            waits[0] = False
             self.decision_began_us = self._turns.now_us()
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
