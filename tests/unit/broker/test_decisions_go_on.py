@@ -217,3 +217,23 @@ async def test_a_decision_that_waits_ends_with_its_requester_and_one_that_has_be
     controller.store.applies.set()
     assert await controller.allocate(2) == BLOCK, "the one that had begun was made, the other was not"
     await controller.tasks.stop()
+
+
+async def test_a_decision_counts_that_another_controller_follows_at_once() -> None:
+    controller = ControllerUnderTest()
+    await controller.begin()
+    store, entropy = controller.store, SeededEntropy(random.Random(2))
+    append = store.append
+
+    async def append_and_lose(number: int, data: bytes) -> bool:
+        applied = await append(number, data)
+        image = controller.metadata.image  # as of before: both entries are folded together
+        other = controllership_entry(image, BrokerId(2), Incarnation("8"), entropy)
+        store.entries.append(Entry(len(store.entries), encode_entry(other)))
+        return applied
+
+    store.append = append_and_lose
+    assert await controller.allocate(2) == 0, "it was made: who repeats it at the next controller is refused"
+    assert not controller.controller.is_active
+    assert controller.metadata.image.next_producer_id == BLOCK
+    await controller.tasks.stop()

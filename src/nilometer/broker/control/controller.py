@@ -33,7 +33,7 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
-from nilometer.identifiers import BrokerId, Incarnation
+from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -68,6 +68,8 @@ class Controller:
         self.decision_began_us = 0
         """When the last decision began."""
         self._decision_log = DecisionLog()
+        self._appended = self._active_at = EntryNumber(-1)
+        """The last entry that this broker has appended, and the last folded while it was the controller."""
         self._held: Controllership | None = None
         """This broker's controllership, until the log says why it ended."""
         metadata.subscribe(self._on_delta, self._on_reload)
@@ -78,7 +80,9 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        controllership = self.controllership
+        return self._is_own(self.controllership)
+
+    def _is_own(self, controllership: Controllership) -> bool:
         return (
             controllership.controller_id == self._broker_id
             and controllership.incarnation == self._incarnation != ""
@@ -186,7 +190,9 @@ class Controller:
                 if index == 0:
                     return False
                 raise KafkaError(ErrorCode.request_timed_out, "only a part of the change was applied")
-            self._check_is_active()
+            is_last = index == len(entries) - 1
+            if not is_last or self._appended > self._active_at:  # else it counts, though another follows now
+                self._check_is_active()
         return True
 
     async def _append(self, entry: Entry, cause: Cause) -> bool:
@@ -216,6 +222,7 @@ class Controller:
                     raise KafkaError(ErrorCode.not_controller, str(error)) from None
                 await self._metadata.catch_up()
                 if self._metadata.entry_bytes.get(number) == data:
+                    self._appended = EntryNumber(number)
                     return True
             if self.controllership != controllership:
                 raise KafkaError(ErrorCode.not_controller, "another broker became controller")
@@ -224,6 +231,8 @@ class Controller:
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        if self._is_own(image.controllership):
+            self._active_at = delta.number
         self._note_controller(image)
         self._decision_log.on_folded(self._metadata.entry_bytes.get(delta.number), delta, image)
 
