@@ -9,10 +9,12 @@ value that was sent to this topic, without gaps, take another record, and stop i
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import random
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -43,6 +45,10 @@ SETTINGS = {
     "log.segment.delete.delay.ms": "300",
 }
 WAIT_S = 30.0
+RECORDED_BROKER = (
+    f"import runpy, sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
+    "runpy.run_module('support.crash_images.recorded_broker', run_name='__main__')"
+)
 LATE_OPERATIONS = 60
 """A mark goes through a pipe: so many operations may overtake it."""
 
@@ -69,16 +75,32 @@ def record_broker(folder: Path, rounds: int, seed: int, *, is_quorum: bool = Fal
     marks, result = folder / "marks", folder / "recording"
     os.mkfifo(marks)
     broker = broker_on(folder / "data", is_quorum=is_quorum)
-    broker.program = ("-m", "support.crash_images.recorded_broker")
+    broker.program = ("-c", RECORDED_BROKER)
     broker.launch()
     try:
-        with marks.open("w", encoding="utf-8", buffering=1) as pipe:
+        with _open(marks, broker) as pipe:
             broker.wait_ready()
             _use(broker.bootstrap, pipe, rounds, chance)
         assert broker.stop() == 0, broker.output[-2000:]
     finally:
         broker.kill()
     return Recording.load(result)
+
+
+def _open(marks: Path, broker: NilometerBroker) -> TextIO:
+    """Open the pipe once the broker reads from it. Raises AssertionError if it has ended."""
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            pipe = os.open(marks, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no one has it open to read
+                raise
+            assert broker.alive() and time.monotonic() < until_s, broker.output[-2000:]
+            time.sleep(0.05)
+        else:
+            os.set_blocking(pipe, True)
+            return os.fdopen(pipe, "w", encoding="utf-8", buffering=1)
 
 
 def _use(bootstrap: str, pipe: TextIO, rounds: int, chance: random.Random) -> None:
