@@ -256,29 +256,35 @@ def _left(message: Message, path: Path, count: int) -> int:
     return count
 
 
-ENTITY_BYTES = 16
+ENTITY_BYTES = 128
+"""About what the values of an entity take, its texts and bytes apart."""
 
 
 def is_larger_than(message: Message, size: int) -> bool:
-    """Return whether the texts and bytes of a message take more than ``size`` bytes, with 16 for each entity.
+    """Return whether the texts and bytes of a message take more than ``size`` bytes, with ``ENTITY_BYTES``
+    for each entity.
 
     A walk that ends as soon as that is known; arrays of numbers are not walked.
     """
     left: list[Any] = [message]
-    while left:
+    while left and size >= 0:
         value = left.pop()
         if isinstance(value, str | bytes):
             size -= len(value)
         elif isinstance(value, tuple):
             items = cast("tuple[Any, ...]", value)
             if items and not isinstance(items[0], int):
-                left.extend(items)
-        elif dataclasses.is_dataclass(value):
+                left += items
+        elif names := _field_names(type(value)):
             size -= ENTITY_BYTES
-            left.extend([getattr(value, field.name) for field in dataclasses.fields(value)])
-        if size < 0:
-            return True
-    return False
+            left += [each for name in names if not isinstance(each := getattr(value, name), int)]
+    return size < 0
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of an entity's fields; none of another value."""
+    return tuple(one.name for one in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 REPETITIONS_KEPT = 2

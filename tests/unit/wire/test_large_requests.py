@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from nilometer.broker.api.controller_requests import CHANGE_BYTES_MAX
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import PIECES_MAX, LazySequence, encode_slices, writer
 from nilometer.wire.errors import MalformedRequest
 from nilometer.wire.large_requests import (
     ELEMENTS_MAX,
+    ENTITY_BYTES,
     SLICE_ELEMENTS,
     Division,
     Merged,
@@ -306,7 +308,7 @@ def test_texts_and_entities_count_for_the_size_of_a_message_and_numbers_do_not()
         )
         return create.request(topics=(topic,), timeout=timedelta(0), validate_only=False)
 
-    assert not is_larger_than(with_assignments(0, "x" * 1_000), 1_032)
-    assert is_larger_than(with_assignments(0, "x" * 1_000), 1_031)
-    assert not is_larger_than(with_assignments(10_000), 200_000), "as many as Kafka creates"
-    assert is_larger_than(with_assignments(10_000), 100_000)
+    assert not is_larger_than(with_assignments(0, "x" * 1_000), 1_000 + 2 * ENTITY_BYTES)
+    assert is_larger_than(with_assignments(0, "x" * 1_000), 999 + 2 * ENTITY_BYTES)
+    assert not is_larger_than(with_assignments(10_000), CHANGE_BYTES_MAX), "as many as Kafka creates"
+    assert is_larger_than(with_assignments(10_000), 10_000 * ENTITY_BYTES)

@@ -203,18 +203,19 @@ class LargeRequests:
 
         def park() -> None:
             """Make room, unless too many have done so: other requests of a client end no such wait."""
-            if spec.forwardable or self._parked_bytes + left[0] > PARKED_BYTES_MAX:
+            if self._parked_bytes + left[0] > PARKED_BYTES_MAX:
                 return
             parked[0] += left[0]
             self._parked_bytes += left[0]
             make_room()
 
+        on_wait = None if spec.forwardable else park if spec.divisions else make_room
         try:
             while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
             if not self._turns.has_time:
                 await self._turns.wait_next()
-            return await serve(LongWork(self._turns, park if spec.divisions else make_room))
+            return await serve(LongWork(self._turns, on_wait))
         finally:
             self._parked_bytes -= parked[0]
             make_room()

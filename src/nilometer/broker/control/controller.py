@@ -42,9 +42,9 @@ R = TypeVar("R")
 logger = logging.getLogger("nilometer.broker.controller")
 
 APPEND_ATTEMPTS_MAX = 1000
+"""How often other entries may take a decision's entry number before it fails."""
 DOUBT_PAUSE_S = 0.05
 """Between an append whose outcome is unknown and the next one: the store may need time to recover."""
-"""How often other entries may take a decision's entry number before it fails."""
 
 
 class Controller:
