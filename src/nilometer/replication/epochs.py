@@ -50,7 +50,7 @@ NO_DIVERGENCE = EpochEnd(NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 """No divergence was detected by this fetch. Compare by identity."""
 
 
-def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
+def check_leader_epoch(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
     """Check the leader epoch of a request, ``asked``, against the ``current`` one (KIP-320).
 
     Returns ``none``, FENCED_LEADER_EPOCH (older) or UNKNOWN_LEADER_EPOCH (newer).

@@ -39,7 +39,13 @@ from nilometer.identifiers import (
     PartitionEpoch,
 )
 from nilometer.invariants import check
-from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, diverging_epoch, fence
+from nilometer.replication.epochs import (
+    NO_DIVERGENCE,
+    EpochEnd,
+    ReplicaLog,
+    check_leader_epoch,
+    diverging_epoch,
+)
 from nilometer.replication.followers import Followers, IsrMembership, RemoteReplica
 from nilometer.replication.isr import (
     AlterPartition,
@@ -273,7 +279,9 @@ class LeaderRole:
 
         ``current_leader_epoch`` is the client's; -1 means that it is not checked.
         """
-        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, self.leader_epoch)):
+        if current_leader_epoch >= 0 and (
+            error := check_leader_epoch(current_leader_epoch, self.leader_epoch)
+        ):
             return error, NO_DIVERGENCE
         return ErrorCode.none, EpochEnd(*self._log.end_offset_for_epoch(epoch))
 
@@ -438,7 +446,7 @@ class LeaderRole:
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _refuse_fetch(self, remote: RemoteReplica | None, fetch: FollowerFetch) -> ErrorCode:
-        if (error := fence(fetch.leader_epoch, self.leader_epoch)) is not ErrorCode.none:
+        if (error := check_leader_epoch(fetch.leader_epoch, self.leader_epoch)) is not ErrorCode.none:
             return error
         if remote is None:
             return (

@@ -53,7 +53,7 @@ def test_high_watermark_without_the_maximal_isr(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_epoch_fence_on_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-320: a fetch sent under an older epoch is taken for progress under this one."""
-    monkeypatch.setattr(leader_module, "fence", lambda asked, current: ErrorCode.none)
+    monkeypatch.setattr(leader_module, "check_leader_epoch", lambda asked, current: ErrorCode.none)
     found = hunt(Bounds(lag_expiries=0))
     assert found.violation.sentence in BREAKS_COMMITMENT | {"epochs only rise along a log"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
-from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, diverging_epoch, fence
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, check_leader_epoch, diverging_epoch
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
@@ -76,7 +76,9 @@ class ReadablePartition:
         Raises KafkaError if this broker does not lead, or the reader's epoch is not the current one.
         """
         leader = self.leader
-        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, leader.leader_epoch)):
+        if current_leader_epoch >= 0 and (
+            error := check_leader_epoch(current_leader_epoch, leader.leader_epoch)
+        ):
             raise KafkaError(
                 error, f"{self} is in leader epoch {leader.leader_epoch}, not {current_leader_epoch}"
             )
@@ -88,7 +90,9 @@ class ReadablePartition:
         role = self.replica.role
         if not isinstance(role, FollowerRole) or not role.has_leader or not self._is_live():
             return self.check_reader(current_leader_epoch)
-        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, role.leader_epoch)):
+        if current_leader_epoch >= 0 and (
+            error := check_leader_epoch(current_leader_epoch, role.leader_epoch)
+        ):
             raise KafkaError(
                 error, f"{self} is in leader epoch {role.leader_epoch}, not {current_leader_epoch}"
             )
