@@ -91,9 +91,30 @@ def test_between_the_two_restarts_the_other_broker_chooses() -> None:
     asyncio.run(connect_to(other, BrokerAuthentication.LISTENER_OR_SECRET))
     first = next(request for key, request in other.requests if key == NilometerApiKey.PROVE_BROKER)
     assert first.nonce, "it may require the secret"
-    wrong = answering(nonce=b"n" * 32, proof=b"p" * 32)
+    wrong = answering(nonce=b"n" * 32, proof=b"p" * 32, secret_number=0)
     with pytest.raises(PeerNotProved, match="its proof is wrong"):
         asyncio.run(connect_to(wrong, BrokerAuthentication.LISTENER_OR_SECRET))
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "advice"),
+    [
+        (
+            0,
+            "is not broker 1 of this cluster: its proof is wrong",
+            "Check the advertised.listeners of",
+        ),
+        (7, "broker 1 with number 7 of the cluster's secret, which", "must use the same coordination store"),
+    ],
+)
+def test_a_wrong_proof_is_not_an_unknown_secret(
+    number: int, said: str, advice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = answering(nonce=b"n" * 32, proof=b"p" * 32, secret_number=number)
+    with pytest.raises(PeerNotProved, match=said):
+        asyncio.run(connect_to(other, BrokerAuthentication.SECRET))
+    assert said in caplog.text and advice in caplog.text
+    assert [key for key, _ in other.requests] == [NilometerApiKey.PROVE_BROKER]
 
 
 @pytest.mark.parametrize("how", [BrokerAuthentication.SECRET, BrokerAuthentication.SECRET_OR_NOTHING])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import NoReturn
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
@@ -108,12 +109,24 @@ class BrokerPeers:
             )
         exchange = ProofExchange(self._cluster_id, self._broker_id, broker_id, nonce, answer.nonce)
         secret = await self._secrets.numbered(answer.secret_number)
-        if secret is None or not is_proof(secret, Side.ACCEPTOR, exchange, answer.proof):
-            what = f"{connection.host}:{connection.port} is not broker {broker_id} of this cluster"
-            logger.warning("%s: its proof is wrong. Nothing is sent to it.", what)
-            raise PeerNotProved(f"{what}: its proof is wrong")
+        if secret is None:
+            self._refuse(
+                f"{connection.host}:{connection.port} answers for broker {broker_id} with number "
+                f"{answer.secret_number} of the cluster's secret, which this broker does not have",
+                "Both brokers must use the same coordination store.",
+            )
+        if not is_proof(secret, Side.ACCEPTOR, exchange, answer.proof):
+            self._refuse(
+                f"{connection.host}:{connection.port} is not broker {broker_id} of this cluster: "
+                "its proof is wrong",
+                f"Check the advertised.listeners of broker {broker_id}.",
+            )
         own = broker_proof(secret, Side.INITIATOR, exchange)
         await self._ask(connection, wire.ProveBrokerRequest(proof=own))
+
+    def _refuse(self, what: str, advice: str) -> NoReturn:
+        logger.warning("%s. %s Nothing is sent to it.", what, advice)
+        raise PeerNotProved(what)
 
     async def _begin(self, broker_id: int, connection: Connection, nonce: bytes) -> wire.ProveBrokerResponse:
         try:
