@@ -91,6 +91,9 @@ class Broker:
         self.busy = 0
         """How many requests to add a partition come before the producer's previous transaction has ended."""
         self.added = 0
+        self.verified = ErrorCode.none
+        self.messages: dict[int, str | None] = {}
+        """By partition, the messages of the last response."""
         leader = SimpleNamespace(has_leader=True, leader=ME)
         metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
         clock: Any = SimpleNamespace(
@@ -140,7 +143,7 @@ class Broker:
             self.now_ms += 1
             busy = self.added <= self.busy
             return AddPartitionsResult(ErrorCode.concurrent_transactions if busy else ErrorCode.none)
-        return VerifyPartitionsResult(tuple((each, ErrorCode.none) for each in asked.partitions))
+        return VerifyPartitionsResult(tuple((each, self.verified) for each in asked.partitions))
 
     def produce(self, *indexes: int, version: int = VERSION) -> asyncio.Future[dict[int, str]]:
         builder = BatchBuilder()
@@ -172,6 +175,7 @@ class Broker:
                 ApiKey.PRODUCE, version, (await wait_whole(frame, self.parts.turns))[4:]
             )[1]
             [told] = answer.responses
+            self.messages = {part.index: part.error_message for part in told.partition_responses}
             return {part.index: part.error_code.name for part in told.partition_responses}
 
         return asyncio.ensure_future(errors())
@@ -196,6 +200,7 @@ async def test_no_batch_is_appended_to_a_partition_that_is_hosted_again_while_it
     broker.partitions[0] = FakePartition(0)
     broker.answers.set()
     assert await errors == {0: "not_leader_or_follower"}
+    assert "changed while the transaction coordinator was asked" in str(broker.messages[0])
     assert broker.partitions[0].appended == 0
 
 
@@ -214,6 +219,24 @@ async def test_no_batch_is_appended_that_was_not_asked_about_and_needs_it_by_now
     broker.answers.set()
     assert await errors == {0: "none", 1: "not_leader_or_follower"}
     assert broker.partitions[1].appended == 0
+
+
+@pytest.mark.parametrize(
+    ("verified", "error", "message"),
+    [
+        ("invalid_producer_id_mapping", "invalid_producer_id_mapping", "the transactional id does not have"),
+        ("producer_fenced", "invalid_producer_epoch", "producer 7 does not have epoch 0 any more: another"),
+        ("coordinator_not_available", "not_enough_replicas", "the transaction coordinator could not confirm"),
+        ("transaction_abortable", "transaction_abortable", "is not part of the transaction, or"),
+    ],
+)
+@on_a_loop
+async def test_a_rejected_batch_says_why(verified: str, error: str, message: str) -> None:
+    broker = Broker(p0=FakePartition(0))
+    broker.verified = ErrorCode[verified]
+    broker.answers.set()
+    assert await broker.produce(0) == {0: error}
+    assert message in str(broker.messages[0])
 
 
 @on_a_loop
@@ -288,6 +311,7 @@ async def test_a_batch_waits_for_the_end_of_the_previous_transaction_but_not_for
     broker.busy = busy
     broker.answers.set()
     assert await broker.produce(0, version=VERSION_THAT_ADDS) == {0: error}
+    assert ("has not ended yet; try again" in str(broker.messages[0])) == (error != "none")
     assert (broker.added, broker.partitions[0].appended) == (added, error == "none")
 
 

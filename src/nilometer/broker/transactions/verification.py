@@ -125,7 +125,7 @@ class VerifiedPartitions:
     def check(self, partition: Partition, producer_id: int, producer_epoch: int) -> None:
         """Raise KafkaError if ``partition`` must not take the producer's batch; see :meth:`error`."""
         if (error := self.error(partition, producer_id, producer_epoch)) is not ErrorCode.none:
-            raise KafkaError(error, f"{partition} is not known to be part of the transaction")
+            raise KafkaError(error, _why(error, partition, producer_id, producer_epoch))
 
 
 class TransactionVerification:
@@ -246,6 +246,28 @@ def _error_for(error: ErrorCode, asker: Asker) -> ErrorCode:
     if error in _RETRY or (error is ErrorCode.concurrent_transactions and not asker.adds):
         return ErrorCode.not_enough_replicas
     return error
+
+
+def _why(error: ErrorCode, partition: Partition, producer_id: int, producer_epoch: int) -> str:
+    match error:
+        case ErrorCode.invalid_producer_id_mapping:
+            return f"the transactional id does not have producer id {producer_id}"
+        case ErrorCode.invalid_producer_epoch:
+            return (
+                f"producer {producer_id} does not have epoch {producer_epoch} any more: "
+                "another producer uses its transactional id, or its transaction timed out"
+            )
+        case ErrorCode.concurrent_transactions:
+            return f"the previous transaction of producer {producer_id} has not ended yet; try again"
+        case ErrorCode.not_enough_replicas:
+            return (
+                f"the transaction coordinator could not confirm that {partition} is part of the transaction; "
+                "try again"
+            )
+        case ErrorCode.not_leader_or_follower:
+            return f"{partition} changed while the transaction coordinator was asked; try again"
+        case _:
+            return f"{partition} is not part of the transaction, or the transaction has ended"
 
 
 def _request(api: Api, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Message:
