@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -268,6 +269,21 @@ async def test_what_died_in_another_order_is_copied() -> None:
     ((_, letters),) = cluster.asked
     assert [letter.value for letter in letters] == [b"7", b"133", b"134", b"218", b"299"]
     assert archiving.buried == [(7, 7), (133, 134), (218, 218), (299, 299)]
+
+
+@on_a_loop
+async def test_a_record_that_is_too_large_with_its_headers_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster()
+    cluster.group["errors.deadletterqueue.copy.record.enable"] = "true"
+    cluster.texts["max.message.bytes"] = "250"
+    archiving = Archiving(cluster)
+    archiving.partition.log = Log(100)
+    await cluster.bury(archiving, dead(7, 7))
+    ((_, [letter]),) = cluster.asked
+    assert (letter.value, archiving.buried) == (None, [(7, 7)])
+    assert re.search(r"offset 7 of jobs-5 in share group g has no copy .* and 250 are allowed", caplog.text)
 
 
 @on_a_loop

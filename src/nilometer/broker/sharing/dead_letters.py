@@ -433,6 +433,7 @@ def _build(
         (HEADER_PREFIX + "partition", b"%d" % key.partition),
     )
     group = (HEADER_PREFIX + "group", key.group_id.encode())
+    letters_of = f"{topic}-{key.partition} in share group {key.group_id}"
     for letter in letters:
         record = None
         if source is not None:
@@ -444,7 +445,7 @@ def _build(
             (HEADER_PREFIX + "delivery.count", b"%d" % letter.delivery_count),
             (HEADER_PREFIX + "message", MESSAGES[letter.reason]),
         ]
-        if not _append(builder, record, headers, size_max, wall_ms):
+        if not _append(builder, record, headers, size_max, wall_ms, letters_of):
             break
         if not builder.records_count % LETTER_STEP:
             yield builder.estimated_size
@@ -452,7 +453,12 @@ def _build(
 
 
 def _append(
-    builder: BatchBuilder, record: Record | None, headers: list[Header], size_max: int, wall_ms: int
+    builder: BatchBuilder,
+    record: Record | None,
+    headers: list[Header],
+    size_max: int,
+    wall_ms: int,
+    letters_of: str,
 ) -> bool:
     """Add a letter, without its record if no batch has room for that; return false if it is for the next."""
     if record is not None:
@@ -460,7 +466,14 @@ def _append(
         size = HEADER_BYTES + RECORD_OVERHEAD_MAX + _size(record.key, record.value, [*own, *headers])
         if size <= size_max:
             return builder.append(wall_ms, record.key, record.value, [*own, *headers])
-        logger.warning("The record at offset %d is too large to be copied into a dead letter", record.offset)
+        logger.warning(
+            "The dead letter of offset %d of %s has no copy of the record: with it, it would have "
+            "up to %d bytes, and %d are allowed",
+            record.offset,
+            letters_of,
+            size,
+            size_max,
+        )
     return builder.append(wall_ms, None, None, headers)
 
 
