@@ -445,7 +445,10 @@ class DurableReplica:
             return None
         last = self.read_committed(end_offset - 1, 1)
         if last.next_offset != end_offset:
-            raise ValueError(f"offset {end_offset} is inside a batch that ends at {last.next_offset}")
+            raise ValueError(
+                f"a snapshot cannot end at offset {end_offset}: it is inside the batch that ends at "
+                f"{last.next_offset}"
+            )
         last_timestamp = max(header.max_timestamp for _, header in batches(last.records))
         entries = [self._entries.of(voter, end_offset) for voter in voters.voters]
         return SnapshotMaking(

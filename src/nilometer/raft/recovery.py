@@ -280,7 +280,9 @@ def inspect(disk: Disk, directory: str) -> NodeFolder | None:
             for batch in scan(file, 0, size):
                 check_batch(batch.buffer, batch.at, batch.header)
                 if batch.header.base_offset != expected:
-                    raise CorruptBatch(f"offset {expected} is missing")
+                    raise CorruptBatch(
+                        f"a batch begins at offset {batch.header.base_offset}, but {expected} must follow"
+                    )
                 expected = batch.header.next_offset
                 end = max(end, Offset(batch.header.next_offset))
                 read = batch.position + batch.header.size

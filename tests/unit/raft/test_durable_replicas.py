@@ -542,7 +542,7 @@ def test_a_snapshot_ends_with_a_batch() -> None:
     plan = replica.flush_plan()
     plan.run()
     replica.on_flushed(plan)
-    with pytest.raises(ValueError, match="ends at 5"):
+    with pytest.raises(ValueError, match="cannot end at offset 4: it is inside the batch that ends at 5"):
         replica.begin_snapshot(4, [])
     assert replica.begin_snapshot(6, []) is None, "not committed"
     made = replica.begin_snapshot(5, [])

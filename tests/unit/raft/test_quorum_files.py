@@ -23,8 +23,10 @@ from nilometer.raft.control_records import (
 )
 from nilometer.raft.exchange import Election
 from nilometer.raft.quorum_state import QUORUM_STATE, identify, read_election, write_election
+from nilometer.raft.recovery import format_folder, inspect
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterSet
+from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import batches
@@ -61,6 +63,25 @@ def test_a_control_record_has_the_bytes_of_kafkas_schema(
     [plain] = decode_records(batch, position, header)
     assert (plain.key, plain.value) == (bytes.fromhex(f"0000 000{kind}"), bytes.fromhex(value))
     assert read_control_batch(batch, position, header) == [(7, record)]
+
+
+@pytest.mark.parametrize("second", [1, 0, 5])
+def test_a_batch_that_does_not_follow_is_named_with_both_offsets(second: int) -> None:
+    """It is the next one, one more with an offset that the log has, or one after a gap."""
+    disk = MemoryDisk()
+    disk.make_directories("/meta")
+    write_meta_properties(disk, "/meta/meta.properties", MetaProperties(258, "cluster", KEY.directory_id))
+    format_folder(disk, FOLDER, [ENTRY], 1_000)
+    batches_of = [control_batch([KRaftVersion(1)], offset, 1, 1_000) for offset in (0, second)]
+    file = disk.open(f"{FOLDER}/{0:020d}.log", create=True)
+    file.write_at(0, b"".join(batches_of))
+    file.close()
+    found = inspect(disk, "/meta")
+    assert found is not None
+    follows = second == 1
+    assert found.log_end_offset == (2 if follows else 1)
+    assert (found.damage is None) == follows
+    assert follows or f"a batch begins at offset {second}, but 1 must follow" in str(found.damage)
 
 
 def test_a_control_record_that_cannot_be_read_is_a_corrupt_batch() -> None:
