@@ -133,6 +133,7 @@ def _read_whole(cursor: _Cursor, header: BatchHeader, first: int, heads: RecordH
     data, at, items = cursor.data, cursor.at, STEP_ITEMS
     deltas, timestamps, keyless, _ = heads
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
+    index = first
     try:
         for index in range(first, header.records_count):
             cursor.at = at
@@ -180,7 +181,7 @@ def _read_whole(cursor: _Cursor, header: BatchHeader, first: int, heads: RecordH
             items -= 1
         cursor.at = at
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch(f"record {index} has fewer bytes than its fields need") from error
     return False
 
 
@@ -227,7 +228,7 @@ def _read_apart(cursor: _Cursor, header: BatchHeader, index: int, heads: RecordH
             yield from cursor.need(VARINT_BYTES_MAX)
             yield from cursor.skip(max(cursor.length(), 0))
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch(f"record {index} has fewer bytes than its fields need") from error
     if cursor.position != end:
         raise CorruptBatch(f"record {index} does not end where its length says")
     heads.offset_deltas.append(offset_delta)

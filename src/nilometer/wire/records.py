@@ -73,7 +73,7 @@ def decode_records(
     try:
         return _decode_all(data, header)
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch("a record has fewer bytes than its fields need") from error
 
 
 def records_data(
@@ -165,7 +165,7 @@ def records_between(
             if not number % SCANNED_RECORDS:
                 yield len(data)
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch("a record has fewer bytes than its fields need") from error
     return found
 
 

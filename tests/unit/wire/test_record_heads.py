@@ -89,6 +89,18 @@ def test_pieces_may_end_anywhere(
     assert found == expected(batch)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_record_that_ends_within_its_fields_is_named(whole: bool) -> None:
+    """In one piece, and in two: then its fields are read one by one."""
+    records = batch_of(Codec.NONE, [(1, b"k", b"v", [])] * 2)[HEADER_BYTES:]
+    size = len(records) // 2
+    ended = records[: size + 4]
+    ended = ended[:size] + bytes([2 * 3]) + ended[size + 1 :]  # its length is three bytes
+    header = read_header(batch_of(Codec.NONE, [(1, b"k", b"v", [])] * 2))
+    with pytest.raises(CorruptBatch, match="record 1 has fewer bytes than its fields need"):
+        list(heads_in(iter([ended] if whole else [ended[: size + 2], ended[size + 2 :]]), header))
+
+
 def cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:
     while data:
         for size in sizes:

@@ -43,7 +43,7 @@ def record_spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
     try:
         return _spans(data, 0, header.records_count)
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch("a record has fewer bytes than its fields need") from error
 
 
 def _spans(data: bytes, start_at: int, count: int) -> list[RecordSpan]:
@@ -315,7 +315,7 @@ def read_keys(data: bytes, header: BatchHeader) -> RecordKeys:
         found.keys.extend([span[5] for span in spans])
         found.tombstones.extend([first + index for index, span in enumerate(spans) if not span[6]])
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch("a record has fewer bytes than its fields need") from error
     return found
 
 
@@ -415,7 +415,7 @@ def kept_records(data: bytes, marks: bytes) -> tuple[bytes, int]:
             index, start = index + run.records, run.end
         newest = max(newest, _copy_singly(data, start, marks[index:], pieces))
     except IndexError as error:
-        raise CorruptBatch(f"record cannot be read: {error}") from error
+        raise CorruptBatch("a record has fewer bytes than its fields need") from error
     return b"".join(pieces), newest
 
 
