@@ -156,7 +156,10 @@ def read_password(file: TextIO | None) -> str:
     if given:
         return _checked(given, PASSWORD_VARIABLE)
     if not sys.stdin.isatty():
-        raise click.UsageError(f"give --password-file, or {PASSWORD_VARIABLE} in the environment")
+        raise click.UsageError(
+            "no password, and no terminal to ask for it: "
+            f"give --password-file, or {PASSWORD_VARIABLE} in the environment"
+        )
     return _checked(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True), "Password")
 
 

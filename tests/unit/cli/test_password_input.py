@@ -50,7 +50,7 @@ def test_a_terminal_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_is_no_prompt_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users.sys, "stdin", io.StringIO("secret\n"))
-    with pytest.raises(click.UsageError, match="give --password-file, or NILOMETER_USER_PASSWORD"):
+    with pytest.raises(click.UsageError, match="no terminal to ask for it: give --password-file, or NILO"):
         read_password(None)
 
 

@@ -98,8 +98,13 @@ def _check_file(matcher: Matcher, path: str, tally: Tally, shown: int) -> FileLi
                 if len(file.left) < LINES_MAX:
                     file.left.append(text[:LEFT_CHARS_MAX])
     except (OSError, EOFError, zlib.error) as error:
-        raise PipelineError(f"{path} cannot be read: {error}") from error
+        raise PipelineError(f"{path} cannot be read: {_reason(error)}") from error
     return file
+
+
+def _reason(error: Exception) -> str:
+    """Return the error without the path, if it has one."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _proposals(files: Sequence[FileLines], names: Sequence[str]) -> list[Proposal]:
@@ -192,7 +197,7 @@ def read_formats(files: Sequence[Path]) -> list[tuple[str, str]]:
         try:
             found.append((str(path), path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError) as error:
-            raise click.ClickException(f"--formats: {path} cannot be read: {error}") from None
+            raise click.ClickException(f"--formats: {path} cannot be read: {_reason(error)}") from None
     return found
 
 
