@@ -162,11 +162,14 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         if change.replicas is not None and len(set(state.replicas)) != len(state.replicas):
             raise InvariantBroken(f"a broker is assigned twice: {change}")
         if change.partition_epoch != self.partition_epoch + 1:
-            raise InvariantBroken(f"partition epoch {self.partition_epoch} followed by {change}")
+            raise InvariantBroken(f"partition epoch {self.partition_epoch} must increase by one: {change}")
         if state.leader_epoch not in (self.leader_epoch, self.leader_epoch + 1):
-            raise InvariantBroken(f"leader epoch {self.leader_epoch} followed by {change}")
+            raise InvariantBroken(f"leader epoch {self.leader_epoch} may stay or increase by one: {change}")
         if state.leader != self.leader and state.leader_epoch == self.leader_epoch:
-            raise InvariantBroken(f"one leader per epoch: leader {self.leader} followed by {change}")
+            raise InvariantBroken(
+                f"the leader changes from {self.leader} to {state.leader} within leader epoch "
+                f"{self.leader_epoch}: {change}"
+            )
         return state
 
     def check(self) -> None:

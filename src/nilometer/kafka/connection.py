@@ -201,7 +201,7 @@ class Kafka:
             raise InvalidSetting("give topics; partitions and offsets are for one topic without a group")
         names = [topic for topic in topics if isinstance(topic, str)]
         if len(names) < len(topics) and (len(topics) > 1 or group is None):
-            raise InvalidSetting("a pattern of topics is for a group, and stands alone")
+            raise InvalidSetting("a pattern of topics needs group=..., and no other topic beside it")
         reading = Reading(
             topics=tuple(names),
             pattern=next((topic for topic in topics if isinstance(topic, re.Pattern)), None),
