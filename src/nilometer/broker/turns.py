@@ -9,6 +9,8 @@ The watchdog measures processor time, which a busy machine does not change much:
 all that the event loop's thread has used since the last noted one. Nothing can escape it; work that is not
 noted itself is counted with the next that is.
 
+Requests that must wait are served in fair turns: :class:`FairQueue`.
+
 Invariant: ``ELEMENTS_MAX`` bounds what one slice walks, also where no time passes, as in simulation.
 """
 

@@ -1,4 +1,6 @@
-"""Topics, configurations, groups and offsets of a cluster. Each method raises KafkaError."""
+"""Topics, queues, configurations, groups and offsets of a cluster. Each method raises KafkaError;
+``create_queue`` also InvalidSetting.
+"""
 
 from __future__ import annotations
 

@@ -47,13 +47,13 @@ class Formats:
     """Only these; without names, all."""
 
     def definitions(self) -> list[FormatDefinition]:
-        """Raises FormatError."""
+        """Return the formats that are tried, in that order. Raises FormatError."""
         return formats_named(all_formats(self.own), self.names)
 
 
 @lru_cache(maxsize=8)
 def matcher_of(formats: Formats, timezone: str) -> Matcher:
-    """Raises FormatError."""
+    """Return what matches lines with ``formats``, made once for each. Raises FormatError."""
     return Matcher(formats.definitions(), timezone)
 
 

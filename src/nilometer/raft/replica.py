@@ -151,8 +151,8 @@ class RaftReplica:
         high_watermark: Offset = 0,
         timing: Timing = Timing(),  # noqa: B008  # frozen
     ) -> None:
-        """``election`` is the stored one, ``voters`` are those of the newest snapshot and of the log, which
-        begins at ``origin`` and is all durable; ``high_watermark`` is a former one, or 0."""
+        """``election``: as stored. ``voters``: from the newest snapshot and the log. ``log`` begins at
+        ``origin``, and all of it is durable. ``high_watermark``: one that was known before, or 0."""
         self._log = SnapshotLog(log, origin, snapshot)
         self._timing = timing
         self._fetches = 0

@@ -281,7 +281,10 @@ def _json(data: bytes) -> Any:
 
 
 def as_json(value: Any, size: int) -> bytes:
-    """Return JSON of a value that was made of ``size`` bytes. Raises BadValue if it is much longer."""
+    """Return ``value``, which was decoded from ``size`` bytes, as JSON.
+
+    Raises BadValue if the JSON is much longer, or nested too deeply.
+    """
     room = GROWTH * size + 65_536
     parts: list[str] = []
     try:

@@ -51,7 +51,7 @@ OnBroken = Callable[[Role], Exception]
 
 
 class InjectedBreach(InvariantBroken):
-    """The error that a changed role raises."""
+    """What a role raises that :class:`BrokenInvariants` has changed to break an invariant."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,10 @@ OF_THE_JVM = ("KAFKA_HEAP_", "KAFKA_JVM_", "KAFKA_JMX_", "KAFKA_GC_", "KAFKA_LOG
 
 
 class KafkaContainer:
-    """``with KafkaContainer() as kafka: … kafka.get_bootstrap_server()``."""
+    """A test cluster of one broker with the methods of testcontainers' ``KafkaContainer``.
+
+    ``with KafkaContainer() as kafka: … kafka.get_bootstrap_server()``.
+    """
 
     def __init__(self, image: str = "nilometer", port: int = 9093) -> None:
         """``port`` is what :meth:`get_exposed_port` is called with; it has no other effect."""

@@ -56,10 +56,10 @@ class Rights:
             self.authorizer.audit.changed(request.context, request.api.key.name, (change,))
 
     def why_not_broker(self, request: Request, broker_id: int) -> str | None:
-        """Return why the request's sender may not act as broker ``broker_id``; None if it may: only a
-        connection that proved to be from that broker.
+        """Return why the request's sender may not act as broker ``broker_id``; None if it may.
 
-        The first refusal on a connection is logged.
+        It may if its connection proved to be from that broker; where brokers without a proof are accepted,
+        also with the right CLUSTER_ACTION. The first refusal on a connection is logged.
         """
         context = request.context
         if context.broker_id == broker_id and context.is_broker:

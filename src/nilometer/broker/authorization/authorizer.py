@@ -62,7 +62,7 @@ class Access:
         return operation_bits(allowed)
 
     def cluster_operations(self) -> int:
-        """Return the bit set of the operations on the cluster; 0 for a principal that may not describe it."""
+        """Return, as a bit set, what the principal may do with the cluster; 0 if it may not describe it."""
         if not self.on_cluster(Operation.DESCRIBE):
             return 0
         return self.operations(ResourceType.CLUSTER, CLUSTER_NAME)

@@ -104,6 +104,8 @@ _Texts = tuple[tuple[str, str], ...]
 
 
 class LogConfigs:
+    """The log configuration of each topic on this broker."""
+
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
@@ -116,7 +118,8 @@ class LogConfigs:
         """Return the log configuration in force for a topic.
 
         A key's value comes from ``texts``, the topic's own settings; else from the dynamic settings of
-        brokers, this broker's file, or the default.
+        brokers, this broker's file, or the default. A value that cannot be used is logged, and the
+        last valid one stays in force.
         """
         key = tuple(sorted(texts.items()))
         if key not in self._sound:

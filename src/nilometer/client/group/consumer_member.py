@@ -277,7 +277,10 @@ class ConsumerMember:
         self._attention()
 
     def _end(self, *, lost: bool) -> None:
-        """End the membership; the next poll joins again. ``lost``: the owned partitions are lost."""
+        """End the membership; the next poll joins again.
+
+        ``lost``: others may have the owned partitions already, so they are lost, not revoked.
+        """
         self._active = False
         self._lost = lost
         self._target = None

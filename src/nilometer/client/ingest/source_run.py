@@ -184,7 +184,7 @@ class EventJoiner:
         return done
 
     def take(self) -> list[bytes]:
-        """Return the lines of the open event, which is complete then."""
+        """End the open event and return its lines."""
         done, self.lines, self._size, self._more = self.lines, [], 0, None
         return done
 

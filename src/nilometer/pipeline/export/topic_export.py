@@ -183,7 +183,7 @@ class Manifest:
 
 
 class ExportedFolder:
-    """An export in a folder of this machine. Use the methods that write within ``locked``."""
+    """An export in a folder of this machine. Methods that write are called within ``locked``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -232,7 +232,7 @@ class ExportedFolder:
         return staged
 
     def commit(self, manifest: Manifest) -> None:
-        """Add a run whose files are complete: all of them or, if this process is killed, perhaps none."""
+        """Add a run whose files are complete: if this process is killed meanwhile, all of them or none."""
         staged = self._staged(manifest.number)
         kept = {one.name for one in manifest.files}
         if not kept:

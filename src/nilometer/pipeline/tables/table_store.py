@@ -1,7 +1,7 @@
-"""What a kind of table must do for ``table_writer``: tell its last batch, and commit another one; and what
-kinds share.
+"""What a kind of table must do for ``table_writer`` (:class:`TableStore`): name its last batch, and commit
+another one.
 
-Shared are the columns as an Arrow schema, and the rows of tables that have one row per key.
+Kinds share the columns as an Arrow schema, and the rows of tables that have one row per key.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """A history of the clients' sends, polls and transactions, and the check of it: anomalies, each with the
 operations that show it.
+
+For long runs :class:`LongHistory` stores each record once.
 """
 
 from __future__ import annotations

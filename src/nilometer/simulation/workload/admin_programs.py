@@ -1,5 +1,5 @@
-"""Clients that change topics with an Admin: they create, alter and delete them, and use one name again and
-again.
+"""Clients that change topics with an Admin: they create, alter and delete them, move replicas between brokers
+and directories, delete records, and use one name again and again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import enum
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
@@ -26,13 +25,6 @@ from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-# Clients that change topics with an Admin from time to time: they create and delete topics, move partitions,
-# delete records.
 
 # A client process that sends requests with an Admin from time to time.
 #

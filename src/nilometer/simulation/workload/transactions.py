@@ -357,7 +357,7 @@ class TransactionalProgram(Program):
 
     @abstractmethod
     async def _incarnation(self, runtime: Runtime) -> None:
-        """Run one incarnation, which starts with InitProducerId. Raises KafkaError."""
+        """Run the producer once: from InitProducerId to its next restart. Raises KafkaError."""
 
     def _client(self, runtime: Runtime) -> Client:
         return make_client(runtime, self._bootstrap_servers, self.name)

@@ -1,13 +1,14 @@
 """All logs of a broker, in one or more log directories.
 
-The manager opens, creates and deletes logs, writes the checkpoint files, and isolates failures: a
-directory that fails takes its own logs offline and no others.
+:class:`LogManager` opens, creates and deletes logs, writes the checkpoint files, and isolates failures: a
+directory that fails takes its own logs offline and no others. :class:`NewFolder` makes the folder of a new
+log, :class:`LogTable` has the logs in use, and :class:`LogCheckpoints` plans their checkpoint files.
 
 Invariants: a partition has at most one log in use; a directory is used only while its lock is held; the
 marker of a clean shutdown exists only while no log of its directory is open.
 
-All methods may block on the disk, except lookups and methods that say otherwise: call them off the event
-loop.
+All methods of the manager may block on the disk, except lookups and methods that say otherwise: call them
+off the event loop.
 """
 
 from __future__ import annotations
