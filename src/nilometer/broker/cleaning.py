@@ -83,7 +83,8 @@ class RoundReport(msgspec.Struct):
 
     @property
     def progress(self) -> float:
-        """The share, from 0 to 1, of the bytes to read: the dirty ones for their keys, then all again."""
+        """How much of the round is done, from 0 to 1, by bytes: it reads the dirty ones for their keys, then
+        all of them."""
         to_read = self.bytes_total * (1 + self.dirty_ratio)
         done = self.statistics.bytes_mapped + self.statistics.bytes_read
         return min(done / to_read, 1.0) if to_read else 0.0

@@ -71,7 +71,8 @@ class Start:
 
     @property
     def only_partitions(self) -> tuple[int, ...] | None:
-        """The partitions to read if places were given for single partitions alone; None: not limited."""
+        """The partitions to read: those with a place of their own, if no place is for all; else None, for all
+        partitions."""
         return tuple(self.by_partition) if self.by_partition and self.place is None else None
 
 

@@ -372,7 +372,8 @@ def _print_aborted(
 
 
 async def _open_at(admin: TransactionAdmin, partition: TopicPartition, start_offset: int) -> ActiveProducer:
-    """Return the producer of the transaction. Raises ClickException if none is open there."""
+    """Return the producer whose open transaction begins at ``start_offset``. Raises ClickException if none
+    does."""
     found = await _producers(admin, partition)
     producer = next((one for one in found if one.start_offset == start_offset), None)
     if producer is None:

@@ -99,7 +99,7 @@ def typed(
 
 
 def taken(lines: DataFrame) -> DataFrame:
-    """Return the events, with their own columns only."""
+    """Return the lines of :func:`typed` that are taken as events, with the columns of the schema only."""
     return lines.where(f"{RECORD}.fate is null").drop(RECORD, *PLACE)
 
 
@@ -122,7 +122,8 @@ def typing_task(
     check: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
     timezone: str = "UTC",
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what the tasks of ``typed`` do. Raises FormatError."""
+    """Return the function that Spark's tasks run for :func:`typed`, which has the same parameters: it makes
+    rows of batches of records. Raises FormatError."""
     types = _types_of(schema)
     required = tuple(needed if needed is not None else types)
     numbers = tuple(name for name, kind in types.items() if kind == "double")

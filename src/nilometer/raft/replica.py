@@ -334,7 +334,8 @@ class RaftReplica:
         return EpochResponse(NONE, self.epoch, self.leader), effects
 
     def on_end_epoch(self, request: EndEpochRequest, now: Moment) -> tuple[EpochResponse, Effects]:
-        """The best successor begins an election at once, the others later, one after another."""
+        """The leader resigned: its first successor begins an election at once, the others later, one after
+        another."""
         if request.epoch < self.epoch:
             return EpochResponse(ErrorCode.fenced_leader_epoch, self.epoch, self.leader), []
         effects = self._learn(request.epoch, request.leader, now)

@@ -142,7 +142,7 @@ _CLIENT_AUTH = {
 
 
 def client_context(tls: ClientTls) -> ssl.SSLContext:
-    """Raises TlsUnusable."""
+    """Return the context of a client's connections. Raises TlsUnusable if a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.checks_hostname
     context.verify_mode = ssl.CERT_REQUIRED

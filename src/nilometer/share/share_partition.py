@@ -173,7 +173,7 @@ class SharePartition:
     def in_steps(
         cls, settings: ShareSettings, state: SharePartitionState
     ) -> Generator[int, None, SharePartition]:
-        """Make a share partition: a generator, which yields how many ranges it has loaded since."""
+        """Make a share partition step by step: yield how many ranges each step has loaded."""
         one = cls(settings, msgspec.structs.replace(state, batches=()))
         for number, batch in enumerate(state.batches, 1):
             one._load(batch)

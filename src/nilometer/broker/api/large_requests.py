@@ -82,7 +82,7 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
 
 
 class _Room:
-    """For the requests that are handled at once."""
+    """Limits the bytes of the requests that are handled at the same time; others wait in order."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

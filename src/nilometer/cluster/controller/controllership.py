@@ -105,9 +105,9 @@ def _is_new(image: ClusterImage, session: BrokerRegistration) -> bool:
 
 
 def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) -> Decision[None]:
-    """Store the controller's own values of the settings that must be equal on all brokers as the cluster's.
+    """Decide that the cluster has the controller's values of the settings that must be equal on all brokers.
 
-    ``defaults`` are these values, by key.
+    ``defaults``: the controller's values, by key.
     """
     resource = ConfigResource(ConfigResourceType.CLUSTER, "")
     present = image.config(*resource)

@@ -73,7 +73,10 @@ class _Sample:
 
 
 class QuorumMeasures:
-    """Call :meth:`look` after each event of the replica."""
+    """Measures a replica: the time of commits and elections, and the records it appends and fetches.
+
+    Call :meth:`look` after each event of the replica.
+    """
 
     def __init__(self, core: RaftReplica, now_ms: int) -> None:
         self._end = core.flushed_end

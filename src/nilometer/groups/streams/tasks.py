@@ -143,7 +143,7 @@ class Reconcilable(Protocol):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a member has after its next step."""
+    """The state, epoch and tasks of a member after its next step towards its target assignment."""
 
     state: MemberState
     member_epoch: int

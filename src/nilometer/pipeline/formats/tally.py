@@ -40,7 +40,7 @@ class Tally:
         return table.setdefault(source, new())
 
     def merge(self, listing: Mapping[str, Any]) -> None:
-        """Add the counts of ``to_json`` of another tally."""
+        """Add the counts of another tally: ``listing`` is the result of its ``to_json``."""
         for file in listing["files"]:
             for form, lines in file["by_format"].items():
                 self.add(file["path"], form, lines)

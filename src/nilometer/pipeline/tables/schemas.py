@@ -363,8 +363,8 @@ def _followed_struct(
 def extended(existing: ValueType, inferred: ValueType) -> ValueType:
     """Return ``existing`` with the fields that only ``inferred`` has, for a schema that is not given.
 
-    A field that exists keeps its type, so that values of another type are rejected. What was
-    not inferred is rejected, and not left out, unless it holds nothing.
+    A field that exists keeps its type, so that values of another type are rejected. So are objects with a
+    field that neither has, unless it holds nothing: they do not lose it.
     """
     if existing.kind == inferred.kind == "list" and existing.item is not None and inferred.item is not None:
         return ValueType("list", item=extended(existing.item, inferred.item))
