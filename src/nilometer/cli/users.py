@@ -123,7 +123,9 @@ def create_users(security: SecureFolder, coordination: str, quorum: Sequence[Quo
     try:
         run_async(write_users(security, coordination, quorum=quorum))
     except BrokersRun as error:
-        raise click.ClickException(f"{error}: --secure creates a cluster of its own") from None
+        raise click.ClickException(
+            f"{error}: --secure gives users only to a cluster that has had no broker yet"
+        ) from None
     except (CoordinationError, BadEntry, CannotListen, LockHeld, CorruptCheckpoint) as error:
         raise click.ClickException(str(error)) from None
 

@@ -70,7 +70,9 @@ def build(folder: Path = FOLDER, *, is_default: bool = False) -> None:
     ``is_default``: whether they are used without being asked for.
     """
     if folder.exists() and not (folder / MANIFEST).exists():
-        raise CannotCompile(f"{folder} is there, and has no compiled modules to replace")
+        raise CannotCompile(
+            f"{folder} has no compiled modules, so it is not replaced: remove it, or give another folder"
+        )
     if (missing := what_is_missing()) is not None:
         raise CannotCompile(missing)
     digests = _digests()

@@ -120,7 +120,7 @@ class _Cursor:
     def length(self) -> int:
         """Read a length, -1 for null. Raises CorruptBatch, IndexError."""
         if (length := self.integer()) < -1:
-            raise CorruptBatch(f"invalid length {length}")
+            raise CorruptBatch(f"a key, value or header has the invalid length {length}")
         return length
 
 
@@ -156,12 +156,12 @@ def _read_whole(cursor: _Cursor, header: BatchHeader, first: int, heads: RecordH
             if key_size >= 0:
                 at += key_size
             elif key_size != -1:
-                raise CorruptBatch(f"invalid length {key_size}")
+                raise CorruptBatch(f"record {index} has a key of the invalid length {key_size}")
             size, at = decode_zigzag(data, at)
             if size >= 0:
                 at += size
             elif size != -1:
-                raise CorruptBatch(f"invalid length {size}")
+                raise CorruptBatch(f"record {index} has a value of the invalid length {size}")
             if data[at]:
                 count, at = decode_zigzag(data, at)
                 if count > items:
@@ -188,14 +188,14 @@ def _read_whole(cursor: _Cursor, header: BatchHeader, first: int, heads: RecordH
 def _pass_headers(data: bytes, at: int, count: int) -> int:
     """Return the position after ``count`` headers. Raises CorruptBatch, IndexError."""
     if count < 0:
-        raise CorruptBatch(f"{count} headers")
+        raise CorruptBatch(f"a record has {count} headers")
     for _ in range(count):
         size, at = decode_zigzag(data, at)
         if size < 0:
-            raise CorruptBatch("header without a name")
+            raise CorruptBatch("a header has no name")
         size, at = decode_zigzag(data, at + size)
         if size < -1:
-            raise CorruptBatch(f"invalid length {size}")
+            raise CorruptBatch(f"a header has the invalid length {size}")
         at += max(size, 0)
     return at
 
@@ -217,13 +217,13 @@ def _read_apart(cursor: _Cursor, header: BatchHeader, index: int, heads: RecordH
         yield from cursor.skip(max(cursor.length(), 0))
         yield from cursor.need(VARINT_BYTES_MAX)
         if (count := cursor.integer()) < 0:
-            raise CorruptBatch(f"{count} headers")
+            raise CorruptBatch(f"record {index} has {count} headers")
         for number in range(count):
             if number % STEP_ITEMS == 0:
                 yield
             yield from cursor.need(VARINT_BYTES_MAX)
             if (size := cursor.integer()) < 0:
-                raise CorruptBatch("header without a name")
+                raise CorruptBatch("a header has no name")
             yield from cursor.skip(size)
             yield from cursor.need(VARINT_BYTES_MAX)
             yield from cursor.skip(max(cursor.length(), 0))

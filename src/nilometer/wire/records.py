@@ -177,7 +177,7 @@ def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, i
     length, position = decode_zigzag(data, position)
     if length < 0:
         if length != -1:
-            raise CorruptBatch(f"invalid length {length}")
+            raise CorruptBatch(f"a key, value or header has the invalid length {length}")
         return None, position
     following = position + length
     if following > end:
@@ -193,7 +193,7 @@ def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header,
     for _ in range(count):
         name, position = _decode_bytes(data, position, end)
         if name is None:
-            raise CorruptBatch("header without a name")
+            raise CorruptBatch("a header has no name")
         value, position = _decode_bytes(data, position, end)
         headers.append((name.decode("utf-8", "replace"), value))  # as Java reads the names of other clients
     return tuple(headers), position

@@ -85,7 +85,7 @@ def test_what_is_neither_0_nor_1_is_an_error(tmp_path: Path, monkeypatch: pytest
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
-    with pytest.raises(CannotCompile, match="no compiled modules to replace"):
+    with pytest.raises(CannotCompile, match="no compiled modules, so it is not replaced"):
         build(tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == ["kept"]
 

@@ -253,7 +253,7 @@ def test_an_invalid_topology_leaves_no_group_behind() -> None:
         (
             {"topology": Topology(0, (Subtopology("0", ("t",), (), (), (), (TopicInfo("r", -3),)),))},
             ErrorCode.streams_invalid_topology,
-            "negative partition count",
+            "Repartition topic r has a negative partition count, -3.",
         ),
         (
             {"task_offsets": 2 * (TaskOffset("0", 1, 5),)},

@@ -132,7 +132,10 @@ class ReadablePartition:
         (KIP-207).
         """
         if not self.leader.is_latest_offset_available:
-            raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"the leader of {self} is new and does not know yet which records are committed; try again",
+            )
         return self.readable_end(read_committed=read_committed)
 
     def find_by_time(self, timestamp_ms: int, bound: int) -> SearchSteps:

@@ -172,7 +172,8 @@ def quorum_settings(
     session_ms, heartbeat_ms = settings.integer(SESSION_TIMEOUT), settings.integer(HEARTBEAT)
     if heartbeat_ms * 2 > session_ms:
         raise ConfigError(
-            HEARTBEAT, f"{HEARTBEAT} is {heartbeat_ms}: at most half of {SESSION_TIMEOUT}, {session_ms}"
+            HEARTBEAT,
+            f"{HEARTBEAT} is {heartbeat_ms}, and must be at most half of {SESSION_TIMEOUT} ({session_ms})",
         )
     secret_file = settings.optional_string(SECRET_FILE)
     previous_file = settings.optional_string(PREVIOUS_SECRET_FILE)

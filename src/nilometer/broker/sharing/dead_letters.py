@@ -393,7 +393,12 @@ class _Source:
             try:
                 yield from self._read(offset)
             except (KafkaError, OSError) as error:
-                logger.warning("Offset %d of %s is not copied: %s", offset, self._partition, error)
+                logger.warning(
+                    "Offset %d of %s cannot be read, so its dead letter has no copy of it: %s",
+                    offset,
+                    self._partition,
+                    error,
+                )
         return self._found.get(offset)
 
     def _read(self, first_offset: int) -> Generator[int, None, None]:

@@ -87,8 +87,11 @@ def _check_topology(topology: Topology) -> None:
                     f"Changelog topic {topic.name} must have an undefined partition count, "
                     f"but it is set to {topic.partitions}."
                 )
-        if any(topic.partitions < 0 for topic in each.repartition_source_topics):
-            raise invalid("A repartition topic has a negative partition count.")
+        for topic in each.repartition_source_topics:
+            if topic.partitions < 0:
+                raise invalid(
+                    f"Repartition topic {topic.name} has a negative partition count, {topic.partitions}."
+                )
 
 
 def topology_of(group: StreamsGroup, request: StreamsGroupHeartbeat) -> Topology:

@@ -501,7 +501,7 @@ class PartitionArchiver:
             if one.high_watermark is None:
                 raise SourceError(
                     f"no high watermark is checkpointed for {shown(one.place)}, so it is unknown which "
-                    "records are committed"
+                    "records are committed: try again once the broker has written one"
                 )
             start = one.log_start(bases)
             name = one.directory.name
