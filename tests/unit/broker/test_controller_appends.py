@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.control import controller as controller_module
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -18,6 +19,7 @@ from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChanged, ConfigResourceType
 from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.store import OutcomeUnknown
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
@@ -77,3 +79,32 @@ async def test_a_record_of_a_format_that_is_not_finalized_is_not_appended(
         assert refused.value.code is ErrorCode.unsupported_version
         assert await store.read(metadata.image.number + 1, 10) == []
         assert await controller.decide(lambda _: Decision(((GOOD,),), "done"), WANTED) == "done"
+
+
+@pytest.mark.parametrize("other_entries", [True, False])
+async def test_a_decision_that_is_given_up_says_what_was_in_its_way(
+    other_entries: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other entries came first in each attempt, or the store did not tell what became of its own."""
+
+    async def come_second(*_: object) -> bool:
+        return False
+
+    async def not_known(*_: object) -> None:
+        raise OutcomeUnknown("the connection was lost")
+
+    monkeypatch.setattr(controller_module, "APPEND_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(controller_module, "DOUBT_PAUSE_S", 0)
+    async with controlling(tmp_path) as (store, _, controller):
+        if other_entries:
+            monkeypatch.setattr(controller, "_append", come_second)
+        else:
+            monkeypatch.setattr(store, "append", not_known)
+        with pytest.raises(KafkaError) as refused:
+            await controller.decide(lambda _: Decision(((GOOD,),), None), WANTED)
+    assert refused.value.code is ErrorCode.request_timed_out
+    changed = "the metadata changed while each attempt was decided"
+    assert (changed if other_entries else "could not be written in 2 attempts") in refused.value.message
+    assert caplog.text.count("of the metadata log again: the connection was lost") == (
+        0 if other_entries else 2
+    )

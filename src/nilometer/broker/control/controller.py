@@ -167,7 +167,9 @@ class Controller:
                     continue  # it changed between two steps
                 if await self._append_all(entries, cause):
                     return decision.reply
-        raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+        raise KafkaError(
+            ErrorCode.request_timed_out, "the metadata changed while each attempt was decided; try again"
+        )
 
     async def _entries(self, decision: Decision[object]) -> list[Entry]:
         """Return the entries of ``decision``. Raises KafkaError (UNSUPPORTED_VERSION) if a registered broker
@@ -216,7 +218,7 @@ class Controller:
                 try:
                     await self._store.append(number, data)
                 except OutcomeUnknown as error:
-                    logger.warning("Entry %d of the metadata log: %s", number, error)
+                    logger.warning("Reading entry %d of the metadata log again: %s", number, error)
                     await asyncio.sleep(DOUBT_PAUSE_S)
                 except SessionLost as error:
                     raise KafkaError(ErrorCode.not_controller, str(error)) from None
@@ -228,7 +230,10 @@ class Controller:
                 raise KafkaError(ErrorCode.not_controller, "another broker became controller")
             if self._has_counting_entries(number, controllership):
                 return False
-        raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+        raise KafkaError(
+            ErrorCode.request_timed_out,
+            f"the metadata log could not be written in {APPEND_ATTEMPTS_MAX} attempts; try again",
+        )
 
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         if self._is_own(image.controllership):
