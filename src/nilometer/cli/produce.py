@@ -532,7 +532,7 @@ def _check(
     if json_lines and (key is not None or null_marker is not None):
         raise click.UsageError("with --json-lines, keys and nulls are in the lines")
     if null_marker is not None and (whole_file or tombstone):
-        raise click.UsageError("--null-marker is for lines")
+        raise click.UsageError("--null-marker is for lines: leave out --whole-file and --tombstone")
     if tombstone and (key is None or files):
         raise click.UsageError("--tombstone needs --key, and no FILE")
 

@@ -126,7 +126,7 @@ def begin_fetch_body(version: int, frame: memoryview, position: int) -> FetchBod
     Raises MalformedRequest, as the slices do.
     """
     if not VERSION_MIN <= version <= VERSION_MAX:
-        raise ValueError(f"Fetch version {version}")
+        raise ValueError(f"no Fetch request of version {version} can be decoded")
     if version >= _FIRST_WITH_REPLICA_STATE and len(frame) - position == _USUAL.size:
         body = _usual_body(frame, position)
         if body is not None:
@@ -327,7 +327,7 @@ def fetch_response_slices(
     """Encode a response slice by slice: yields the number of partitions of each slice but the last, and
     returns the frame, with its length, as a list of buffers to send in order."""
     if not RESPONSE_VERSION_MIN <= version <= RESPONSE_VERSION_MAX:
-        raise ValueError(f"Fetch version {version}")
+        raise ValueError(f"no Fetch response of version {version} can be encoded")
     flexible = version >= _RESPONSE_FIRST_FLEXIBLE
     frame = FrameWriter()
     small = frame.small

@@ -137,7 +137,7 @@ class Reader:
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise MalformedMessage("a string that must not be null")
+            raise MalformedMessage("a string is null, and must not be")
         return value
 
     def nullable_string(self) -> str | None:
@@ -147,12 +147,12 @@ class Reader:
         try:
             return self._take(size).decode()
         except UnicodeDecodeError:
-            raise MalformedMessage("a string that is not UTF-8") from None
+            raise MalformedMessage("a string is not UTF-8") from None
 
     def blob(self) -> bytes:
         value = self.nullable_blob()
         if value is None:
-            raise MalformedMessage("bytes that must not be null")
+            raise MalformedMessage("bytes are null, and must not be")
         return value
 
     def nullable_blob(self) -> bytes | None:
@@ -162,7 +162,7 @@ class Reader:
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
         items = self.nullable_array(read)
         if items is None:
-            raise MalformedMessage("an array that must not be null")
+            raise MalformedMessage("an array is null, and must not be")
         return items
 
     def nullable_array(self, read: Callable[[], Item]) -> tuple[Item, ...] | None:
@@ -175,7 +175,7 @@ class Reader:
         began = self._position
         count = self._count()
         if count == -1:
-            raise MalformedMessage("an array that must not be null")
+            raise MalformedMessage("an array is null, and must not be")
         rows = list(row.iter_unpack(self._take(count * row.size)))
         if self.flexible and any(values[-1] for values in rows):
             self._position = began
@@ -194,7 +194,7 @@ class Reader:
     def int32s(self) -> tuple[int, ...]:
         count = self._count()
         if count == -1:
-            raise MalformedMessage("an array that must not be null")
+            raise MalformedMessage("an array is null, and must not be")
         return struct.unpack(f">{count}i", self._take(count * _INT32.size))
 
     def int16s(self) -> tuple[int, ...]:

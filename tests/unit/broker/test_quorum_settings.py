@@ -206,7 +206,7 @@ def test_a_key_that_others_can_read_or_that_is_short_is_refused(tmp_path: Path) 
     path.chmod(0o600)
     assert read_key_files(disk, str(path)) == QuorumKey.of(b"k" * 64)
     path.write_text("k" * 31)
-    with pytest.raises(UnusableKey, match="has 31 bytes"):
+    with pytest.raises(UnusableKey, match="has 31 bytes, and must have 32 to "):
         read_key(disk, str(path))
     assert os.access(path, os.R_OK)
 

@@ -96,8 +96,8 @@ def read_key(disk: Disk, path: str, setting: str = SECRET_FILE) -> bytes:
         raise UnusableKey(f"{setting} {path} can be read by others than its owner: chmod 600 {path}")
     if not KEY_BYTES_MIN <= len(content) <= KEY_BYTES_MAX:
         raise UnusableKey(
-            f"{setting} {path} has {len(content)} bytes: {KEY_BYTES_MIN} to {KEY_BYTES_MAX}, for example of: "
-            "openssl rand -hex 32"
+            f"{setting} {path} has {len(content)} bytes, and must have {KEY_BYTES_MIN} to {KEY_BYTES_MAX}, "
+            "for example those of: openssl rand -hex 32"
         )
     return content
 

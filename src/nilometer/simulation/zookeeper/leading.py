@@ -370,7 +370,7 @@ class Leading:
             case AckNewLeader():
                 self._on_ack_new_leader(learner)
             case _:
-                raise AssertionError(f"a follower does not say {message}")
+                raise AssertionError(f"a follower does not send {message}")
 
     # ---- the order of all writes
 

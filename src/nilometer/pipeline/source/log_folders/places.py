@@ -511,7 +511,8 @@ def read_partition(archive: str, topic: str, topic_id: str, partition: int) -> A
             read = archive_manifest.decode(text, shown_folder(join(folder, name)))
             if (read.topic, read.topic_id, read.partition) != (topic, topic_id, partition):
                 raise SourceError(
-                    f"{shown_folder(join(folder, name))} belongs to {read.part} ({read.topic_id})"
+                    f"{shown_folder(join(folder, name))} is a manifest of {read.part} ({read.topic_id}), "
+                    "and not of the partition whose folder this is"
                 )
             manifest = manifest.with_segments(read.segments)
         linked = tuple(archive_manifest.chain(manifest.segments))
