@@ -103,7 +103,7 @@ class RunFiles:
         return self.done(max(numbers)) if numbers else None
 
     def done(self, number: int) -> Done | None:
-        """Return the account of a batch; None if it has none, or none any more."""
+        """Return the account of a batch; None before the batch is done, and after its account was deleted."""
         path = self._account(number)
         if not self._files.exists(path):
             return None

@@ -655,7 +655,8 @@ class ShareWorkload:
         yield from self._transactional.violations[:FINDINGS_MAX]
 
     def _elections(self, partition: str) -> int:
-        """Return how often another leadership has begun, by all that is known."""
+        """Return how often the partition has got another leader or leader epoch: by the newest image or, if
+        more, by the leaderships that were seen."""
         image = self._cluster.newest_image
         name, _, index = partition.rpartition("-")
         topic = None if image is None else image.topic(name)

@@ -162,7 +162,10 @@ def sasl_settings(settings: Settings, texts: Mapping[str, str], listener: str) -
 
 
 def mechanism_settings(texts: Mapping[str, str], mechanism: str) -> Settings:
-    """Return what may be set for single mechanisms, else for the listener, else for the broker."""
+    """Return the settings of ``mechanism``: each is its own in ``texts``, else that of all mechanisms.
+
+    ``texts`` are the settings of a listener, which include the broker's.
+    """
     own = f"{mechanism.lower()}."
     given = {key: texts.get(own + key, texts.get(key)) for key in MECHANISM_KEYS}
     return Settings(_OF_MECHANISMS, {key: text for key, text in given.items() if text is not None})

@@ -116,7 +116,8 @@ class SharePersister:
         """In order; a task writes while there is an entry."""
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> SharePartitionState:
-        """Return the state, taken over by the leader in ``leader_epoch``. Raises KafkaError."""
+        """Return the state of a share partition, which the leader in ``leader_epoch`` takes over: earlier
+        leaders cannot write it any more. Raises KafkaError."""
         result = await self.ask(ReadState(key, leader_epoch))
         if result.error is not NONE or result.state is None:
             raise KafkaError(result.error, result.message or f"the state of {coordinator_key(key)}")

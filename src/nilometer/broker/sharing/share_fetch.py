@@ -297,7 +297,7 @@ class _Wait:
         self.end()
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """Followers only."""
+        """Do nothing: only followers' fetches wait for it. Readable records end a share fetch."""
 
     def complete(self, source: FetchWatchable) -> None:
         self.end()

@@ -109,7 +109,7 @@ def encode(command: Command) -> bytes:
 
 
 def decode(data: bytes) -> Command:
-    """Raises msgspec.DecodeError: the record is damaged, or of a newer version."""
+    """Decode a command. Raises msgspec.DecodeError if the record is damaged, or of a newer version."""
     return _decoder.decode(data)
 
 

@@ -28,7 +28,10 @@ def _digest(data: bytes) -> bytes:
 
 
 class QuorumLedger:
-    """``violations`` are the findings; ``applied``, ``epochs`` tell what was seen."""
+    """Checks a metadata quorum: that all its nodes apply the same commands, and an epoch has one leader.
+
+    ``violations`` are the findings; ``applied`` and ``epochs`` are how much was checked.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -416,7 +416,10 @@ class Controller(Protocol[Image]):
 
 
 class SmallImage(msgspec.Struct, frozen=True):
-    """Invariants: a leader is in the ISR; the ISR is never empty; no member of the ELR is in the ISR."""
+    """The metadata of one partition and its brokers, as small as a model check needs it.
+
+    Invariants: a leader is in the ISR; the ISR is never empty; no member of the ELR is in the ISR.
+    """
 
     isr: tuple[BrokerId, ...]
     elr: tuple[BrokerId, ...]
