@@ -181,7 +181,9 @@ def add(
                 raise
         voter = (await admin.describe()).voter(node_id)
         if voter is None or voter.directory_id != directory:
-            raise click.ClickException(f"node {node_id} was added, and is no voter any more")
+            raise click.ClickException(
+                f"node {node_id} was added, but another change of the voters has removed it"
+            )
         return voter
 
     voter = run_admin(bootstrap, QuorumAdmin, work)

@@ -96,7 +96,7 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
         length, position = decode_zigzag(data, position)
         end = position + length
         if length < 0 or end > data_end:
-            raise CorruptBatch(f"record of {length} bytes in {data_end - position} remaining")
+            raise CorruptBatch(f"a record of {length} bytes where {data_end - position} are left")
         position += 1
         if (byte := data[position]) < 0x80:
             timestamp_delta = (byte >> 1) ^ -(byte & 1)
@@ -116,7 +116,7 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
         elif size == -1:
             value = None
         else:
-            raise CorruptBatch(f"invalid value length {size}")
+            raise CorruptBatch(f"a value has the invalid length {size}")
         if position < end and data[position] == 0:
             headers: tuple[Header, ...] = ()
             position += 1
@@ -153,7 +153,7 @@ def records_between(
             length, after = decode_zigzag(data, at)
             end = after + length
             if length < 0 or end > len(data):
-                raise CorruptBatch(f"record of {length} bytes in {len(data) - after} remaining")
+                raise CorruptBatch(f"a record of {length} bytes where {len(data) - after} are left")
             _, after = decode_zigzag(data, after + 1, VARLONG_BYTES_MAX)
             offset_delta, _ = decode_zigzag(data, after)
             offset = header.base_offset + offset_delta
@@ -177,18 +177,18 @@ def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, i
     length, position = decode_zigzag(data, position)
     if length < 0:
         if length != -1:
-            raise CorruptBatch(f"a key, value or header has the invalid length {length}")
+            raise CorruptBatch(f"a key or header has the invalid length {length}")
         return None, position
     following = position + length
     if following > end:
-        raise CorruptBatch(f"{length} bytes in {end - position} remaining of the record")
+        raise CorruptBatch(f"a key or header of {length} bytes where {end - position} of the record are left")
     return data[position:following], following
 
 
 def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, position = decode_zigzag(data, position)
     if not 0 <= count <= end - position:
-        raise CorruptBatch(f"{count} headers in {end - position} bytes")
+        raise CorruptBatch(f"a record has {count} headers in {end - position} bytes")
     headers: list[Header] = []
     for _ in range(count):
         name, position = _decode_bytes(data, position, end)

@@ -270,7 +270,10 @@ class FetchSessionCache:
             or (len(session.partitions) > known and not self._has_room(session, 0))
         ):
             self.drop(session_id)
-            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} is too large")
+            raise KafkaError(
+                ErrorCode.fetch_session_id_not_found,
+                f"fetch session {session_id} is ended: it has too many partitions or too long topic names",
+            )
         return FetchRound(session, session.id, partitions, incremental=True)
 
     def _has_room(self, session: FetchSession | None, more: int) -> bool:
