@@ -17,7 +17,7 @@ RowsOf = Callable[["Iterator[pa.RecordBatch]"], Iterator[dict[str, Any]]]
 
 
 def mapped(frame: DataFrame, rows_of: RowsOf, schema: str) -> DataFrame:
-    """Return the rows of the type ``schema`` that ``rows_of`` makes of each partition's."""
+    """Return the rows that ``rows_of`` makes of the rows of each partition. ``schema``: their type."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 

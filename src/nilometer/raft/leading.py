@@ -49,7 +49,10 @@ class Leading:
     def on_fetch(
         self, replica: VoterKey, voters: VoterSet, fetch_offset: Offset, round_known: int, now: Moment
     ) -> None:
-        """``round_known``: see :meth:`confirmed_round`."""
+        """Note how far a replica's log is durable: it fetches from ``fetch_offset``.
+
+        ``round_known``: the last round of reads that it had learned of; see :meth:`confirmed_round`.
+        """
         self._note(replica, voters, Position(fetch_offset, now.ms, round_known))
 
     def on_snapshot_fetch(self, replica: VoterKey, voters: VoterSet, now: Moment) -> None:

@@ -158,8 +158,9 @@ def _state(parts: Parts) -> Hashable:
 def _cache_key(parts: Parts, request: Request) -> Hashable:
     """Return what a response depends on in its request; None if the response is not to be kept.
 
-    Of the body only this, not what else a client may have put there: a kept key names existing topics, once.
-    A question for the rights on the cluster is answered each time, since its denial is reported.
+    The key has nothing else of the request's body, so that a client cannot make it large: only existing
+    topics, each once. A response with the client's rights on the cluster is not kept, since each denial is
+    reported.
     """
     asks_for_all = _asks_for_all(request)
     if not asks_for_all and len(request.body.topics) > CACHED_TOPICS_MAX:

@@ -219,7 +219,7 @@ class AppliedState:
         return found
 
     def is_live(self, name: SessionName | None) -> bool:
-        """Whether the session has not ended. A tool, which has none, may do what it does."""
+        """Whether the session has not ended. True for None: a tool has no session, and needs none."""
         return name is None or self._is(name, self._sessions.get(name.broker_id))
 
     @staticmethod

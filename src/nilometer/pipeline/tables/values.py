@@ -147,7 +147,7 @@ def _check_type(one: ValueType, where: str) -> None:
 
 
 def relaxed(one: ValueType) -> ValueType:
-    """Return the type as a table stores it: without what is demanded of values."""
+    """Return the type as a table stores it: no field is required, and other fields do not matter."""
     if one.kind == "list" and one.item is not None:
         return replace(one, item=relaxed(one.item))
     if one.kind == "struct":
