@@ -197,6 +197,27 @@ TOPIC_IDS = (
         ("unit/broker/test_decisions_go_on.py",),
     ),
     Mutant(
+        "forwarded-first-come",
+        "clients whose requests are sent on to the controller keep other clients of their broker waiting",
+        "self._queue.turn(Client.of(context, header.client_id))",
+        "self._queue.turn(None)",
+        ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
+        "own-requests-behind-clients",
+        "a broker's changes of ISRs wait for requests that clients had it send on",
+        "connection = await self._own.get()",
+        "connection = await self._of_clients.get()",
+        ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
+        "automatic-creation-first",
+        "topics that clients have created automatically keep elections waiting",
+        "asks = Client.of(client.context, client.client_id)",
+        "asks = None",
+        ("unit/broker/test_decision_queue.py",),
+    ),
+    Mutant(
         "decisions-first-come",
         "clients that ask for a thousand decisions keep brokers and other clients waiting",
         "        if client is None:\n            self._first.append(waiter)",

@@ -284,7 +284,7 @@ def _control(given: Prerequisites) -> ControlParts:
     metadata = MetadataLog(store, given.fence, given.turns)
     now_us = given.runtime.clock.monotonic_us
     controller = Controller(node_id, store, metadata, given.tasks, given.turns)
-    channel = ControllerChannel(node_id, peers, metadata)
+    channel = ControllerChannel(node_id, peers, metadata, given.tasks)
     session = OwnSession()
     changes = ClusterChanges(node_id, session, controller, now_us)
     metadata.subscribe(changes.on_delta, changes.on_reload)

@@ -1,4 +1,5 @@
-"""Who decides next at the controller: one decision after another. Pure but for asyncio's futures.
+"""Who decides next at the controller, and whose request is sent on to it next: one after another. Pure but
+for asyncio's futures.
 
 What brokers and the controller itself ask for comes first: elections, ISRs, registrations. Clients take
 turns: those of different users and addresses, and of one user and address those of different client ids. Who
@@ -13,6 +14,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from nilometer.broker.request_context import RequestContext
+
 
 class Client(NamedTuple):
     """Who asks for a decision."""
@@ -20,6 +23,13 @@ class Client(NamedTuple):
     principal: str
     address: str
     client_id: str | None
+
+    @classmethod
+    def of(cls, context: RequestContext, client_id: str | None) -> Client | None:
+        """Return the client of a request; None for a broker's own request."""
+        if context.is_broker and not context.is_forwarded:
+            return None
+        return cls(str(context.principal), context.client_address, client_id)
 
 
 _Line = deque[asyncio.Future[None]]
