@@ -218,6 +218,13 @@ TOPIC_IDS = (
         ("unit/broker/test_decision_queue.py",),
     ),
     Mutant(
+        "one-client-has-all-the-room",
+        "large requests of one client that are slowed down keep those of all others waiting",
+        "return not held or held + size <= self._bytes_max // SHARES",
+        "return not held or held + size <= self._bytes_max",
+        ("unit/broker/test_rooms_of_large_requests.py",),
+    ),
+    Mutant(
         "decisions-first-come",
         "clients that ask for a thousand decisions keep brokers and other clients waiting",
         "        if client is None:\n            self._first.append(waiter)",
