@@ -225,10 +225,17 @@ TOPIC_IDS = (
         ("unit/broker/test_rooms_of_large_requests.py",),
     ),
     Mutant(
+        "gone-clients-ids-kept",
+        "client ids of requests that have timed out stay in memory while a long decision is made",
+        "                self._forget(client, waiter)\n",
+        "                pass\n",
+        ("unit/broker/test_decision_queue.py",),
+    ),
+    Mutant(
         "decisions-first-come",
         "clients that ask for a thousand decisions keep brokers and other clients waiting",
-        "        if client is None:\n            self._first.append(waiter)",
-        "        if client or not client:\n            self._first.append(waiter)",
+        "        if client is None:\n            return self._first\n",
+        "        if client or not client:\n            return self._first\n",
         ("unit/broker/test_decision_queue.py",),
     ),
     Mutant(

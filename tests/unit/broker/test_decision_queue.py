@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import cast
 
@@ -77,6 +79,31 @@ async def test_who_does_not_wait_any_more_takes_no_turn() -> None:
     await asyncio.gather(*course.waiting, return_exceptions=True)
     assert course.made == ["third"]
     await asyncio.wait_for(course.decide("later", GREEDY), 10)
+
+
+class Text(str):
+    """A client id that tells when it is freed."""
+
+
+@pytest.mark.parametrize("others", [[], [OTHER, SAME_HOST]], ids=["alone", "beside others"])
+async def test_nothing_is_kept_of_who_does_not_wait_any_more(others: list[Client]) -> None:
+    """A client id may have 32 kB, and a decision may take seconds."""
+    course = Course()
+    client_id = Text("gone")
+    is_kept = weakref.ref(client_id)
+    async with course.queue.turn(None):
+        for number, other in enumerate(others):
+            await course.wait(f"other {number}", other)
+        await course.wait("gone", Client("User:greedy", "10.0.0.1", client_id))
+        del client_id
+        gone = course.waiting.pop()
+        gone.cancel()
+        await asyncio.wait([gone])
+        del gone
+        gc.collect()
+        assert is_kept() is None
+    await asyncio.gather(*course.waiting)
+    assert course.made == [f"other {number}" for number in range(len(others))]
 
 
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
