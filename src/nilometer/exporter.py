@@ -24,7 +24,7 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
     TopicPartition,
 )
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.client.settings import GivenConfig
 from nilometer.http.server import HttpServer, Response, plain
 from nilometer.metrics import CONTENT_TYPE, Family, Kind, Measured, Registry, Series

@@ -151,7 +151,7 @@ class _Timer(Enum):
 
 
 class ShareStateShard:
-    """See ``Shard`` in ``broker.coordinators.shell``."""
+    """See ``Shard`` in ``broker.coordinator_shell``."""
 
     def __init__(self, config: ShareStateConfig, image: ClusterImage) -> None:
         self._config = config

@@ -8,7 +8,7 @@ from dataclasses import replace
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.coordinators.shell import CoordinatorShell
+from nilometer.broker.coordinator_shell import CoordinatorShell
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification

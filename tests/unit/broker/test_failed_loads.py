@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators import shell as shells
-from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
+from nilometer.broker import coordinator_shell as shells
+from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
 from nilometer.coordinators.turn import Effects
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.authorization.audit_log import AuditLog
-from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
+from nilometer.broker.audit_log import AuditLog
+from nilometer.broker.authorizer import Authorizer, BrokerUsers
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nilometer.broker.coordinators.shell import WaitingEffects
+from nilometer.broker.coordinator_shell import WaitingEffects
 from nilometer.broker.replicas.hosted_partition import CommitWait
 from nilometer.coordinators.turn import Token
 from nilometer.wire.errors import ErrorCode

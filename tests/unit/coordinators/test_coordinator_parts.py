@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.coordinators.shells import java_string_hash, partition_for_key
+from nilometer.broker.coordinator_shells import java_string_hash, partition_for_key
 from nilometer.coordinators.turn import KEPT, Effects, Timers, Token, Turn
 from support.properties import examples
 

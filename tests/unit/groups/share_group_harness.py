@@ -20,7 +20,7 @@ from nilometer.groups.requests import (
     ShareGroupHeartbeatResult,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share.group import ShareGroup
+from nilometer.groups.share_group import ShareGroup
 from nilometer.groups.turn import DeleteShareState, Effects, InitializeShareState, ShareStateResult
 from nilometer.wire.errors import ErrorCode
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.connection import Response
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.turns import LongWork

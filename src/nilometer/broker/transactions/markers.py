@@ -16,7 +16,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
+from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
 from nilometer.broker.replicas.delayed_requests import DelayedProduce, DelayedResponse, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager

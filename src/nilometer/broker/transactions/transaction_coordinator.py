@@ -17,12 +17,12 @@ from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorKind
-from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
+from nilometer.broker.coordinator_shell import CoordinatorKind
+from nilometer.broker.coordinator_shells import CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response

@@ -23,7 +23,7 @@ from nilometer.client.network.cluster_metadata import (
     metadata_request,
     read_metadata,
 )
-from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
+from nilometer.client.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings import API_TIMEOUT, COMMON_KEYS, ClientSettings, GivenConfig
 from nilometer.config import ConfigDefinition, ConfigKey
 from nilometer.runtime import Runtime

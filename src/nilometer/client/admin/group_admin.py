@@ -38,8 +38,8 @@ from nilometer.client.group.group_exchange import (
 from nilometer.client.network.client import Client, no_such_topic, topic_exists
 from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
-from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.building import Message

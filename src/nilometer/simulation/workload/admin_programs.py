@@ -16,7 +16,7 @@ from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, Resource
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention

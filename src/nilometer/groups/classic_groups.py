@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from nilometer.coordinators.turn import Token
-from nilometer.groups.classic.group import (
+from nilometer.groups.classic_group import (
     NO_ASSIGNMENT,
     ClassicGroup,
     ClassicGroupState,

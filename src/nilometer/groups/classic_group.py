@@ -1,6 +1,7 @@
 """A group of the classic protocol: its members, its generation, its state, and why it rebalanced last.
 
-A group knows which states may follow which (SPEC C-4); what requests and time-outs do to it is in ``groups``.
+A group knows which states may follow which (SPEC C-4); what requests and time-outs do to it is in
+``classic_groups``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.coordinators.turn import Token
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN
 from nilometer.groups.consumer.rebalance import (
@@ -54,7 +54,7 @@ from nilometer.groups.requests import (
     ShareGroupPartitions,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share.group import (
+from nilometer.groups.share_group import (
     SHARE_GROUP_KEYS,
     ShareGroup,
     ShareMember,

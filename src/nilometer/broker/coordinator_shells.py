@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import (
+from nilometer.broker.coordinator_shell import (
     ActionT,
     CoordinatorKind,
     CoordinatorShell,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from nilometer.broker.authorization.audit_log import AuditLog
+from nilometer.broker.audit_log import AuditLog
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext

@@ -12,11 +12,12 @@ from typing import NamedTuple, TypeVar
 
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from nilometer.identifiers import NO_LEADER_EPOCH
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
 
 __all__ = [
     "EARLIEST_TIMESTAMP",
@@ -30,6 +31,7 @@ __all__ = [
     "list_offsets",
     "log_end_offsets",
 ]
+
 
 CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
