@@ -399,7 +399,10 @@ async def _rotate(setting: str, security: ZooKeeperSecurity) -> int:
 async def _rotate_in_quorum(nodes: Sequence[QuorumSettings]) -> int:
     """Rotate by the nodes of this machine, or as one more node if one of them runs."""
     from nilometer.broker.control.secret_keeper import rotate_secrets
-    from nilometer.broker.quorum.tool_store import as_observer, nodes_store  # loads the quorum
+    from nilometer.broker.offline_metadata import (
+        as_observer,
+        nodes_store,  # loads the quorum
+    )
 
     runtime = Runtime.system()
     try:

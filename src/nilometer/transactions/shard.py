@@ -18,7 +18,6 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import turn
 from nilometer.coordinators.turn import Timers, Token, TransactionalRecord, TransactionEnd
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.decisions import (
     decide_add_partitions,
     decide_completion,
@@ -44,7 +43,7 @@ from nilometer.transactions.requests import (
     TransactionResult,
     VerifyPartitions,
 )
-from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionState
+from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionConfig, TransactionState
 from nilometer.wire.errors import ErrorCode
 
 

@@ -48,6 +48,7 @@ from nilometer.console.views.groups import (
     share_group_view,
 )
 from nilometer.console.views.lists import (
+    Asked,
     HangingRow,
     TableView,
     TransactionsView,
@@ -58,7 +59,6 @@ from nilometer.console.views.lists import (
     users_view,
 )
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
-from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Chart, Rate
 from nilometer.console.views.records import json_filter

@@ -12,7 +12,7 @@ from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.groups import COLUMNS, GroupRow, group_rows, group_view
-from nilometer.console.views.paging import PAGE_SIZE, Asked, page_of
+from nilometer.console.views.lists import PAGE_SIZE, Asked, page_of
 from nilometer.console.views.partition import Eligible, partition_view
 from nilometer.console.views.rates import AppendRates, Rate, Sample, chart
 from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown

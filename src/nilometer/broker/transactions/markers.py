@@ -29,10 +29,10 @@ from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import NO_OFFSET, AppendOrigin
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import MarkersWritten, TransactionRequest, TransactionResult
 from nilometer.transactions.shard import SendMarkers, TransactionAction
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message

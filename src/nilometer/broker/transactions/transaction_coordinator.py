@@ -37,7 +37,6 @@ from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime
 from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -56,6 +55,7 @@ from nilometer.transactions.requests import (
     refusal,
 )
 from nilometer.transactions.shard import AllocateProducerId, SendMarkers, TransactionAction, TransactionShard
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.compression import Codec

@@ -24,7 +24,7 @@ from nilometer.client.producer.transaction_manager import (
     Step,
     TransactionManager,
 )
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message

@@ -51,16 +51,17 @@ from nilometer.console.views.groups import (
     share_group_view,
 )
 from nilometer.console.views.lists import (
+    Asked,
     TableView,
     TransactionsView,
     acls_view,
+    page_of,
     quotas_view,
     transactions_page,
     transactions_view,
     users_view,
 )
 from nilometer.console.views.overview import LogDirRow, OverviewView, log_dir_rows, overview_view
-from nilometer.console.views.paging import Asked, page_of
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import AppendRates, Chart, Sample, chart
 from nilometer.console.views.topics import (

@@ -18,8 +18,7 @@ from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import DecodedValues, RecordReader
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Changes
-from nilometer.console.views.lists import TableView
-from nilometer.console.views.paging import NAME, Asked
+from nilometer.console.views.lists import NAME, Asked, TableView
 from nilometer.console.views.replay import ReplayView, replay_page, replay_view
 from nilometer.console.web.change_pages import ChangePages
 from nilometer.console.web.guard import Guard, Served

@@ -1,15 +1,43 @@
-"""Collects the oldest garbage, and gives freed memory back to the system after large requests.
-
-The C library (glibc) keeps what is freed below the highest block that is in use. After a hundred megabytes of
-requests that is some tens of megabytes, until the process ends.
+"""What a process with an event loop does beside its work: it logs what the loop can tell no caller, collects
+the oldest garbage, and gives freed memory back to the system.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 from collections.abc import Callable
+from typing import Any
+
+# What an event loop reports that no caller can be told.
+
+logger = logging.getLogger("nilometer.runtime")
+
+_PEER_HAS_GONE = "the handler is closed"
+
+
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an error that reached the event loop: an exception handler for :mod:`asyncio`.
+
+    uvloop's TLS reports a RuntimeError if it still has bytes to send when its connection has been reset, or
+    when an attempt to connect is cancelled at that moment. The peer has gone: that is no fault of this
+    process, and the owner of the connection sees a reset. All else is logged with its traceback, also the
+    same error of a task or a callback that writes to a connection that has ended.
+    """
+    error = context.get("exception")
+    is_of_tls = type(context.get("protocol")).__name__ == "SSLProtocol"
+    if is_of_tls and isinstance(error, RuntimeError) and _PEER_HAS_GONE in str(error):
+        logger.debug("A TLS connection ended while it was being closed: %s", error)
+    else:
+        loop.default_exception_handler(context)
+
+
+# Collects the oldest garbage, and gives freed memory back to the system after large requests.
+#
+# The C library (glibc) keeps what is freed below the highest block that is in use. After a hundred megabytes
+# of requests that is some tens of megabytes, until the process ends.
 
 CHECK_S = 10.0
 GROWN_BYTES = 16 * 1024 * 1024

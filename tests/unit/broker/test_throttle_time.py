@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from nilometer.broker.api.throttling import throttle_ms_of, with_throttle_ms
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, decode_response, encode_response
 from nilometer.wire.own_apis import OWN_VERSIONS
-from nilometer.wire.throttle_time import throttle_ms_of, with_throttle_ms
 from support.brokers.served_apis import APIS
 from support.wire.random_messages import random_message
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from nilometer.cli.exporter import ClusterState, GroupState, registry_of
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
@@ -11,7 +12,6 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
     TopicPartition,
 )
-from nilometer.exporter import ClusterState, GroupState, registry_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 TOPICS = {
