@@ -28,7 +28,7 @@ from nilometer.cli.simulated_seeds import (
 )
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.plan import STORES, Plan, draw
-from nilometer.simulation.recording.format import EVENTS_MAX, EVENTS_READ_MAX
+from nilometer.simulation.recording import EVENTS_MAX, EVENTS_READ_MAX
 
 KINDS = ", ".join(kind.value for kind in Kind)
 

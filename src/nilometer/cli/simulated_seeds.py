@@ -30,10 +30,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.plan import Plan, draw
-from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
-from nilometer.simulation.recording.format import EVENTS_MAX, Header, RecordingWriter
+from nilometer.simulation.recording import EVENTS_MAX, Header, RecordingWriter
 from nilometer.simulation.run import Exit, Record, Verdict, run
 
 # Reducing the faults of a failing seed by leaving some out (delta debugging, with a limit of runs).

@@ -32,7 +32,7 @@ from nilometer.console.web.live_page import (
     as_json,
 )
 from nilometer.console.web.message_pages import MessagePages
-from nilometer.simulation.recording.replay import Replay
+from nilometer.simulation.replay import Replay
 
 # The pages of brokers, topics, partitions, groups and settings.
 

@@ -29,8 +29,8 @@ from nilometer.simulation.model_check.processes import (
     SmallController,
     SmallImage,
 )
-from nilometer.simulation.recording.format import Event, Kind, Status
-from nilometer.simulation.recording.replay import Difference, ReplicaState, difference, first_state, state_of
+from nilometer.simulation.recording import Event, Kind, Status
+from nilometer.simulation.replay import Difference, ReplicaState, difference, first_state, state_of
 from nilometer.wire.errors import ErrorCode
 
 # The events of a scenario, for a recording: messages, what changes in each replica, and the text of steps.

@@ -18,13 +18,13 @@ from nilometer.identifiers import UNKNOWN_OFFSET, BrokerId
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import NoRole
-from nilometer.simulation.recording.format import Change, Event, Kind, Recording, Role, Status, applied_fields
+from nilometer.simulation.recording import Change, Event, Kind, Recording, Role, Status, applied_fields
 
 # A replica's state, and what has changed between two of them: the change, its kind, and a text about it.
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields are those of :class:`~nilometer.simulation.recording.format.Change`."""
+    """The fields are those of :class:`~nilometer.simulation.recording.Change`."""
 
     role: Role = Role.NONE
     leader_epoch: int = -1

@@ -35,7 +35,7 @@ from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import COMMAND_CONFIG_VARIABLE
-from nilometer.cli.demo.check import TOPIC_PREFIX, Demo, DemoFailed, compare, counting, numbers_of
+from nilometer.cli.demo_check import TOPIC_PREFIX, Demo, DemoFailed, compare, counting, numbers_of
 from nilometer.cli.pipelines.pipeline_formats_commands import is_hidden
 from nilometer.cli.pipelines.pipeline_run_command import (
     print_position,

@@ -4,7 +4,7 @@ The first line is a :class:`Header`, the last an :class:`End`, and each line bet
 recording without its last line is one of a run that was interrupted.
 
 An event of a replica has the fields of its state that changed. So the state at any moment is the fold of the
-events before it (:mod:`nilometer.simulation.recording.replay`).
+events before it (:mod:`nilometer.simulation.replay`).
 
 This module reads and writes lines, not files, and knows neither a simulated cluster nor a scenario.
 """

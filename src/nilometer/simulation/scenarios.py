@@ -12,8 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.recording.format import End, Header, Recording
-from nilometer.simulation.scenarios.stage import Stage
+from nilometer.simulation.recording import End, Header, Recording
+from nilometer.simulation.scenario_stage import Stage
 
 
 def two_replica_sync(rule: TruncationRule) -> Stage:

@@ -18,8 +18,8 @@ from uuid import UUID
 from nilometer.identifiers import NO_LEADER_EPOCH, TopicId, TopicIdPartition, topic_id_of
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.network import DirectionObserver, NetworkUser
-from nilometer.simulation.recording.format import Event, Kind, RecordingWriter, Status
-from nilometer.simulation.recording.replay import Difference, ReplicaState, difference, first_state, state_of
+from nilometer.simulation.recording import Event, Kind, RecordingWriter, Status
+from nilometer.simulation.replay import Difference, ReplicaState, difference, first_state, state_of
 from nilometer.simulation.world import Process
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import CorruptBatch, ErrorCode, UnsupportedMagic
