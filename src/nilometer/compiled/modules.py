@@ -50,7 +50,6 @@ MODULES = (
     "storage.segments.batch_scan",
     "storage.segments.indexes",
     "storage.segments.segment",
-    "wire.api",
     "wire.body_reader",
     "wire.building",
     "wire.encoder",

@@ -30,8 +30,7 @@ from nilometer.cluster.controller.access import (
 from nilometer.cluster.controller.decision import Decision, Refusal
 from nilometer.cluster.image import ClusterImage
 from nilometer.security.delegation_token import DelegationToken
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode

@@ -33,9 +33,8 @@ from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import MarkersWritten, TransactionRequest, TransactionResult
 from nilometer.transactions.shard import SendMarkers, TransactionAction
 from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker

@@ -34,9 +34,8 @@ from nilometer.transactions.requests import (
     VerifyPartitionsResult,
 )
 from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.transactions")

@@ -40,9 +40,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
 from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
 from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, SharePartitionState
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_subscription

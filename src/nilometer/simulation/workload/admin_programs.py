@@ -22,9 +22,8 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention
 from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host, Program
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
