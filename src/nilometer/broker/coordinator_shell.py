@@ -20,7 +20,7 @@ import msgspec
 from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators import Effects, Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo

@@ -28,7 +28,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.turn import Token, TransactionEnd
+from nilometer.coordinators import Token, TransactionEnd
 from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo

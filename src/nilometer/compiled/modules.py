@@ -28,7 +28,7 @@ MODULES = (
     "broker.replicas.traffic",
     "broker.responses",
     "broker.turns",
-    "coordinators.turn",
+    "coordinators",
     "metrics",
     "replication.followers",
     "replication.isr",

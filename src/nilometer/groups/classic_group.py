@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from nilometer.groups.requests import (
     DescribedGroup,

@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 import msgspec
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators import Token, TransactionalRecord, TransactionEnd
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN

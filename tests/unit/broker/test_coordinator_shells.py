@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
 from nilometer.broker.coordinator_shells import CoordinatorShells, partition_for_key
-from nilometer.coordinators.turn import TransactionEnd
+from nilometer.coordinators import TransactionEnd
 from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 

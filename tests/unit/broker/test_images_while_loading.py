@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.broker import coordinator_shell as shells
 from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
-from nilometer.coordinators.turn import Effects
+from nilometer.coordinators import Effects
 
 CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
 

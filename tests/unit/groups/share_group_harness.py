@@ -9,7 +9,7 @@ from uuid import UUID
 
 from consumer_group_harness import ConsumerWorld
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsResult,

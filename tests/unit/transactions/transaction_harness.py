@@ -14,7 +14,7 @@ from nilometer.cluster.entries import Controllership, sign
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import decode_record, encode_record

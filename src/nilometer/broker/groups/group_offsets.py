@@ -24,7 +24,7 @@ from nilometer.broker.transactions.verification import Asker, TransactionVerific
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
-from nilometer.coordinators.turn import Producer
+from nilometer.coordinators import Producer
 from nilometer.groups.requests import (
     GroupResult,
     OffsetCommit,

@@ -24,7 +24,7 @@ from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.coordinators.turn import TransactionEnd
+from nilometer.coordinators import TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.names import TopicPartition

@@ -30,10 +30,10 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.broker.turns import LongWork, Turns
+from nilometer.client_patterns import Pattern, matching
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
-from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime
 from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_STATIC_MEMBER_EPOCH

@@ -1,7 +1,8 @@
-"""A *turn*: one call of a shard, with its time, and the records, results and actions collected so far.
+"""The common base of group and transaction coordinators: effects, turns, timers, record encoding.
 
-Its effects are records to append, and results and actions that wait for them. A coordinator's log has entries
-besides plain records: a transaction's records, and its end.
+A coordinator keeps its state in an internal topic: groups in ``__consumer_offsets``, transactions in
+``__transaction_state``. Each partition of that topic has a *shard*, a pure state machine. Its *shell*, in the
+broker, passes requests to it and carries out the effects that it returns. A *turn* is one call of a shard.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, NamedTuple, NewType, TypeVar
 
 import msgspec
+
+# A *turn*: one call of a shard, with its time, and the records, results and actions collected so far.
+#
+# Its effects are records to append, and results and actions that wait for them. A coordinator's log has
+# entries besides plain records: a transaction's records, and its end.
 
 Token = NewType("Token", int)
 """Identifies a request that waits for its result. The shell creates it; the shard returns it with the
