@@ -25,17 +25,7 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import INT64, OFFSET, parse_time
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import (
-    CLASSIC,
-    CONSUMER,
-    DEAD,
-    EMPTY,
-    SHARE,
-    STATES,
-    STREAMS,
     GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
     PartitionLag,
     PlannedReset,
     ResetTo,
@@ -43,6 +33,18 @@ from nilometer.client.admin.group_admin import (
     partitions_of,
     plan_reset,
     reachable,
+)
+from nilometer.client.admin.group_descriptions import (
+    CLASSIC,
+    CONSUMER,
+    DEAD,
+    EMPTY,
+    SHARE,
+    STATES,
+    STREAMS,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
 )
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.admin.share_offsets import ShareOffset

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.admin.group_admin import PartitionLag
+from nilometer.client.admin.group_descriptions import GroupDescription, GroupListing, MemberDescription
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition

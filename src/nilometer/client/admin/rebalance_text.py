@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from nilometer.client.admin.group_admin import GroupDescription
+from nilometer.client.admin.group_descriptions import GroupDescription
 from nilometer.wire.own_apis import RebalanceState
 
 REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")

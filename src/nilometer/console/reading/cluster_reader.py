@@ -15,14 +15,8 @@ from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ResourceType
 from nilometer.client.admin.cluster_health import cluster_health
-from nilometer.client.admin.group_admin import (
-    SHARE,
-    GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    lags,
-    lags_by_topic,
-)
+from nilometer.client.admin.group_admin import GroupAdmin, lags, lags_by_topic
+from nilometer.client.admin.group_descriptions import SHARE, GroupDescription, GroupListing
 from nilometer.client.admin.health_check import HealthCheck
 from nilometer.client.admin.replica_survey import Survey
 from nilometer.client.admin.security_admin import (

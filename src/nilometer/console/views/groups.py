@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.admin.group_admin import PartitionLag
+from nilometer.client.admin.group_descriptions import GroupDescription, GroupListing, MemberDescription
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.network.cluster_metadata import TopicPartition
