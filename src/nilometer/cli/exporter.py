@@ -22,8 +22,7 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import GroupAdmin
-from nilometer.client.admin.group_descriptions import SHARE
-from nilometer.client.admin.share_offsets import ShareOffset
+from nilometer.client.admin.group_descriptions import SHARE, ShareOffset
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     PartitionMetadata,

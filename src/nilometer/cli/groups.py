@@ -45,9 +45,9 @@ from nilometer.client.admin.group_descriptions import (
     GroupDescription,
     GroupListing,
     MemberDescription,
+    ShareOffset,
+    rebalance_warning,
 )
-from nilometer.client.admin.rebalance_text import rebalance_warning
-from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.config import parse_duration_ms

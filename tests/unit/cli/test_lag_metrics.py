@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from nilometer.cli.exporter import ClusterState, GroupState, registry_of
-from nilometer.client.admin.share_offsets import ShareOffset
+from nilometer.client.admin.group_descriptions import ShareOffset
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     PartitionMetadata,

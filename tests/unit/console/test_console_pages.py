@@ -15,10 +15,14 @@ from msgspec import structs
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.cluster_health import Findings, cluster_health
 from nilometer.client.admin.group_admin import PartitionLag
-from nilometer.client.admin.group_descriptions import GroupDescription, GroupListing, MemberDescription
+from nilometer.client.admin.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ShareOffset,
+)
 from nilometer.client.admin.quorum_admin import QuorumReplica, QuorumView
 from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
-from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition

@@ -8,8 +8,12 @@ import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
 from nilometer.client.admin.group_admin import PartitionLag
-from nilometer.client.admin.group_descriptions import GroupDescription, GroupListing, MemberDescription
-from nilometer.client.admin.rebalance_text import rebalance_warning
+from nilometer.client.admin.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    rebalance_warning,
+)
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.groups import COLUMNS, GroupRow, group_rows, group_view

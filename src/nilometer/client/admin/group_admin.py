@@ -21,19 +21,17 @@ from nilometer.client.admin.group_descriptions import (
     STREAMS,
     GroupDescription,
     GroupListing,
-    classic_group,
-    committed_offsets,
-)
-from nilometer.client.admin.requests import AdminRequests
-from nilometer.client.admin.share_offsets import (
     ShareOffset,
     alter_request,
     check_altered,
+    classic_group,
+    committed_offsets,
     delete_request,
     describe_request,
     read_deleted,
     read_described,
 )
+from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
