@@ -22,14 +22,14 @@ from nilometer.client.admin.group_descriptions import (
     GroupDescription,
     GroupListing,
     ShareOffset,
-    alter_request,
-    check_altered,
+    alter_share_offsets_request,
+    check_altered_share_offsets,
     classic_group,
     committed_offsets,
-    delete_request,
-    describe_request,
-    read_deleted,
-    read_described,
+    delete_share_offsets_request,
+    describe_share_offsets_request,
+    read_deleted_share_offsets,
+    read_share_offsets,
 )
 from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.committer import Committer
@@ -188,10 +188,11 @@ class GroupAdmin(AdminRequests):
 
         async def ask() -> None:
             response = await coordinator.ask(
-                ApiKey.ALTER_SHARE_GROUP_OFFSETS, lambda api: alter_request(api, group_id, offsets)
+                ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+                lambda api: alter_share_offsets_request(api, group_id, offsets),
             )
             coordinator.check(response.error_code, response.error_message or "altering its offsets")
-            check_altered(response)
+            check_altered_share_offsets(response)
 
         await self._client.retry(ask, self._timeout_ms)
 
@@ -206,10 +207,11 @@ class GroupAdmin(AdminRequests):
 
         async def ask() -> dict[str, KafkaError | None]:
             response = await coordinator.ask(
-                ApiKey.DELETE_SHARE_GROUP_OFFSETS, lambda api: delete_request(api, group_id, topics)
+                ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+                lambda api: delete_share_offsets_request(api, group_id, topics),
             )
             coordinator.check(response.error_code, response.error_message or "deleting its offsets")
-            return read_deleted(response)
+            return read_deleted_share_offsets(response)
 
         return await self._client.retry(ask, self._timeout_ms)
 
@@ -388,9 +390,11 @@ class GroupAdmin(AdminRequests):
         self, broker_id: int, group_ids: Sequence[str]
     ) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
         response = await self._client.send_to(
-            broker_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, lambda api: describe_request(api, group_ids)
+            broker_id,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            lambda api: describe_share_offsets_request(api, group_ids),
         )
-        return read_described(response)
+        return read_share_offsets(response)
 
     async def _describe_classic(
         self, broker_id: int, group_ids: Sequence[str]

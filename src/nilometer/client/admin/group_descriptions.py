@@ -252,7 +252,7 @@ class ShareOffset:
     """How many records are neither acknowledged nor archived (KIP-1226). None: it is not known."""
 
 
-def describe_request(api: Api, group_ids: Iterable[str]) -> Message:
+def describe_share_offsets_request(api: Api, group_ids: Iterable[str]) -> Message:
     """Ask for all partitions of each group."""
     kind = "DescribeShareGroupOffsetsRequestGroup"
     return api.request(
@@ -260,12 +260,12 @@ def describe_request(api: Api, group_ids: Iterable[str]) -> Message:
     )
 
 
-def read_described(response: Message) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
+def read_share_offsets(response: Message) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
     """Return the offsets of each group, by partition and sorted, or its error."""
-    return {group.group_id: _described(group) for group in response.groups}
+    return {group.group_id: _share_offsets_of(group) for group in response.groups}
 
 
-def _described(group: Message) -> dict[TopicPartition, ShareOffset] | KafkaError:
+def _share_offsets_of(group: Message) -> dict[TopicPartition, ShareOffset] | KafkaError:
     if group.error_code != ErrorCode.none:
         what = group.error_message or "describing its offsets"
         return KafkaError(group.error_code, f"group {group.group_id}: {what}")
@@ -282,7 +282,7 @@ def _described(group: Message) -> dict[TopicPartition, ShareOffset] | KafkaError
     return dict(sorted(found.items()))
 
 
-def alter_request(api: Api, group_id: str, offsets: Mapping[TopicPartition, int]) -> Message:
+def alter_share_offsets_request(api: Api, group_id: str, offsets: Mapping[TopicPartition, int]) -> Message:
     kind = "AlterShareGroupOffsetsRequest"
     by_topic: dict[str, list[Message]] = {}
     for (topic, number), offset in offsets.items():
@@ -297,7 +297,7 @@ def alter_request(api: Api, group_id: str, offsets: Mapping[TopicPartition, int]
     )
 
 
-def check_altered(response: Message) -> None:
+def check_altered_share_offsets(response: Message) -> None:
     """Raise KafkaError for the first partition that was not altered."""
     for topic in response.responses:
         for part in topic.partitions:
@@ -306,14 +306,14 @@ def check_altered(response: Message) -> None:
                 raise KafkaError(part.error_code, f"{place}: {part.error_message or 'altering its offset'}")
 
 
-def delete_request(api: Api, group_id: str, topics: Sequence[str]) -> Message:
+def delete_share_offsets_request(api: Api, group_id: str, topics: Sequence[str]) -> Message:
     kind = "DeleteShareGroupOffsetsRequestTopic"
     return api.request(
         group_id=group_id, topics=tuple(api.make_request(kind, topic_name=topic) for topic in topics)
     )
 
 
-def read_deleted(response: Message) -> dict[str, KafkaError | None]:
+def read_deleted_share_offsets(response: Message) -> dict[str, KafkaError | None]:
     """Return the outcome by topic."""
     outcomes: dict[str, KafkaError | None] = {}
     for topic in response.responses:
