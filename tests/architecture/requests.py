@@ -27,9 +27,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.transactions import TransactionalSession, make_client
 from nilometer.simulation.world import World
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 

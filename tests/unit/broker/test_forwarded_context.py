@@ -22,8 +22,7 @@ from nilometer.broker.turns import Turns
 from nilometer.client.network.connection import Connection
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SystemClock
-from nilometer.security.principal import Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import Principal, SecurityProtocol
 from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey

@@ -40,8 +40,7 @@ from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Clock
-from nilometer.security.principal import Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import Principal, SecurityProtocol
 from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage

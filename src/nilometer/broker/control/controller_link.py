@@ -49,9 +49,8 @@ from nilometer.runtime import Entropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import own_apis as forfeit_replicas
 from nilometer.wire import own_apis as forward_request
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import RequestHeader, api, decode_response, encode_request, encode_response
 
