@@ -986,6 +986,27 @@ PIPELINES = tuple(
             ("unit/pipeline/test_change_events.py",),
         ),
         (
+            "first-day",
+            "one record with a time in the first day of the year 1 ends each run, and the report of all",
+            "(frame.withColumns(times) if times else frame).collect()",
+            "frame.collect()",
+            ("pipeline/jobs/test_data_as_it_is.py",),
+        ),
+        (
+            "last-day-in-a-plot",
+            "a time in the first or the last years ends each report",
+            "        _bound_times(axes)\n",
+            "",
+            ("unit/pipeline/test_report.py",),
+        ),
+        (
+            "byte-order-mark-of-an-event",
+            "a change event after a byte order mark is rejected, as no other pipeline does",
+            "_decode_event(value.removeprefix(BOM))",
+            "_decode_event(value)",
+            ("unit/pipeline/test_change_events.py",),
+        ),
+        (
             "names-without-a-column",
             "one record with a quotation mark in a name ends each run of a table",
             "if kind is not None and not NO_NAME.search(name):",
