@@ -986,6 +986,13 @@ PIPELINES = tuple(
             ("unit/pipeline/test_change_events.py",),
         ),
         (
+            "end-of-a-line",
+            "a line that was sent with its end is of no format",
+            '.removesuffix("\\n").removesuffix("\\r")',
+            '.removesuffix("\\r")',
+            ("unit/pipeline/test_formats.py",),
+        ),
+        (
             "first-day",
             "one record with a time in the first day of the year 1 ends each run, and the report of all",
             "(frame.withColumns(times) if times else frame).collect()",
