@@ -13,7 +13,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 from architecture.measure import PAGE, SOURCE
@@ -27,9 +27,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.transactions import TransactionalSession, make_client
 from nilometer.simulation.world import World
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 
@@ -79,7 +78,7 @@ async def _play(world: World, found: dict[str, list[set[str]]]) -> None:
         async with Admin(runtime, {"bootstrap.servers": BOOTSTRAP}) as admin:
             await admin.create_topic(NewTopic(PARTITION.topic, 1, 1))
         async with make_client(runtime, BOOTSTRAP, "measure") as connected:
-            await _send_all(connected, found)
+            await send_all(connected, found, _noted)
 
     machine.start("broker", broker)
     await serves.wait()
@@ -87,12 +86,16 @@ async def _play(world: World, found: dict[str, list[set[str]]]) -> None:
         raise error
 
 
-async def _send_all(client: Client, found: dict[str, list[set[str]]]) -> None:
+async def send_all(
+    client: Client, found: dict[str, list[set[str]]], noted: Callable[[], AbstractContextManager[set[str]]]
+) -> None:
+    """Send each request several times; `noted` is entered for each, and fills its set until it is left."""
+
     async def measured(name: str, send: Callable[[], Awaitable[Message]]) -> Message:
-        with _noted() as files:
+        with noted() as executed:
             response = await send()
         assert set(_errors(response)) == {ErrorCode.none}, response
-        found.setdefault(name, []).append(set(_counted(files)))
+        found.setdefault(name, []).append(executed)
         return response
 
     await client.topic(PARTITION.topic, 10_000)
@@ -158,8 +161,8 @@ def _join(member_id: str, api: Api) -> Message:
 
 @contextmanager
 def _noted() -> Iterator[set[str]]:
-    """Note the files of all functions that run."""
-    files = set[str]()
+    """Note the modules of all functions that run."""
+    files, modules = set[str](), set[str]()
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call":
@@ -168,9 +171,10 @@ def _noted() -> Iterator[set[str]]:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        yield files
+        yield modules
     finally:
         sys.setprofile(before)
+        modules.update(_counted(files))
 
 
 def _counted(files: set[str]) -> Iterator[str]:

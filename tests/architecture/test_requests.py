@@ -16,7 +16,7 @@ def test_the_table_has_the_modules_that_requests_execute() -> None:
 
 
 def test_a_request_executes_its_handler_and_its_core() -> None:
-    assert {"broker.groups.classic_groups", "groups.shard", "groups.classic.groups"} <= executed()[
+    assert {"broker.groups.classic_groups", "groups.shard", "groups.classic_groups"} <= executed()[
         "JoinGroup"
     ]
     assert {"broker.produce", "replication.leader"} <= executed()["Produce"]

@@ -123,7 +123,8 @@ def table() -> str:
     counts: Counter[tuple[str, str]] = Counter()
     seconds: Counter[str] = Counter()
     for one in known().values():
-        package, layer = str(one["name"]).partition("/")[0], str(one["layer"] or "survived")
+        package = str(one["name"]).partition("::")[0].partition("/")[0]
+        layer = str(one["layer"] or "survived")
         counts[package, layer] += 1
         seconds[package] += round(float(str(one["cpu_s"])))
     rows = [f"| package | {' | '.join(layers)} | CPU s |", "|---|" + "---|" * (len(layers) + 1)]
@@ -147,7 +148,7 @@ def main(limit: int, package: str | None, only_table: bool) -> None:
     left = [
         site
         for site in in_turns(drawn(REPOSITORY / TOP))
-        if site.name not in done and (package is None or site.path.startswith(f"{package}/"))
+        if site.name not in done and (package is None or site.path.partition("/")[0] == package)
     ]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Tree(Path(folder))

@@ -24,7 +24,7 @@ STRATA = {
     "groups": 30,
     "share": 15,
     "transactions": 20,
-    "coordinators": 10,
+    "coordinators.py": 10,
     "client": 30,
     "security": 15,
     "broker": 40,
@@ -193,8 +193,8 @@ def _talks(call: ast.Call) -> bool:
 
 
 def sites(package: Path, top: Path) -> Iterator[Site]:
-    """Yield the places of a package, by file. ``top`` is the folder that paths are relative to."""
-    for path in sorted(package.rglob("*.py")):
+    """Yield the places of a package, or of a module, by file. ``top``: what paths are relative to."""
+    for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
         text = path.read_text(encoding="utf-8")
         finder = _Finder(path.relative_to(top).as_posix(), text)
         finder.visit(ast.parse(text))

@@ -8,7 +8,7 @@ import pytest
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import ListedOffset
+from nilometer.client.offset_queries import ListedOffset
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.checkers.history import GroupLedger
 from nilometer.simulation.cluster import Cluster

@@ -11,18 +11,11 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind as Fault
 from nilometer.simulation.plan import draw
-from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
-from nilometer.simulation.recording.format import (
-    Header,
-    Kind,
-    Recording,
-    RecordingWriter,
-    Role,
-    read_recording,
-)
-from nilometer.simulation.recording.replay import Moment, apply
+from nilometer.simulation.recording import Header, Kind, Recording, RecordingWriter, Role, read_recording
+from nilometer.simulation.replay import Moment, apply
 from nilometer.simulation.run import Exit, run
 
 SEED, MINUTES = 6, 0.1

@@ -22,10 +22,9 @@ from nilometer.raft.control_records import Endpoint, VoterEntry
 from nilometer.raft.durable import QuorumStopped
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.quorum import QuorumLedger
 from nilometer.simulation.fault_kinds import FOLDER_KINDS, QUORUM_KINDS, Kind
 from nilometer.simulation.plan import QUORUM, QUORUM_SHARE, draw
-from nilometer.simulation.quorum import SimulatedPeers, serve_peers
+from nilometer.simulation.quorum import QuorumLedger, SimulatedPeers, serve_peers
 from nilometer.simulation.run import run
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.metadata_writers import MetadataLedger

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.simulated_seeds import minimise
+from nilometer.cli.simulate import minimise
 from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run

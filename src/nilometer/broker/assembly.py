@@ -41,10 +41,10 @@ from nilometer.broker.api.large_requests import LargeRequests
 from nilometer.broker.api.metadata import ResponseCache
 from nilometer.broker.api.spec import ApiSpec
 from nilometer.broker.api.topics import MissingTopics
+from nilometer.broker.audit_log import AuditFiles, AuditLog
 from nilometer.broker.authentication.acceptor import Acceptor
 from nilometer.broker.authentication.sasl import SaslListener
-from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
-from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
+from nilometer.broker.authorizer import Authorizer, BrokerUsers
 from nilometer.broker.cleaning import CleanerReport, LogCleaner
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
@@ -284,7 +284,7 @@ def _control(given: Prerequisites) -> ControlParts:
     metadata = MetadataLog(store, given.fence, given.turns)
     now_us = given.runtime.clock.monotonic_us
     controller = Controller(node_id, store, metadata, given.tasks, given.turns)
-    channel = ControllerChannel(node_id, peers, metadata)
+    channel = ControllerChannel(node_id, peers, metadata, given.tasks)
     session = OwnSession()
     changes = ClusterChanges(node_id, session, controller, now_us)
     metadata.subscribe(changes.on_delta, changes.on_reload)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
-from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
+from nilometer.broker.audit_log import FLUSH_INTERVAL_MS
 from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.connection import ServedConnection
 from nilometer.broker.control.membership import Membership, RegistrationRejected, retry_while_starting

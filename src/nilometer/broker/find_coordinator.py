@@ -16,7 +16,7 @@ import msgspec
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.responses import Response

@@ -23,8 +23,7 @@ from nilometer.broker.settings.log_settings import ROOT, LogSettings
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
-from nilometer.runtime.freed_memory import collect_old_garbage, give_back_freed_memory
-from nilometer.runtime.loop_errors import on_loop_error
+from nilometer.runtime.event_loop import collect_old_garbage, give_back_freed_memory, on_loop_error
 
 # Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
 # or JSON.

@@ -14,7 +14,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right
 from nilometer.broker.api.throttling import count_refused
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import ClientQuotas

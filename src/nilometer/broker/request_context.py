@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 
 NO_BROKER = -1
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from nilometer.broker.turns import Turns
 from nilometer.runtime.direct_future import DirectFuture
-from nilometer.wire.api import Api
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.compression import Bytes
 from nilometer.wire.messages import response_header
 

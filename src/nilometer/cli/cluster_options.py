@@ -36,7 +36,7 @@ from nilometer.client.settings import (
     parse_server,
 )
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
-from nilometer.runtime.loop_errors import on_loop_error
+from nilometer.runtime.event_loop import on_loop_error
 from nilometer.security.sasl import client_jaas
 
 T = TypeVar("T")

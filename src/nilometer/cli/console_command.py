@@ -141,7 +141,7 @@ def _serve(client: Mapping[str, str], serving: Serving) -> None:
     from nilometer.console.server import Console
     from nilometer.console.serving import NotProtected
     from nilometer.runtime.tls import TlsUnusable
-    from nilometer.simulation.recording.format import BadRecording
+    from nilometer.simulation.recording import BadRecording
 
     try:
         served = Console(client, serving)

@@ -25,17 +25,7 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import INT64, OFFSET, parse_time
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import (
-    CLASSIC,
-    CONSUMER,
-    DEAD,
-    EMPTY,
-    SHARE,
-    STATES,
-    STREAMS,
     GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
     PartitionLag,
     PlannedReset,
     ResetTo,
@@ -44,8 +34,20 @@ from nilometer.client.admin.group_admin import (
     plan_reset,
     reachable,
 )
-from nilometer.client.admin.rebalance_text import rebalance_warning
-from nilometer.client.admin.share_offsets import ShareOffset
+from nilometer.client.admin.group_descriptions import (
+    CLASSIC,
+    CONSUMER,
+    DEAD,
+    EMPTY,
+    SHARE,
+    STATES,
+    STREAMS,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ShareOffset,
+    rebalance_warning,
+)
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.config import parse_duration_ms

@@ -90,11 +90,9 @@ COMMANDS: dict[str, _Lazy] = {
     ),
     "console": _Lazy("console_command", "console", "Serve a web console that shows the cluster live."),
     "cluster": _Lazy("cluster", "cluster", "Describe and change the metadata quorum."),
-    "metadata": _Lazy(
-        "metadata_copy", "metadata", "Read the cluster's metadata log; copy it to another store."
-    ),
+    "metadata": _Lazy("metadata", "metadata", "Read the cluster's metadata log; copy it to another store."),
     "scenario": _Lazy("replication_models", "scenario", "Play replication scenarios, step by step."),
-    "storage": _Lazy("storage_format", "storage", "Format and look at a broker's log directory."),
+    "storage": _Lazy("storage", "storage", "Format and look at a broker's log directory."),
     "model-check": _Lazy(
         "replication_models",
         "model_check",

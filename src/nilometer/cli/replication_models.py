@@ -15,9 +15,8 @@ from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.model_check.explorer import Exploration, Progress, explore, loss, violation
 from nilometer.simulation.model_check.tables import Bounds, View
 from nilometer.simulation.model_check.world import Step, World
-from nilometer.simulation.recording.format import recording_lines
-from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.catalogue import recorded
+from nilometer.simulation.recording import recording_lines
+from nilometer.simulation.scenarios import SCENARIOS, recorded
 
 # ``nilometer scenario list | run NAME``: plays scenarios of replication and prints all values at each step.
 #

@@ -1,22 +1,60 @@
-"""``nilometer storage``: what a log directory says of its node of the metadata quorum, and how that goes on
-when the majority of the voters is lost."""
+"""``nilometer storage``: formats a log directory as Kafka's ``kafka-storage.sh`` (KIP-853), says what it has
+of its node of the metadata quorum, and how that goes on when the majority of the voters is lost.
+"""
 
 from __future__ import annotations
 
 import os
 import posixpath
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
+from nilometer.broker.process import load_config
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.quorum import (
+    BOOTSTRAP,
+    CONTROLLER_LISTENERS,
+    ROLES,
+    VOTERS,
+    QuorumAddress,
+    QuorumSettings,
+)
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
-from nilometer.raft.quorum_state import FOLDER, LOCK, OWNER, check_is_open, check_is_ours, read_owner
-from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, inspect
+from nilometer.client.settings import parse_server
+from nilometer.config import ConfigError
+from nilometer.identifiers import BrokerId
+from nilometer.raft.control_records import Endpoint, VoterEntry, directory_uuid
+from nilometer.raft.quorum_state import (
+    FOLDER,
+    LOCK,
+    OWNER,
+    Owner,
+    check_is_open,
+    check_is_ours,
+    claim,
+    has_metadata,
+    read_owner,
+    write_owner,
+)
+from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, format_folder, inspect
 from nilometer.raft.voters import VoterKey
-from nilometer.runtime import Runtime
+from nilometer.runtime import Disk, Runtime
 from nilometer.runtime.disk import LockHeld
+from nilometer.storage import names
+from nilometer.storage.directories.log_directory import (
+    LogDirectory,
+    MetaProperties,
+    new_directory_id,
+    read_meta_properties,
+    write_meta_properties,
+)
 from nilometer.storage.errors import CorruptCheckpoint
+
+# ``nilometer storage``: what a log directory says of its node of the metadata quorum, and how that goes on
+# when the majority of the voters is lost.
 
 
 def check_user(path: str) -> None:
@@ -201,3 +239,276 @@ def _document(found: NodeFolder) -> dict[str, Any]:
         ],
         "damage": found.damage,
     }
+
+
+# ``nilometer storage format | random-uuid``, as Kafka's ``kafka-storage.sh`` (KIP-853).
+#
+# A node that is formatted with the voters of its quorum does not ask the others whether they are blank. The
+# ``meta.properties`` of a directory are written last: without it a directory is not formatted.
+
+CLUSTER_ID_MAX = 255
+MODES = "--standalone, --initial-controllers, or --no-initial-controllers"
+
+
+class _Plan(NamedTuple):
+    """What is written to the metadata directory."""
+
+    directory_id: str
+    voters: tuple[VoterEntry, ...]
+    """Empty: they are not known yet."""
+    only_joins: bool
+
+
+@storage.command("random-uuid")
+@json_option
+def random_uuid(as_json: bool) -> None:
+    """Print a random id, for a cluster or for a directory."""
+    made = _new_id(Runtime.system())
+    if as_json:
+        print_json({"uuid": made})
+        return
+    click.echo(made)
+
+
+@storage.command("format")
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    required=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The broker's server.properties.",
+)
+@click.option(
+    "-t", "--cluster-id", required=True, help='The same for all nodes: see "nilometer storage random-uuid".'
+)
+@click.option(
+    "-s", "--standalone", is_flag=True, help="The node is the only voter of a new quorum; others may join."
+)
+@click.option(
+    "-I",
+    "--initial-controllers",
+    metavar="ID@HOST:PORT:DIRECTORY_ID[,…]",
+    help="The voters of a new quorum. Give the same ones to each of its nodes.",
+)
+@click.option(
+    "-N", "--no-initial-controllers", is_flag=True, help="The node joins a quorum, and never forms one."
+)
+@click.option(
+    "-g",
+    "--ignore-formatted",
+    is_flag=True,
+    help="Leave directories alone that are formatted for this node and cluster.",
+)
+@json_option
+def format_storage(
+    config_path: Path,
+    cluster_id: str,
+    standalone: bool,
+    initial_controllers: str | None,
+    no_initial_controllers: bool,
+    ignore_formatted: bool,
+    as_json: bool,
+) -> None:
+    """Write the ids of a node of a metadata quorum, and its first voters, into empty log directories.
+
+    A broker needs none of it: with controller.quorum.voters it forms a quorum with the others at its first
+    start. With controller.quorum.bootstrap.servers, as in Kafka, the voters are given here.
+    """
+    if sum((standalone, initial_controllers is not None, no_initial_controllers)) > 1:
+        raise click.UsageError(f"give one of {MODES}")
+    _check_cluster_id(cluster_id)
+    config = _config(config_path)
+    quorum = config.quorum
+    if quorum is None:
+        raise click.ClickException(
+            f"{config_path} is not of a node of a metadata quorum: it needs {ROLES}, and {VOTERS} or "
+            f"{BOOTSTRAP}, and nilometer.coordination must not name another store. Brokers with another "
+            "store need no format"
+        )
+    runtime = Runtime.system()
+    try:
+        plan = _plan(config, quorum, runtime, standalone, initial_controllers, no_initial_controllers)
+        formatted = _format(runtime, config, quorum, cluster_id, plan, ignore_formatted=ignore_formatted)
+    except (CorruptCheckpoint, OSError) as error:
+        raise click.ClickException(f"{error}. Nothing that was there is changed") from error
+    if as_json:
+        print_json({"node_id": config.node_id, "cluster_id": cluster_id, "formatted": formatted})
+        return
+    if not formatted:
+        click.echo("All of the log directories are already formatted.")
+    for directory, directory_id in formatted.items():
+        kind = "metadata" if directory == quorum.directory else "data"
+        click.echo(f"Formatted {kind} directory {directory}, with the directory id {directory_id}.")
+
+
+def _check_cluster_id(cluster_id: str) -> None:
+    if not 0 < len(cluster_id) <= CLUSTER_ID_MAX or not cluster_id.isprintable() or " " in cluster_id:
+        raise click.UsageError(
+            f'--cluster-id {cluster_id!r} is no cluster id: use one as of "nilometer storage random-uuid"'
+        )
+
+
+def _config(path: Path) -> BrokerConfig:
+    try:
+        return load_config(path, {})
+    except ConfigError as error:
+        raise click.ClickException(f"{path}: {error}") from None
+
+
+def _plan(
+    config: BrokerConfig,
+    quorum: QuorumSettings,
+    runtime: Runtime,
+    standalone: bool,
+    initial: str | None,
+    none: bool,
+) -> _Plan:
+    """Raises ClickException if the settings and the options do not fit together."""
+    given = standalone or none or initial is not None
+    if given and quorum.voters:
+        raise click.ClickException(
+            f"you cannot specify {VOTERS} and format the node with {MODES}: remove {VOTERS}, and specify "
+            f"{BOOTSTRAP} instead"
+        )
+    if not given and quorum.is_controller and not quorum.voters:
+        raise click.ClickException(
+            f"because {VOTERS} is not set on this controller, you must specify one of the following: {MODES}"
+        )
+    own_id = _new_id(runtime)
+    listener = config.strings(CONTROLLER_LISTENERS)[0].upper()
+    if standalone:
+        if quorum.own is None:
+            raise click.ClickException("you can only use --standalone on a controller")
+        return _Plan(own_id, (_entry(listener, quorum.own, own_id),), only_joins=False)
+    voters = () if initial is None else _voters(initial, listener)
+    mine = next((one for one in voters if one.key.node_id == config.node_id), None)
+    if mine is not None and quorum.own is None:
+        raise click.ClickException(
+            f"--initial-controllers names this node, {config.node_id}, and {ROLES} has no controller"
+        )
+    return _Plan(own_id if mine is None else mine.key.directory_id, voters, only_joins=none)
+
+
+def _entry(listener: str, address: QuorumAddress, directory_id: str) -> VoterEntry:
+    key = VoterKey(BrokerId(address.node_id), directory_id)
+    return VoterEntry(key, (Endpoint(listener, address.host, address.port),))
+
+
+def _voters(text: str, listener: str) -> tuple[VoterEntry, ...]:
+    """Parse the option, as Kafka does. Raises BadParameter."""
+    found: dict[int, VoterEntry] = {}
+    for one in (part.strip() for part in text.split(",") if part.strip()):
+        number, _, rest = one.partition("@")
+        server, _, directory_id = rest.rpartition(":")
+        try:
+            if not number.isdecimal() or not number.isascii() or directory_uuid(directory_id) is None:
+                raise ValueError(one)
+            host, port = parse_server(server)
+        except (ConfigError, ValueError):
+            raise click.BadParameter(
+                f"{one!r} is not ID@HOST:PORT:DIRECTORY_ID, for example "
+                "1@broker1:9093:JEXY6aqzQY-32P5TStzaFg",
+                param_hint="--initial-controllers",
+            ) from None
+        node_id = int(number)
+        if node_id in found:
+            raise click.BadParameter(
+                f"node {node_id} is named more than once", param_hint="--initial-controllers"
+            )
+        found[node_id] = _entry(listener, QuorumAddress(host, port, node_id), directory_id)
+    if not found:
+        raise click.BadParameter("no voters are given", param_hint="--initial-controllers")
+    if len({entry.key.directory_id for entry in found.values()}) < len(found):
+        raise click.BadParameter("two nodes have the same directory id", param_hint="--initial-controllers")
+    return tuple(found[node_id] for node_id in sorted(found))
+
+
+def _format(
+    runtime: Runtime,
+    config: BrokerConfig,
+    quorum: QuorumSettings,
+    cluster_id: str,
+    plan: _Plan,
+    *,
+    ignore_formatted: bool,
+) -> dict[str, str]:
+    """Format the directories that are not; return their directory ids, by directory.
+
+    Everything is checked before anything is written. Raises ClickException, CorruptCheckpoint, OSError.
+    """
+    disk, metadata = runtime.disk, quorum.directory
+    for directory in (*config.log_dirs, metadata):
+        check_user(directory)
+    empty = [
+        directory
+        for directory in (*(one for one in config.log_dirs if one != metadata), metadata)
+        if not _is_formatted(disk, directory, config.node_id, cluster_id, ignore_formatted)
+    ]
+    if metadata in empty:
+        check_is_ours(disk, metadata)
+        if has_metadata(disk, posixpath.join(metadata, FOLDER)):
+            raise click.ClickException(
+                f"{metadata}/{FOLDER} has a metadata log, and {metadata} no {names.META_PROPERTIES}: restore "
+                f"that file, or, if a format was interrupted, remove {metadata}/{FOLDER}"
+            )
+    formatted: dict[str, str] = {}
+    for directory in empty:
+        directory_id = plan.directory_id if directory == metadata else _new_id(runtime)
+        properties = MetaProperties(config.node_id, cluster_id, directory_id)
+        if directory == metadata:
+            _write_metadata(runtime, directory, properties, plan)
+        else:
+            disk.make_directories(directory)
+            write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
+            disk.sync_directory(posixpath.dirname(directory) or ".")
+        formatted[directory] = directory_id
+    return formatted
+
+
+def _is_formatted(disk: Disk, directory: str, node_id: int, cluster_id: str, ignore_formatted: bool) -> bool:
+    if disk.exists(directory) and not disk.is_directory(directory):
+        raise click.ClickException(f"{directory} is not a directory")
+    path = posixpath.join(directory, names.META_PROPERTIES)
+    found = read_meta_properties(disk, path)
+    if found is not None:
+        found.check(path, node_id, cluster_id)
+        if not ignore_formatted:
+            raise click.ClickException(
+                f"log directory {directory} is already formatted. Use --ignore-formatted to ignore this "
+                "directory and format the others"
+            )
+        return True
+    if disk.exists(directory) and LogDirectory(disk, directory).partition_folders():
+        raise click.ClickException(
+            f"{directory} has logs, and no {names.META_PROPERTIES}: restore that file from a copy, or name "
+            "an empty directory"
+        )
+    return False
+
+
+def _write_metadata(runtime: Runtime, directory: str, properties: MetaProperties, plan: _Plan) -> None:
+    disk, folder = runtime.disk, posixpath.join(directory, FOLDER)
+    owner = Owner(directory_id=plan.directory_id, only_joins=plan.only_joins)
+    disk.make_directories(directory)
+    try:
+        lock = disk.lock(posixpath.join(directory, LOCK))
+    except LockHeld as held:
+        raise click.ClickException(f"a broker uses {directory}: {held}. Stop it first") from held
+    try:
+        disk.make_directories(folder, private=True)
+        write_owner(disk, folder, owner)
+        if plan.voters:
+            format_folder(disk, folder, plan.voters, runtime.clock.wall_ms())
+        claim(disk, directory, properties, owner)
+    finally:
+        lock.release()
+
+
+def _new_id(runtime: Runtime) -> str:
+    """Return a random id that an option of a command can take, as Kafka's: it does not begin with "-"."""
+    while True:
+        made = new_directory_id(runtime.entropy.uuid())
+        if not made.startswith("-"):
+            return made

@@ -46,8 +46,8 @@ from nilometer.client.admin.admin import (
 )
 from nilometer.client.admin.reassignments import describe_by_controller
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.offsets.offset_queries import READ_COMMITTED
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.offset_queries import READ_COMMITTED
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.identifiers import NO_LEADER, uuid_to_text
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -15,9 +15,8 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from nilometer.broker.control.offline_changes import BrokersRun
 from nilometer.broker.listening import CannotListen
-from nilometer.broker.quorum.tool_store import nodes_store
+from nilometer.broker.offline_metadata import BrokersRun, nodes_store
 from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin

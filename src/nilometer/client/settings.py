@@ -11,7 +11,7 @@ from nilometer.config import ConfigDefinition, ConfigError, ConfigValue, Setting
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.security.sasl import (
     OAUTHBEARER_MODULE,
     PLAIN,

@@ -36,6 +36,7 @@ from nilometer.compiled.modules import MODULES
 _DIRECTIVES = {
     "annotation_typing": False,  # annotations are for pyright; declarations make types
     "binding": True,
+    "nonecheck": True,  # a reference may be None
     "overflowcheck": True,
 }
 _FLAGS = ("-O1", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-w")
@@ -114,8 +115,9 @@ def _copy_sources(work: Path) -> None:
         source = source_of(f"{PACKAGE.name}.{module.name}")
         copied = work / PACKAGE.name / source.relative_to(PACKAGE)
         copied.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copied)
-        copied.with_suffix(".pxd").write_text(declarations(module, types), "utf-8")
+        declared, typed = declarations(module, types)
+        copied.write_text(typed, "utf-8")
+        copied.with_suffix(".pxd").write_text(declared, "utf-8")
         for folder in copied.relative_to(work).parents[:-1]:
             (work / folder / "__init__.py").touch()
 

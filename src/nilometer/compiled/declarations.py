@@ -10,9 +10,12 @@ loops that are annotated with a type of :mod:`.widths`. Arithmetic with those is
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PACKAGE = "nilometer."
+TypeOf = Callable[[ast.expr | None], str]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUTURE = "from __future__ import annotations"
 FIXED_WIDTH = {"Offset": "long long"}
 WIDTHS = {
     "Int64": "cython.longlong",
@@ -30,9 +33,17 @@ class Module:
     def __init__(self, name: str, source: str) -> None:
         """``name`` without the package's."""
         self.name = name
+        self.source = source
         tree = ast.parse(source)
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self.functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        self.all_functions = [
+            one
+            for holder in (tree, *self.classes.values())
+            for one in holder.body
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
+        """Those of the module and of its classes."""
         self._imported = {
             alias.asname or alias.name: (node.module or "").removeprefix(PACKAGE)
             for node in tree.body
@@ -53,7 +64,10 @@ class Module:
         """Return (module, class) of the only base; None if it has none, or more, or another expression."""
         if len(node.bases) != 1 or not isinstance(node.bases[0], ast.Name):
             return None
-        name = node.bases[0].id
+        return self.class_of(node.bases[0].id)
+
+    def class_of(self, name: str) -> tuple[str, str]:
+        """Return (module, class) of what the module calls ``name``."""
         return (self.name if name in self.classes else self._imported.get(name, ""), name)
 
     def own_classes(self) -> Iterator[ast.ClassDef]:
@@ -78,36 +92,79 @@ def extension_types(modules: Iterable[Module]) -> set[tuple[str, str]]:
         found |= new
 
 
-def declarations(module: Module, types: set[tuple[str, str]]) -> str:
-    """Return the text of the module's ``.pxd``."""
-    imports: list[str] = []
+class _TypeNames:
+    """What Cython calls the extension types that a module's annotations name."""
+
+    def __init__(self, module: Module, types: set[tuple[str, str]]) -> None:
+        self._module = module
+        self._types = types
+        self.imports: set[str] = set()
+
+    def __call__(self, annotation: ast.expr | None) -> str:
+        """Return the type, or ``object``; what is of another module is imported."""
+        name = _class_name(annotation)
+        if name is None or (found := self._module.class_of(name)) not in self._types:
+            return "object"
+        if found[0] != self._module.name:
+            self.imports.add(f"from {PACKAGE}{found[0]} cimport {name}")
+        return name
+
+
+def declarations(module: Module, types: set[tuple[str, str]]) -> tuple[str, str]:
+    """Return the text of the module's ``.pxd``, and its source with the types of other functions."""
+    type_of = _TypeNames(module, types)
     lines: list[str] = []
+    declared: list[ast.FunctionDef] = []
     for node in module.classes.values():
         if (module.name, node.name) not in types:
             continue
         base = module.base_of(node)
-        if base is not None and base[0] != module.name:
-            imports.append(f"from {PACKAGE}{base[0]} cimport {base[1]}")
+        if base is not None:
+            type_of(ast.Name(base[1]))
         lines.append(f"cdef class {node.name}{f'({base[1]})' if base else ''}:")
-        body = [*_attributes(node), *_methods(node)]
+        methods = [one for one in _methods(node) if _can_be_in_c(one)]
+        body = [*_attributes(node, type_of), *(line for one in methods for line in _declared(one, type_of))]
         if base is None:
             body.append("cdef object __weakref__")
         lines += [f"    {line}" for line in body or ["pass"]]
-    for function in module.functions:
-        if _widths(function):
-            lines += _declared(function)
-    declared = sum(line.lstrip().startswith("@cython.locals") for line in lines)
+        declared += methods
+    functions = [one for one in module.functions if _can_be_in_c(one)]
+    lines += [line for one in functions for line in _declared(one, type_of)]
+    declared += functions
     if module.typed_parameters:
         raise ValueError(
             f"{module.name}: parameters stay objects, also those of fixed width: "
             f"{', '.join(module.typed_parameters)}; assign them to variables"
         )
-    if declared != module.typed_functions:
+    if (number := sum(bool(_widths(one)) for one in declared)) != module.typed_functions:
         raise ValueError(
             f"{module.name}: {module.typed_functions} functions have variables of fixed width, and "
-            f"{declared} of them can be declared"
+            f"{number} of them can be declared"
         )
-    return "\n".join([*imports, *(_PREAMBLE if declared else []), *lines, ""])
+    source = _with_types(module, declared, type_of)
+    uses_cython = any(line.lstrip().startswith("@cython.") for line in lines)
+    preamble = _PREAMBLE if uses_cython else []
+    return "\n".join([*sorted(type_of.imports), *preamble, *lines, ""]), source
+
+
+def _with_types(module: Module, declared: list[ast.FunctionDef], type_of: TypeOf) -> str:
+    """Return the source with the types of what functions use that the ``.pxd`` cannot declare: in the empty
+    line before each, so that all lines keep their numbers."""
+    lines = module.source.splitlines()
+    for function in module.all_functions:
+        before = function.lineno - 2
+        if function in declared or not _is_plain(function) or lines[before]:
+            continue
+        given = {one.arg: type_of(one.annotation) for one in function.args.args + function.args.kwonlyargs}
+        if typed := [
+            f"{name}={kind}"
+            for name, kind in (given | _variables(function, type_of)).items()
+            if kind != "object"
+        ]:
+            lines[before] = f"{' ' * function.col_offset}@cython.locals({', '.join(typed)})"
+    if _FUTURE in lines:
+        lines[lines.index(_FUTURE)] += "; import cython"
+    return "\n".join([*lines, ""])
 
 
 def _functions(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -143,10 +200,69 @@ def _has_defaults(node: ast.ClassDef) -> bool:
     return False
 
 
-def _attributes(node: ast.ClassDef) -> Iterator[str]:
-    kinds = dict(_kinds(node))
+def _attributes(node: ast.ClassDef, type_of: TypeOf) -> Iterator[str]:
+    kinds = {**_references(node, type_of), **dict(_kinds(node))}
     for name in _assigned(node):
         yield f"cdef public {kinds.get(name, 'object')} {name}"
+
+
+def _references(node: ast.ClassDef, type_of: TypeOf) -> dict[str, str]:
+    """Return the extension types of attributes that only ever hold instances of one, or None."""
+    found: dict[str, set[str]] = {}
+    annotated: dict[str, str] = {}
+    for function in _functions(node):
+        parameters = {one.arg: one.annotation for one in function.args.args + function.args.kwonlyargs}
+        for statement in ast.walk(function):
+            if isinstance(statement, ast.AnnAssign):
+                if isinstance(statement.target, ast.Attribute) and _is_self(statement.target.value):
+                    annotated[statement.target.attr] = type_of(statement.annotation)
+                continue
+            if not isinstance(statement, ast.Assign):
+                continue
+            for target in statement.targets:
+                for one, value in _pairs(target, statement.value):
+                    if isinstance(one, ast.Attribute) and _is_self(one.value):
+                        found.setdefault(one.attr, set()).add(_type_of_value(value, parameters, type_of))
+    kinds = {
+        name: next(iter(types - {""}), "object") for name, types in found.items() if len(types - {""}) == 1
+    }
+    return {**kinds, **annotated}
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    if not isinstance(target, ast.Tuple):
+        yield target, value
+    elif isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        yield from zip(target.elts, value.elts, strict=True)
+    else:
+        yield from ((one, None) for one in target.elts)
+
+
+def _type_of_value(value: ast.expr | None, parameters: Mapping[str, ast.expr | None], type_of: TypeOf) -> str:
+    """Return the type of what is assigned; "" if it is None, which every extension type takes."""
+    if isinstance(value, ast.Constant) and value.value is None:
+        return ""
+    if isinstance(value, ast.Name):
+        return type_of(parameters.get(value.id))
+    if isinstance(value, ast.Call):
+        return type_of(value.func)
+    return "object"
+
+
+def _is_self(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id == "self"
+
+
+def _class_name(annotation: ast.expr | None) -> str | None:
+    """Return the class that an annotation names, alone or beside None."""
+    if isinstance(annotation, ast.Name):
+        return annotation.id
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        sides = [annotation.left, annotation.right]
+        names = [one.id for one in sides if isinstance(one, ast.Name)]
+        if len(names) == 1 and any(isinstance(one, ast.Constant) and one.value is None for one in sides):
+            return names[0]
+    return None
 
 
 def _kinds(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -165,24 +281,47 @@ def _is_bool(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, bool)
 
 
-def _methods(node: ast.ClassDef) -> Iterator[str]:
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     for function in _functions(node):
         if isinstance(function, ast.FunctionDef) and not function.name.startswith("__"):
-            yield from _declared(function)
+            yield function
 
 
-def _declared(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the declaration of a function that can be one in C."""
+def _can_be_in_c(function: ast.FunctionDef) -> bool:
     given = function.args
-    if function.decorator_list or given.kwonlyargs or given.vararg or given.kwarg:
-        return
-    if any(isinstance(one, _NEEDS_OWN_SCOPE) for one in ast.walk(function) if one is not function):
-        return
-    if widths := _widths(function):
-        yield f"@cython.locals({', '.join(f'{name}={width}' for name, width in widths.items())})"
+    return _is_plain(function) and not (given.kwonlyargs or given.vararg or given.kwarg)
+
+
+def _is_plain(function: _Function) -> bool:
+    """Whether a function has one scope, and no decorators."""
+    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
+        return False
+    return not any(isinstance(one, _NEEDS_OWN_SCOPE) for one in ast.walk(function) if one is not function)
+
+
+def _declared(function: ast.FunctionDef, type_of: TypeOf) -> Iterator[str]:
+    """Yield the declaration of a function in C."""
+    given = function.args
+    if variables := _widths(function) | _variables(function, type_of):
+        yield f"@cython.locals({', '.join(f'{name}={kind}' for name, kind in variables.items())})"
     required = len(given.args) - len(given.defaults)
-    names = [one.arg + ("=*" if at >= required else "") for at, one in enumerate(given.args)]
-    yield f"cpdef object {function.name}({', '.join(names)})"
+    names = [_parameter(one, type_of) + ("=*" if at >= required else "") for at, one in enumerate(given.args)]
+    yield f"cpdef {type_of(function.returns)} {function.name}({', '.join(names)})"
+
+
+def _variables(function: _Function, type_of: TypeOf) -> dict[str, str]:
+    """Return the extension types of variables that are annotated with one."""
+    found = {
+        node.target.id: type_of(node.annotation)
+        for node in ast.walk(function)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {name: kind for name, kind in found.items() if kind != "object"}
+
+
+def _parameter(given: ast.arg, type_of: TypeOf) -> str:
+    kind = type_of(given.annotation)
+    return given.arg if kind == "object" else f"{kind} {given.arg}"
 
 
 def _widths(function: ast.FunctionDef) -> dict[str, str]:

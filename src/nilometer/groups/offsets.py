@@ -13,9 +13,9 @@ from itertools import chain, islice
 
 import msgspec
 
-from nilometer.coordinators.turn import Token
-from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.coordinators import Token
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     OffsetCommit,

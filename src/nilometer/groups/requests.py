@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.coordinators.turn import Producer
+from nilometer.coordinators import Producer
 from nilometer.groups.streams_topology import (
     ConfiguredSubtopology,
     Endpoint,

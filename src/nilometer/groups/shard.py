@@ -1,9 +1,9 @@
 """One partition of ``__consumer_offsets``: the groups kept there, and the requests to their coordinator.
 
-A shard does no I/O: its *shell*, the broker's code around it (``broker.coordinators``), passes requests to it
-and carries out the *effects* that it returns, which are records to append, and the results of requests. A
-*token* identifies a request until its result. An *image* is the cluster's metadata after some entry of the
-metadata log.
+A shard does no I/O: its *shell*, the broker's code around it (``broker.coordinator_shell``), passes requests
+to it and carries out the *effects* that it returns, which are records to append, and the results of
+requests. A *token* identifies a request until its result. An *image* is the cluster's metadata after some
+entry of the metadata log.
 
 A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests, new
 images and timers, and is dropped when the broker no longer leads the partition. If an append fails, the shell
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
-from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.coordinators import Token, TransactionalRecord, TransactionEnd
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
 from nilometer.groups.offsets import OffsetExpiry, Offsets
 from nilometer.groups.records import (
@@ -62,8 +62,8 @@ from nilometer.groups.requests import (
     refusal,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share.group import SHARE_GROUP_KEYS, ShareGroup
-from nilometer.groups.share.share_groups import Deletion, ShareGroups
+from nilometer.groups.share_group import SHARE_GROUP_KEYS, ShareGroup
+from nilometer.groups.share_groups import Deletion, ShareGroups
 from nilometer.groups.streams.group import STREAMS_GROUP_KEYS, StreamsGroup
 from nilometer.groups.streams.streams_groups import StreamsGroups
 from nilometer.groups.topics import Topics

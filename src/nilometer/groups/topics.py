@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from nilometer.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, matching, weight
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, matching, weight
 from nilometer.groups.requests import DescribedTopicPartitions, TopicPartitions
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -139,7 +139,7 @@ def check_topic_regex(regex: str, names: Iterable[str] = ()) -> None:
 
 
 def match_weight(regex: str, names: Collection[str]) -> int:
-    """Return the weight (:func:`~nilometer.coordinators.client_patterns.weight`) of matching the names; 0 if
+    """Return the weight (:func:`~nilometer.client_patterns.weight`) of matching the names; 0 if
     the expression cannot be compiled."""
     try:
         return weight(compile_pattern(regex), names)

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import msgspec
 
+from nilometer import coordinators
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.coordinators import turn
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -91,7 +91,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-Timers: TypeAlias = turn.Timers[TimerKey]
+Timers: TypeAlias = coordinators.Timers[TimerKey]
 
 
 class RebalanceNote(msgspec.Struct, frozen=True):
@@ -206,10 +206,10 @@ class ShareStateResult(msgspec.Struct, frozen=True):
 ShareStateAction: TypeAlias = InitializeShareState | DeleteShareState
 Computation: TypeAlias = AssignmentNeeded | MatchesNeeded
 GroupAction: TypeAlias = RebalanceNote | Computation | ShareStateAction
-Effects: TypeAlias = turn.Effects[CoordinatorRecord, GroupResult, GroupAction]
+Effects: TypeAlias = coordinators.Effects[CoordinatorRecord, GroupResult, GroupAction]
 
 
-class Turn(turn.Turn[CoordinatorRecord, GroupResult, GroupAction]):
+class Turn(coordinators.Turn[CoordinatorRecord, GroupResult, GroupAction]):
     __slots__ = ()
 
 

@@ -16,10 +16,11 @@ from nilometer.client.admin.admin import (
     NewTopic,
     ResourceType,
 )
-from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from nilometer.client.admin.group_admin import GroupAdmin
+from nilometer.client.admin.group_descriptions import GroupDescription, GroupListing
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.offsets.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.kafka.queue_settings import DEFAULT_MAX_DELIVERIES, Duration, create
 from nilometer.wire.errors import ErrorCode, KafkaError
 

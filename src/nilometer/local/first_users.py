@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from nilometer.broker.control.offline_changes import change_offline
-from nilometer.broker.quorum.tool_store import nodes_store
+from nilometer.broker.offline_metadata import change_offline, nodes_store
 from nilometer.broker.settings.quorum import QuorumSettings
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
@@ -121,7 +120,7 @@ async def write_users(
 
     ``cluster_id`` is the id of the new cluster, if it is known. ``quorum``: the voters, if the store is their
     metadata quorum. Raises as :func:`write_first_users`, and as
-    :func:`~nilometer.broker.quorum.tool_store.nodes_store`.
+    :func:`~nilometer.broker.offline_metadata.nodes_store`.
     """
     brokers = security.common_broker_settings()
     users = [

@@ -37,7 +37,7 @@ from nilometer.config import ConfigDefinition, parse_properties
 from nilometer.local.private_files import write_private
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.runtime import Runtime
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError, MalformedMessage

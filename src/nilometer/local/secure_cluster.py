@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nilometer.config import parse_properties
 from nilometer.local.private_files import private_folder, write_private
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.security.sasl import SCRAM_MODULE, client_jaas
 from nilometer.security.scram import ScramMechanism
 

@@ -1,14 +1,33 @@
-"""Who a peer is: the authenticated identity in Kafka's form ``type:name``, and the user that a client's
-certificate stands for. Pure.
+"""Who a peer is, and how its connection is protected: the authenticated identity in Kafka's form
+``type:name``, the user that a client's certificate stands for, and the security protocols of listeners. Pure.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+
+
+class SecurityProtocol(enum.Enum):
+    """Kafka's security protocols of listeners: with or without TLS, with or without SASL."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
 
 # The authenticated identity of a peer, in Kafka's form ``type:name``.
 

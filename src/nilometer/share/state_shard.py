@@ -20,9 +20,9 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from nilometer import coordinators
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators import turn
-from nilometer.coordinators.turn import Timers, Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators import Timers, Token, TransactionalRecord, TransactionEnd
 from nilometer.identifiers import TopicId
 from nilometer.share.delivery_state import (
     NO_START_OFFSET,
@@ -119,11 +119,11 @@ class Prune(msgspec.Struct, frozen=True):
     records: int
 
 
-class Turn(turn.Turn[ShareRecord, StateResult, Prune]):
+class Turn(coordinators.Turn[ShareRecord, StateResult, Prune]):
     __slots__ = ()
 
 
-Effects: TypeAlias = turn.Effects[ShareRecord, StateResult, Prune]
+Effects: TypeAlias = coordinators.Effects[ShareRecord, StateResult, Prune]
 
 
 # ── state ───────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +151,7 @@ class _Timer(Enum):
 
 
 class ShareStateShard:
-    """See ``Shard`` in ``broker.coordinators.shell``."""
+    """See ``Shard`` in ``broker.coordinator_shell``."""
 
     def __init__(self, config: ShareStateConfig, image: ClusterImage) -> None:
         self._config = config

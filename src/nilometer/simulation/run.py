@@ -36,11 +36,11 @@ from nilometer.simulation.checkers.running_brokers import (
     not_converged,
 )
 from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
-from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.admin_programs import (

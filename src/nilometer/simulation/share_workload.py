@@ -28,9 +28,8 @@ from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.workload.producers import Writer, WriterPlan
 from nilometer.simulation.workload.transactions import V2, TransactionalProgram, TransactionPlan, make_client
 from nilometer.simulation.world import Host, Program
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records

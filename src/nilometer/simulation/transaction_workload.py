@@ -34,7 +34,7 @@ from nilometer.simulation.workload.transformers import (
     fetch_committed,
 )
 from nilometer.simulation.world import Host
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 
 LAST_READER = "last committed"
 WRITERS = 2

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.transactions.config import EPOCH_BUMP_VERSION, TransactionConfig
 from nilometer.transactions.requests import (
     AddPartitions,
     AddPartitionsResult,
@@ -29,10 +28,12 @@ from nilometer.transactions.requests import (
     refusal,
 )
 from nilometer.transactions.transaction import (
+    EPOCH_BUMP_VERSION,
     EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Transaction,
+    TransactionConfig,
     TransactionState,
     is_exhausted,
 )

@@ -13,12 +13,11 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from nilometer import coordinators
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators import turn
-from nilometer.coordinators.turn import Timers, Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators import Timers, Token, TransactionalRecord, TransactionEnd
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.decisions import (
     decide_add_partitions,
     decide_completion,
@@ -44,7 +43,7 @@ from nilometer.transactions.requests import (
     TransactionResult,
     VerifyPartitions,
 )
-from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionState
+from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionConfig, TransactionState
 from nilometer.wire.errors import ErrorCode
 
 
@@ -134,10 +133,10 @@ PARTITIONS_PER_CALL_MAX = 2_000
 NAMED_PER_CALL_MAX = 100
 """Of the transactions that one call aborts because of their time-out, so many have their cause logged."""
 
-Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionResult, TransactionAction]
+Effects: TypeAlias = coordinators.Effects[TransactionRecord, TransactionResult, TransactionAction]
 
 
-class Turn(turn.Turn[TransactionRecord, TransactionResult, TransactionAction]):
+class Turn(coordinators.Turn[TransactionRecord, TransactionResult, TransactionAction]):
     __slots__ = ()
 
 
@@ -250,7 +249,7 @@ class TransactionShard:
         """Note the finalized ``transaction.version``. Deleted partitions are noticed when markers are
         sent."""
         self._version = image.feature_level(TRANSACTION_VERSION)
-        return turn.Effects()
+        return coordinators.Effects()
 
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_deadline_ms()

@@ -1,11 +1,5 @@
-"""Building messages once for all versions.
-
-``build`` takes field values for the newest version, drops those that the given version does not have, and
-sets missing ones to Kafka's implicit default (zero, empty, none). A name that *no* version has raises
-TypeError, so that a misspelt field is noticed.
-
-Durations and times, for which kio uses ``timedelta`` and ``datetime``, may be given in milliseconds by their
-name in the protocol: ``throttle_time_ms=0``, ``log_append_time_ms=-1``.
+"""Building the messages of an API once for all versions, and the interface of one version, which also reads
+and writes them.
 """
 
 from __future__ import annotations
@@ -14,13 +8,23 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
+from nilometer.wire.api_keys import AnyApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.later_versions import schema_module, versions_of
+
+# Building messages once for all versions.
+#
+# ``build`` takes field values for the newest version, drops those that the given version does not have, and
+# sets missing ones to Kafka's implicit default (zero, empty, none). A name that *no* version has raises
+# TypeError, so that a misspelt field is noticed.
+#
+# Durations and times, for which kio uses ``timedelta`` and ``datetime``, may be given in milliseconds by
+# their name in the protocol: ``throttle_time_ms=0``, ``log_append_time_ms=-1``.
 
 # The fields of kio's schema classes, as plain data.
 #
@@ -231,3 +235,59 @@ _IMPLICIT: Mapping[str, Any] = {
     "bytes": b"",
     "records": None,
 }
+
+
+# The interface of one version of one API, Kafka's or Nilometer's own.
+
+
+class Api(Protocol):
+    """One version of one API: builds, reads and writes its messages. Get it with ``messages.api``."""
+
+    @property
+    def key(self) -> AnyApiKey: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def request_type(self) -> type[Any]: ...
+    @property
+    def response_type(self) -> type[Any]: ...
+    @property
+    def flexible(self) -> bool:
+        """Whether the request's header has tagged fields (KIP-482). ``flexible_response_header``: whether the
+        response's header has."""
+        ...
+
+    @property
+    def flexible_response_header(self) -> bool: ...
+
+    def has(self, name: str) -> bool:
+        """Return whether the response of this version has the nested type ``name``."""
+        ...
+
+    def response(self, **fields: object) -> Message: ...
+
+    def make(self, name: str, /, **fields: object) -> Message:
+        """Build a part of the response by its type: ``make("PartitionProduceResponse", index=0, ...)``."""
+        ...
+
+    def request(self, **fields: object) -> Message: ...
+
+    def make_request(self, name: str, /, **fields: object) -> Message:
+        """Build a part of the request by its type's name."""
+        ...
+
+    def read_request(self, body: bytes, position: int = 0) -> Message:
+        """Decode the request at ``body[position:]``. Raises MalformedRequest."""
+        ...
+
+    def read_response(self, body: bytes, position: int = 0) -> Message:
+        """Decode the response at ``body[position:]``. Raises MalformedResponse."""
+        ...
+
+    def write_request(self, request: Message) -> bytes: ...
+
+    def write_response(self, response: Message) -> bytes: ...
+
+    def response_slices(self, response: Message) -> Iterator[bytes]:
+        """Yield what :meth:`write_response` returns in parts, each after a bounded amount of work."""
+        ...

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 from kio.serial import entity_reader
 
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, build, milliseconds
+from nilometer.wire.building import Api, Message, build, milliseconds
 from nilometer.wire.encoder import encode_slices, writer
 from nilometer.wire.errors import (
     ErrorCode,

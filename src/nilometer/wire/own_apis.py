@@ -15,9 +15,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import NilometerApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
 
 # DescribeRebalances, Nilometer's own API: the last rebalance of each group, its reason and causing member.
@@ -529,7 +528,7 @@ class DescribeSharePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True,
 
 
 class OwnApi:
-    """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.api.Api`, except for ``make`` and
+    """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.building.Api`, except for ``make`` and
     ``make_request``: use the classes of the parts."""
 
     def __init__(self, request_type: type[Any], response_type: type[Any]) -> None:

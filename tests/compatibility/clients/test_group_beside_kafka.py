@@ -23,7 +23,8 @@ import pytest
 
 from nilometer.cli.main import run as run_command
 from nilometer.client.admin.admin import Admin, NewTopic
-from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
+from nilometer.client.admin.group_admin import GroupAdmin
+from nilometer.client.admin.group_descriptions import GroupDescription
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 
 import pyarrow as pa
@@ -212,12 +214,17 @@ def test_header_keys_that_are_no_utf8_become_replacement_characters():
 
 
 def test_importing_the_package_imports_neither_spark_nor_numba():
-    import subprocess
-    import sys
-
     check = (
         "import sys, nilometer.pipeline.decode.column_decoder, nilometer.pipeline;"
         "sys.exit(any(name in sys.modules for name in ('numba', 'pyspark', 'pandas', 'pyarrow')))"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_decoding_does_not_import_pandas():
+    check = (
+        "import sys; from nilometer.pipeline.decode import column_decoder as it; it.warm_up();"
+        "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PythonException
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_run_command import tables_of
 from nilometer.pipeline import batches
 from nilometer.pipeline.csv_table import check_table, read_table
 from nilometer.pipeline.errors import PipelineError, readable
@@ -20,7 +21,7 @@ from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.shipped import activity, join, metrics, notifications, table
 from nilometer.pipeline.tables.values import without_collisions
-from support.pipeline.runs import AFTER_SAMPLES_MS, read_values, run_pipeline, send_values
+from support.pipeline.runs import AFTER_SAMPLES_MS, assert_reported, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -67,6 +68,26 @@ def test_bad_times_and_numbers_are_rejected_and_move_no_watermark(spark, topics,
     found = letters(spark, topics, dead)
     assert found.keys() == bad.keys()
     assert all(found[value].startswith(reason) for value, reason in bad.items())
+
+
+def test_times_of_the_first_and_the_last_day_are_shown(spark, topics, tmp_path):
+    # The least time of .NET, that of a field without a value.
+    topic = send_values(topics, [measurement("0001-01-01T00:00:00Z"), minute(0)], timestamp=AFTER_SAMPLES_MS)
+    given = {"to_topic": topics.create(1), "dead_letters": topics.create(1, prefix="dead")}
+    run_pipeline(spark, topics, "metrics", topic, tmp_path, **given)
+    minutes = [
+        row["minute"] for row in tables_of(metrics.results(spark, str(tmp_path)))["Slowest 10 minutes"]
+    ]
+    assert minutes == [datetime(1, 1, 1)]
+    assert_reported(spark, "metrics", tmp_path)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    times = "array(timestamp'0001-01-01 00:00:00Z', timestamp'9999-12-31 23:00:00Z')"
+    try:
+        for west_or_east in ("-12:00", "+12:00"):
+            spark.conf.set("spark.sql.session.timeZone", west_or_east)
+            assert len(tables_of({"all": spark.sql(f"SELECT explode({times}) AS at")})["all"]) == 2
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_late_records_are_in_their_topic_as_they_were_to_be_run_again(spark, topics, tmp_path):

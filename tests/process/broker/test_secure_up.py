@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from nilometer.cli.exporter import Exporter, Selection
 from nilometer.config import parse_properties
-from nilometer.exporter import Exporter, Selection
 from nilometer.local.local_cluster import PORTS_APART
 from nilometer.runtime import Runtime
 from nilometer.security.sasl import parse_jaas

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.coordinators.shells import partition_for_key
+from nilometer.broker.coordinator_shells import partition_for_key
 from nilometer.groups.offsets import PENDING_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

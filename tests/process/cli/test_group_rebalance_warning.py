@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.client.admin.admin import Admin, NewTopic
-from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
+from nilometer.client.admin.group_admin import GroupAdmin
+from nilometer.client.admin.group_descriptions import GroupDescription
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_broker import NilometerBroker

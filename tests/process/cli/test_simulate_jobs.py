@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.simulate import Summary
-from nilometer.cli.simulated_seeds import SeedOptions, SeedReport, play_in_processes, play_seed
+from nilometer.cli.simulate import SeedOptions, SeedReport, Summary, play_in_processes, play_seed
 from support.eventually import eventually
 
 OPTIONS = SeedOptions(minutes=0.1)

@@ -13,7 +13,7 @@ import pytest
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, READ_COMMITTED
+from nilometer.client.offset_queries import LATEST_TIMESTAMP, READ_COMMITTED
 from nilometer.client.producer.transaction_manager import ProducerFenced
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.runtime import Runtime

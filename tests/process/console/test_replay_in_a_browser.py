@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from nilometer.cli.main import run
-from nilometer.simulation.recording.format import Kind, read_recording
+from nilometer.simulation.recording import Kind, read_recording
 from support.brokers.cluster_shell import COMMAND
 from support.console.console_process import console
 

@@ -21,7 +21,7 @@ import pytest
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, log_end_offsets
+from nilometer.client.offset_queries import LATEST_TIMESTAMP, log_end_offsets
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually

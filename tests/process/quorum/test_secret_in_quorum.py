@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.quorum import tool_store
+from nilometer.broker import offline_metadata
 from nilometer.broker.quorum.key_file import SEALED, KeySealing, QuorumKey
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
@@ -117,6 +117,6 @@ def test_the_key_is_changed_on_one_node_after_another(
         refusal = "it does not have the key of nilometer.quorum.secret.file"
         eventually(lambda: refusal in cluster.brokers[1].output, "the former key counts no more", TIMEOUT_S)
         cluster.kill(*cluster.brokers)
-        monkeypatch.setattr(tool_store, "OPEN_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(offline_metadata, "OPEN_TIMEOUT_S", 1.0)
         assert run(["rotate-secret", "--coordination-config", str(config)]) == 1
         assert "the metadata quorum has no leader after 1 s" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import click
 from planted_faults.catalogue import BY_NAME
 from planted_faults.planting import play
 
-from nilometer.cli.simulated_seeds import minimise
+from nilometer.cli.simulate import minimise
 from nilometer.simulation.run import Exit
 
 FINDINGS_SHOWN = 3

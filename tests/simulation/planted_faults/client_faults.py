@@ -11,7 +11,7 @@ from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.client.group import committer as committer_module
 from nilometer.client.group.assignors import RangeAssignor
 from nilometer.client.group.membership import Membership
-from nilometer.client.offsets.positions import Positions
+from nilometer.client.positions import Positions
 from nilometer.client.producer.idempotence import IdempotenceState, next_sequence
 from nilometer.groups.records import OffsetCommitKey
 from nilometer.groups.shard import GroupShard

@@ -9,7 +9,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.api import controller_requests
 from nilometer.broker.api.spec import ApiSpec, Request
-from nilometer.broker.authorization.authorizer import AclAccess, Authorizer
+from nilometer.broker.authorizer import AclAccess, Authorizer
 from nilometer.cluster import acl_table
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.simulation.plan import Kind

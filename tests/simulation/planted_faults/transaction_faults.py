@@ -8,12 +8,12 @@ from dataclasses import replace
 from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.coordinators.shell import CoordinatorShell
+from nilometer.broker.coordinator_shell import CoordinatorShell
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.client.consumer.fetch_exchange import FetchedRecords
-from nilometer.coordinators.turn import Effects
+from nilometer.coordinators import Effects
 from nilometer.groups.offsets import Offsets
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import OffsetFetch

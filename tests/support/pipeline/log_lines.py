@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nilometer.cli.demo.check import Census
+from nilometer.cli.demo_check import Census
 
 from .filled_topics import Sent, Topics
 

@@ -16,7 +16,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 from nilometer.share.state_records import ShareRecord, decode_record, encode_record

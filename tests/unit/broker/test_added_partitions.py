@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.api.spec import Request
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.responses import wait_whole
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions import transaction_coordinator

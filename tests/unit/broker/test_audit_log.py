@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.authorization import audit_log
-from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
+from nilometer.broker import audit_log
+from nilometer.broker.audit_log import AuditFiles, AuditLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Runtime

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start
 from nilometer.config import ConfigError, parse_properties
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.security.sasl import PLAIN_MODULE, SCRAM_MODULE
 
 HOUR_MS = 3_600_000

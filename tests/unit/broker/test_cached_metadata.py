@@ -15,7 +15,7 @@ from nilometer.broker.api import metadata
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import ResponseCache
 from nilometer.broker.api.spec import Request
-from nilometer.broker.authorization.authorizer import AclAccess
+from nilometer.broker.authorizer import AclAccess
 from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.turns import ELEMENTS_MAX, Turns

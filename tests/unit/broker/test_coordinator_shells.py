@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
-from nilometer.broker.coordinators.shells import CoordinatorShells, partition_for_key
-from nilometer.coordinators.turn import TransactionEnd
+from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
+from nilometer.broker.coordinator_shells import CoordinatorShells, partition_for_key
+from nilometer.coordinators import TransactionEnd
 from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 

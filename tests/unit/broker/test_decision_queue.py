@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, RequestingClient
+from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.decision_queue import Client, DecisionQueue
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.request_context import RequestContext
+from nilometer.runtime import Runtime
+from nilometer.security.principal import Principal
 
 GREEDY = Client("User:greedy", "10.0.0.1", "a")
 SAME_HOST = Client("User:greedy", "10.0.0.1", "b")
@@ -68,6 +81,31 @@ async def test_who_does_not_wait_any_more_takes_no_turn() -> None:
     await asyncio.wait_for(course.decide("later", GREEDY), 10)
 
 
+class Text(str):
+    """A client id that tells when it is freed."""
+
+
+@pytest.mark.parametrize("others", [[], [OTHER, SAME_HOST]], ids=["alone", "beside others"])
+async def test_nothing_is_kept_of_who_does_not_wait_any_more(others: list[Client]) -> None:
+    """A client id may have 32 kB, and a decision may take seconds."""
+    course = Course()
+    client_id = Text("gone")
+    is_kept = weakref.ref(client_id)
+    async with course.queue.turn(None):
+        for number, other in enumerate(others):
+            await course.wait(f"other {number}", other)
+        await course.wait("gone", Client("User:greedy", "10.0.0.1", client_id))
+        del client_id
+        gone = course.waiting.pop()
+        gone.cancel()
+        await asyncio.wait([gone])
+        del gone
+        gc.collect()
+        assert is_kept() is None
+    await asyncio.gather(*course.waiting)
+    assert course.made == [f"other {number}" for number in range(len(others))]
+
+
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
     course = Course()
     async with course.queue.turn(GREEDY):
@@ -76,3 +114,23 @@ async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
     chosen.cancel()
     await asyncio.gather(*course.waiting, return_exceptions=True)
     assert course.made == ["next"]
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+async def test_topics_that_a_client_needs_are_created_in_its_turn(is_asked_for: bool) -> None:
+    """Those that the broker needs come first, as all that brokers ask for."""
+    lines: list[Client | None] = []
+
+    async def decide(made: object, cause: Cause, client: Client | None = None) -> tuple[()]:
+        lines.append(client)
+        return ()
+
+    controller = SimpleNamespace(is_active=True, decide=decide)
+    link = ControllerLink(
+        1, cast(Controller, controller), cast(ControllerChannel, None), cast(MetadataLog, None)
+    )
+    context = RequestContext(principal=Principal("User", "greedy"), client_address="10.0.0.1")
+    await link.create_topics(
+        [], Runtime.system().entropy, RequestingClient("a", context) if is_asked_for else None
+    )
+    assert lines == [GREEDY if is_asked_for else None]

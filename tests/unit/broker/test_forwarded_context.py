@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,8 +22,7 @@ from nilometer.broker.turns import Turns
 from nilometer.client.network.connection import Connection
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SystemClock
-from nilometer.security.principal import Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import Principal, SecurityProtocol
 from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
@@ -41,25 +41,30 @@ BODY = messages.api(ApiKey.DELETE_TOPICS, 6).request(topics=(), timeout_ms=100)
 HEADER = messages.RequestHeader(int(ApiKey.DELETE_TOPICS), 6, 77, "alices client", 0)
 
 
+class Peers:
+    listener = "INTERNAL"
+
+    async def connect(
+        self, broker_id: int, host: str, port: int, *, client_id: str, request_timeout_ms: int
+    ) -> Connection:
+        return await Connection.open(Runtime.system(), host, port, client_id=client_id)
+
+
+def channel_to(controller: ScriptedBroker) -> ControllerChannel:
+    known = SimpleNamespace(
+        endpoint={"INTERNAL": SimpleNamespace(host="127.0.0.1", port=controller.port)}.get
+    )
+    image = SimpleNamespace(controller_id=1, broker=lambda broker_id: known)
+    metadata = cast(MetadataLog, SimpleNamespace(image=image))
+    return ControllerChannel(2, cast(BrokerPeers, Peers()), metadata, Tasks())
+
+
 def forward_to(controller: ScriptedBroker) -> bytes:
     """What a broker makes of Alice's request, and of the controller's answer."""
 
-    class Peers:
-        listener = "INTERNAL"
-
-        async def connect(
-            self, broker_id: int, host: str, port: int, *, client_id: str, request_timeout_ms: int
-        ) -> Connection:
-            return await Connection.open(Runtime.system(), host, port, client_id=client_id)
-
     async def forward() -> bytes:
         async with controller:
-            known = SimpleNamespace(
-                endpoint={"INTERNAL": SimpleNamespace(host="127.0.0.1", port=controller.port)}.get
-            )
-            image = SimpleNamespace(controller_id=1, broker=lambda broker_id: known)
-            metadata = cast(MetadataLog, SimpleNamespace(image=image))
-            channel = ControllerChannel(2, cast(BrokerPeers, Peers()), metadata)
+            channel = channel_to(controller)
             try:
                 return await channel.forward(HEADER, BODY, ALICE)
             finally:
@@ -91,6 +96,84 @@ def test_not_controller_is_no_answer_for_the_client() -> None:
     with pytest.raises(KafkaError) as refused:
         forward_to(controller_answering(error_code=int(ErrorCode.not_controller), message="not me"))
     assert refused.value.code is ErrorCode.not_controller
+
+
+class SlowController:
+    """Answers one forwarded request after another, as it is told; a broker's own request at once."""
+
+    def __init__(self) -> None:
+        forward, own = NilometerApiKey.FORWARD_REQUEST, ApiKey.ALLOCATE_PRODUCER_IDS
+        self.broker = ScriptedBroker(versions={int(forward): (0, 0)})
+        self.broker.handlers[forward] = self._answer
+        self.broker.handlers[own] = lambda request, api: api.response(producer_id_len=7)
+        self.answers = asyncio.Semaphore(0)
+
+    async def _answer(self, request: Any, codec: Any) -> Any:
+        await self.answers.acquire()
+        return codec.response(response=request.principal_name.encode())
+
+    async def wait_for(self, count: int) -> None:
+        await self.broker.wait_for(NilometerApiKey.FORWARD_REQUEST, count)
+
+    @property
+    def asked_for(self) -> list[str]:
+        return [
+            one.principal_name for key, one in self.broker.requests if key is NilometerApiKey.FORWARD_REQUEST
+        ]
+
+
+BOB = dataclasses.replace(ALICE, principal=Principal("User", "bob"), client_address="192.0.2.8")
+
+
+async def test_clients_take_turns_on_their_way_to_the_controller() -> None:
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        alices = [asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE)) for _ in range(5)]
+        await controller.wait_for(1)
+        bobs = asyncio.ensure_future(channel.forward(HEADER, BODY, BOB))
+        await asyncio.sleep(0)
+        for _ in range(6):
+            controller.answers.release()
+        assert await asyncio.gather(*alices, bobs) == [b"alice"] * 5 + [b"bob"]
+        assert controller.asked_for.index("bob") <= 2, "a client's second request waits for another's first"
+        channel.close()
+
+
+async def test_a_brokers_own_request_does_not_wait_for_those_of_clients() -> None:
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        waiting = asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE))
+        await controller.wait_for(1)
+        block = await channel.call(
+            ApiKey.ALLOCATE_PRODUCER_IDS, lambda api: api.request(broker_id=2, broker_epoch=1)
+        )
+        assert block.producer_id_len == 7
+        assert not waiting.done()
+        controller.answers.release()
+        assert await waiting == b"alice"
+        channel.close()
+
+
+async def test_who_has_gone_is_not_sent_on_and_what_is_sent_keeps_its_turn() -> None:
+    """Else a client that resets its connections would have as many requests at the controller as it likes."""
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        sent, unsent, bobs = [
+            asyncio.ensure_future(channel.forward(HEADER, BODY, who)) for who in (ALICE, ALICE, BOB)
+        ]
+        await controller.wait_for(1)
+        for one in (sent, unsent):
+            one.cancel()
+        await asyncio.gather(sent, unsent, return_exceptions=True)
+        assert controller.asked_for == ["alice"]
+        for _ in range(2):
+            controller.answers.release()
+        assert await bobs == b"bob"
+        assert controller.asked_for == ["alice", "bob"]
+        channel.close()
 
 
 def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators import shell as shells
-from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
-from nilometer.coordinators.turn import Effects
+from nilometer.broker import coordinator_shell as shells
+from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
+from nilometer.coordinators import Effects
 
 CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
 

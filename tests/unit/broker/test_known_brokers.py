@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.authorization.audit_log import AuditLog
-from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
+from nilometer.broker.audit_log import AuditLog
+from nilometer.broker.authorizer import Authorizer, BrokerUsers
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
@@ -20,8 +20,7 @@ from nilometer.broker.settings.config import BrokerConfig, warnings_at_start
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import AclIndex
 from nilometer.config import ConfigError
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 from nilometer.security.sasl import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
 
 BY_LISTENER = [BrokerAuthentication.LISTENER, BrokerAuthentication.LISTENER_OR_SECRET]

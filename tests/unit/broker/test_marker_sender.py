@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.coordinators.shell import ShellState
+from nilometer.broker.coordinator_shell import ShellState
 from nilometer.broker.replicas.delayed_requests import ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions import markers

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
-from nilometer.coordinators.client_patterns import compile_pattern
+from nilometer.client_patterns import compile_pattern
 
 
 def test_one_match_runs_at_a_time() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from nilometer.broker.monitoring.endpoint import FAMILIES, PARTITION_FAMILIES
-from nilometer.exporter import FAMILIES as EXPORTER_FAMILIES
+from nilometer.cli.exporter import FAMILIES as EXPORTER_FAMILIES
 from nilometer.metrics import SERIES_OMITTED
 from support.documentation.metrics_tables import PAGE, with_tables
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.control.offline_changes import BrokersRun, change_offline
+from nilometer.broker.offline_metadata import BrokersRun, change_offline
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision, Refusal

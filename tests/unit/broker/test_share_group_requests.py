@@ -34,8 +34,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.turn import InitializeShareState, ShareStateResult
-from nilometer.security.principal import ANONYMOUS
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import RequestHeader, api, decode_response

@@ -12,7 +12,7 @@ import pytest
 
 from nilometer.broker import find_coordinator
 from nilometer.broker.api.spec import Request
-from nilometer.broker.coordinators.shells import partition_for_key
+from nilometer.broker.coordinator_shells import partition_for_key
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.sharing import share_coordinator
 from nilometer.broker.sharing.share_coordinator import coordinator_key, parse_coordinator_key

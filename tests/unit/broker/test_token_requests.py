@@ -17,8 +17,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.runtime.runtime import SystemClock
 from nilometer.security.delegation_token import DelegationToken
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nilometer.broker.coordinators.shell import WaitingEffects
+from nilometer.broker.coordinator_shell import WaitingEffects
 from nilometer.broker.replicas.hosted_partition import CommitWait
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.wire.errors import ErrorCode
 
 ONE, TWO, THREE = Token(1), Token(2), Token(3)

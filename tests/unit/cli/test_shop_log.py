@@ -6,8 +6,8 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nilometer.cli.demo.__main__ import write_shop_log
-from nilometer.cli.demo.check import judge
+from nilometer.cli.demo import write_shop_log
+from nilometer.cli.demo_check import judge
 
 
 def test_the_shop_log_is_the_same_each_time_and_has_something_to_see(tmp_path: Path) -> None:

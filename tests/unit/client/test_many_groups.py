@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
-from nilometer.client.admin.group_admin import GROUPS_AT_ONCE, GroupAdmin, GroupDescription
+from nilometer.client.admin.group_admin import GROUPS_AT_ONCE, GroupAdmin
+from nilometer.client.admin.group_descriptions import GroupDescription
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.settings import ClientSettings

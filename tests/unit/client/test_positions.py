@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.positions import Positions
+from nilometer.client.positions import Positions
 
 PARTITION = TopicPartition("t", 0)
 

@@ -13,7 +13,7 @@ def declared(**sources: str) -> dict[str, str]:
     """Return the declarations of modules, by name."""
     modules = [Module(name, dedent(source)) for name, source in sources.items()]
     types = extension_types(modules)
-    return {module.name: declarations(module, types) for module in modules}
+    return {module.name: declarations(module, types)[0] for module in modules}
 
 
 def test_an_extension_type() -> None:
@@ -65,6 +65,76 @@ def test_an_extension_type() -> None:
     ]
 
 
+REFERENCES = """
+    from __future__ import annotations
+
+    from doors import Door, Key
+
+
+    class Gate(Door):
+        def __init__(self, door: Door, key: Key, *, other: Door | None = None) -> None:
+            self.door = door
+            self.key = key
+            self.other, self.count = other, 0
+            self.next = None
+            self.changing = door
+            self.made = Door()
+            self.said: Door | str = ""
+
+        def follow(self, gate: Gate | None, doors: list[Door]) -> Door:
+            self.next = gate
+            found: Door | None = None
+            return found or self.door
+
+        def change(self) -> None:
+            self.changing = Key()
+
+
+    def open_all(gate: Gate, *others: Gate) -> Gate | None:
+        return gate
+
+    def names(gate: Gate):
+        return [lambda: gate]
+    """
+
+
+def test_references_to_extension_types() -> None:
+    """None is one of their values; what may hold something else stays an object."""
+    doors = "class Door:\n    def pass_through(self): ...\nclass Key(NamedTuple): ..."
+    found = declared(gates=REFERENCES, doors=doors)["gates"]
+    assert found.splitlines() == [
+        "from nilometer.doors cimport Door",
+        "cimport cython",
+        "ctypedef const unsigned char const_byte",
+        "cdef class Gate(Door):",
+        "    cdef public Door door",
+        "    cdef public object key",
+        "    cdef public Gate next",
+        "    cdef public object changing",
+        "    cdef public Door made",
+        "    cdef public object said",
+        "    cdef public Door other",
+        "    cdef public object count",
+        "    @cython.locals(found=Door)",
+        "    cpdef Door follow(self, Gate gate, doors)",
+        "    cpdef object change(self)",
+    ]
+
+
+def test_types_of_what_only_the_source_can_declare() -> None:
+    """They stand in empty lines, so that each line of a traceback is that of the source."""
+    gates = Module("gates", dedent(REFERENCES))
+    doors = Module("doors", "class Door:\n    def pass_through(self): ...\nclass Key(NamedTuple): ...")
+    _, source = declarations(gates, extension_types([gates, doors]))
+    before, after = gates.source.splitlines(), source.splitlines()
+    changed = {number: line for number, line in enumerate(after) if line != before[number]}
+    assert len(before) == len(after)
+    assert changed == {
+        1: "from __future__ import annotations; import cython",
+        24: "@cython.locals(gate=Gate)",
+    }
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -79,7 +149,7 @@ def test_an_extension_type() -> None:
     ],
 )
 def test_a_class_that_stays_as_it_is(source: str) -> None:
-    assert declared(a=source) == {"a": ""}
+    assert "cdef class" not in declared(a=source)["a"]
 
 
 def test_a_class_whose_base_is_an_extension_type_of_another_module() -> None:
@@ -125,6 +195,7 @@ def test_variables_of_fixed_width() -> None:
         "    cdef object __weakref__",
         "@cython.locals(view=const_byte[::1], found=cython.longlong)",
         "cpdef object total(data, start_at=*)",
+        "cpdef object other()",
     ]
 
 

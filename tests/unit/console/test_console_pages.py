@@ -14,10 +14,15 @@ from msgspec import structs
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.cluster_health import Findings, cluster_health
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.admin.group_admin import PartitionLag
+from nilometer.client.admin.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ShareOffset,
+)
 from nilometer.client.admin.quorum_admin import QuorumReplica, QuorumView
 from nilometer.client.admin.security_admin import EntityQuotas, UserCredential
-from nilometer.client.admin.share_offsets import ShareOffset
 from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
@@ -48,6 +53,7 @@ from nilometer.console.views.groups import (
     share_group_view,
 )
 from nilometer.console.views.lists import (
+    Asked,
     HangingRow,
     TableView,
     TransactionsView,
@@ -58,7 +64,6 @@ from nilometer.console.views.lists import (
     users_view,
 )
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
-from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Chart, Rate
 from nilometer.console.views.records import json_filter

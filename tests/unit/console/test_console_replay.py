@@ -13,7 +13,7 @@ from nilometer.console.views.replay import ReplayView, replay_view
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
-from nilometer.simulation.recording.format import (
+from nilometer.simulation.recording import (
     BadRecording,
     Change,
     End,
@@ -25,7 +25,7 @@ from nilometer.simulation.recording.format import (
     Status,
     recording_lines,
 )
-from nilometer.simulation.recording.replay import Replay
+from nilometer.simulation.replay import Replay
 from support.console.asgi_client import Answer, ask
 from support.console.page_elements import Elements
 

@@ -7,12 +7,17 @@ import json
 import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
-from nilometer.client.admin.rebalance_text import rebalance_warning
+from nilometer.client.admin.group_admin import PartitionLag
+from nilometer.client.admin.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    rebalance_warning,
+)
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.groups import COLUMNS, GroupRow, group_rows, group_view
-from nilometer.console.views.paging import PAGE_SIZE, Asked, page_of
+from nilometer.console.views.lists import PAGE_SIZE, Asked, page_of
 from nilometer.console.views.partition import Eligible, partition_view
 from nilometer.console.views.rates import AppendRates, Rate, Sample, chart
 from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown

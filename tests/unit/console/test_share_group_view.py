@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.admin.group_admin import GroupDescription, MemberDescription
-from nilometer.client.admin.share_offsets import ShareOffset
+from nilometer.client.admin.group_descriptions import GroupDescription, MemberDescription, ShareOffset
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.console.views import groups
 from nilometer.console.views.groups import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.coordinators.shells import java_string_hash, partition_for_key
-from nilometer.coordinators.turn import KEPT, Effects, Timers, Token, Turn
+from nilometer.broker.coordinator_shells import java_string_hash, partition_for_key
+from nilometer.coordinators import KEPT, Effects, Timers, Token, Turn
 from support.properties import examples
 
 A, B, C = "abc"

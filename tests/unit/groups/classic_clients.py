@@ -17,7 +17,7 @@ from itertools import islice
 
 from group_harness import GroupWorld, protocols
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupResult, SyncGroupResult
 from nilometer.wire.errors import ErrorCode
 

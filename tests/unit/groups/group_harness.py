@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.turn import Producer, Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators import Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (

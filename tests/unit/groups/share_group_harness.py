@@ -9,7 +9,7 @@ from uuid import UUID
 
 from consumer_group_harness import ConsumerWorld
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsResult,
@@ -20,7 +20,7 @@ from nilometer.groups.requests import (
     ShareGroupHeartbeatResult,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share.group import ShareGroup
+from nilometer.groups.share_group import ShareGroup
 from nilometer.groups.turn import DeleteShareState, Effects, InitializeShareState, ShareStateResult
 from nilometer.wire.errors import ErrorCode
 

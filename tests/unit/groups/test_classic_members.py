@@ -12,7 +12,7 @@ from group_harness import (
     protocols,
 )
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.groups.requests import (
     JoinGroupResult,
     LeaveGroupResult,

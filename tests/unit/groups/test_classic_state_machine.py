@@ -11,7 +11,7 @@ from group_harness import GroupWorld
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.requests import MEMBER_BYTES
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 from group_harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
 
-from nilometer.groups.classic.group import VALID_PREVIOUS, BrokenGroup, ClassicGroup, ClassicGroupState
+from nilometer.groups.classic_group import VALID_PREVIOUS, BrokenGroup, ClassicGroup, ClassicGroupState
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode

@@ -6,7 +6,7 @@ import pytest
 from consumer_group_harness import ClassicConsumer, Consumer, ConsumerWorld, no_wait_config
 from group_harness import REBALANCE_MS, SESSION_MS, protocols
 
-from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupResult, SyncGroupResult
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.turn import GroupType

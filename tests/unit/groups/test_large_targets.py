@@ -8,15 +8,14 @@ import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 from share_group_harness import ShareWorld
 
-from nilometer.groups import turn
+from nilometer.groups import share_groups, turn
 from nilometer.groups.consumer import rebalance
 from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ShareGroupTargetAssignmentMemberKey,
 )
-from nilometer.groups.share import share_groups
-from nilometer.groups.share.group import assign_simply
+from nilometer.groups.share_group import assign_simply
 from nilometer.groups.topics import Assignment
 from nilometer.wire.errors import ErrorCode
 

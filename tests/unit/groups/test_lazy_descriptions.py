@@ -11,9 +11,9 @@ from consumer_group_harness import ConsumerWorld, no_wait_config
 from share_group_harness import ShareWorld
 from streams_group_harness import AT_ONCE, COUNTING, StreamsWorld
 
+from nilometer.groups import share_groups
 from nilometer.groups.consumer import consumer_groups
 from nilometer.groups.requests import TaskOffset
-from nilometer.groups.share import share_groups
 from nilometer.groups.streams import streams_groups
 
 

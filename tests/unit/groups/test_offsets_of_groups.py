@@ -10,7 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
-from nilometer.coordinators.turn import Producer, Token
+from nilometer.coordinators import Producer, Token
 from nilometer.groups import offsets
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue

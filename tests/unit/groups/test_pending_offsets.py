@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from group_harness import GroupWorld
 
-from nilometer.coordinators.turn import Producer
+from nilometer.coordinators import Producer
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsResult,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.groups.consumer.assignors import MemberSpec
-from nilometer.groups.share.group import assign_simply
+from nilometer.groups.share_group import assign_simply
 from nilometer.groups.topics import Assignment
 from support.properties import examples
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from share_group_harness import ShareWorld
 
+from nilometer.groups import share_groups
 from nilometer.groups.records import ShareGroupStatePartitionMetadataKey
-from nilometer.groups.share import share_groups
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
 from nilometer.wire.errors import ErrorCode
 

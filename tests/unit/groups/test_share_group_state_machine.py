@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from share_group_harness import SHARE_SESSION_MS, ShareMemberClient, ShareWorld
 
-from nilometer.groups import turn
+from nilometer.groups import share_groups, turn
 from nilometer.groups.record_format import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
-from nilometer.groups.share import share_groups
-from nilometer.groups.share.group import ShareGroup
+from nilometer.groups.share_group import ShareGroup
 from nilometer.groups.turn import WRITTEN_AT_ONCE_MAX
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples

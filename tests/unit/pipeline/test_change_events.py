@@ -228,6 +228,11 @@ def test_digits_are_kept():
     assert decode(event, None).row == '{"a":12345678901234567.89,"b":1.10}'
 
 
+def test_a_byte_order_mark_is_no_part_of_an_event():
+    event = b'{"op":"u","table":"t","key":{"id":1},"after":{"a":1},"lsn":5}'
+    assert decode(b"\xef\xbb\xbf" + event, None) == decode(event, None)
+
+
 def test_a_position_in_a_binary_log_orders_by_file_then_offset_then_row():
     def at(file, pos, row):
         source = {

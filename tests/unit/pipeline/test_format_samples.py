@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.demo.check import judge
+from nilometer.cli.demo_check import judge
 from nilometer.pipeline.formats.definition import builtin_formats, texts
 from nilometer.pipeline.formats.matcher import Matcher, text_of
 from support.pipeline.log_lines import HAND_PICKED, HOSTILE, RECORDED, generated

@@ -303,6 +303,15 @@ def test_no_pattern_and_no_line_takes_long():
         assert matcher.match(line).format in ("unparsed", "logfmt", "blank"), line[:40]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_the_end_of_a_line_is_no_part_of_it(builtin, end):
+    line = b'::1 - - [01/Jan/2024:00:00:00 +0000] "GET / HTTP/1.1" 200 5'
+    assert builtin.match(line + end) == builtin.match(line)
+    assert builtin.match(line).format == "access"
+    assert builtin.match(end).format == "blank"
+    assert builtin.match(line + end + line).format == "unparsed"
+
+
 def test_a_line_that_is_too_long_is_of_no_format(builtin):
     start = b'::1 - - [01/Jan/2024:00:00:00 +0000] "GET / HTTP/1.1" 200 5 '
     assert builtin.match(start + b"x" * (LINE_BYTES_MAX - len(start))).format == "access"

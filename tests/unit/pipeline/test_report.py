@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+import pytest
+
 from nilometer.pipeline.account import Account
 from nilometer.pipeline.batches import Done
 from nilometer.pipeline.formats.tally import Tally
@@ -19,6 +21,7 @@ class Frame:
 
     def __init__(self, columns, rows):
         self.columns = columns
+        self.dtypes = [(name, "string") for name in columns]
         self._rows = rows
 
     def limit(self, count):
@@ -38,6 +41,13 @@ def test_times_make_lines_names_make_bars_and_numbers_make_columns():
     assert "/a" in bars
     assert bars.count('id="patch_') > draw(["path", "views"], [("/a", 5)]).count('id="patch_')
     assert draw(["minutes", "payments"], [(0, 5), (5, 3)]).startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "times", [[datetime.min], [datetime.min, START], [datetime.min, datetime.max], [datetime.max]], ids=str
+)
+def test_times_are_drawn_up_to_the_first_and_the_last_that_there_are(times):
+    assert 'id="line2d_' in draw(["minute", "count"], [(one, 1) for one in times])
 
 
 def test_no_line_is_drawn_across_times_without_data():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.simulation.scenarios import Stage
+from nilometer.simulation.scenario_stage import Stage
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from nilometer.cli.replication_models import model_check, scenario
 from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.recording.format import Kind, read_recording
-from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.catalogue import recorded
+from nilometer.simulation.recording import Kind, read_recording
+from nilometer.simulation.scenarios import SCENARIOS, recorded
 
 EXPECTED = Path(__file__).parent / "scenarios"
 

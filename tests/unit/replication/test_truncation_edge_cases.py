@@ -24,7 +24,7 @@ from nilometer.replication.shell_interface import (
     clamped_high_watermark,
 )
 from nilometer.simulation.model_check.processes import ModelLog
-from nilometer.simulation.scenarios import Stage
+from nilometer.simulation.scenario_stage import Stage
 from nilometer.wire.errors import ErrorCode
 
 

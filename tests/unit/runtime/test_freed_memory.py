@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from nilometer.runtime import freed_memory
-from nilometer.runtime.freed_memory import GARBAGE_CHECKS_MAX, collect_old_garbage
+from nilometer.runtime import event_loop
+from nilometer.runtime.event_loop import GARBAGE_CHECKS_MAX, collect_old_garbage
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if len(seen) > 100:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(freed_memory.asyncio, "sleep", sleep)
+    monkeypatch.setattr(event_loop.asyncio, "sleep", sleep)
     monkeypatch.setattr(
-        gc, "get_count", lambda: (0, 0, 0 if "collect" in seen else freed_memory.OLD_COLLECTIONS)
+        gc, "get_count", lambda: (0, 0, 0 if "collect" in seen else event_loop.OLD_COLLECTIONS)
     )
     monkeypatch.setattr(gc, "collect", lambda: seen.append("collect"))
     return seen

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.runtime.loop_errors import on_loop_error
+from nilometer.runtime.event_loop import on_loop_error
 
 
 class SSLProtocol:

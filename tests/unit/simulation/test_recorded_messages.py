@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from nilometer.identifiers import topic_id_of
-from nilometer.simulation.recording.cluster_recorder import Conversation, Message
+from nilometer.simulation.cluster_recorder import Conversation, Message
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.fetch import (
     EpochEndOffset,

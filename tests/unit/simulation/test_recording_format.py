@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.simulation.recording.format import (
+from nilometer.simulation.recording import (
     BadRecording,
     Change,
     End,

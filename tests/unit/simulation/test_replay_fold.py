@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from nilometer.simulation.recording.format import Change, Event, Header, Kind, Recording, Role, Status
-from nilometer.simulation.recording.replay import (
+from nilometer.simulation.recording import Change, Event, Header, Kind, Recording, Role, Status
+from nilometer.simulation.replay import (
     KEY_FRAME_EVENTS,
     Moment,
     Replay,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from transaction_harness import A, TransactionWorld
 
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.records import TransactionRecord, encode_record
 from nilometer.transactions.requests import InitProducerId, InitProducerIdResult, ProducerIdNeeded
-from nilometer.transactions.transaction import Transaction
+from nilometer.transactions.transaction import Transaction, TransactionConfig
 from nilometer.wire.errors import ErrorCode
 
 GIVEN = InitProducerIdResult

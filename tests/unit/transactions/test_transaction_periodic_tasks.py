@@ -7,7 +7,6 @@ from test_init_producer_id import world_at
 from transaction_harness import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
 from nilometer.transactions import shard
-from nilometer.transactions.config import DAY_MS, TransactionConfig
 from nilometer.transactions.records import decode_record
 from nilometer.transactions.requests import (
     InitProducerIdResult,
@@ -17,6 +16,7 @@ from nilometer.transactions.requests import (
 )
 from nilometer.transactions.requests import TimeOut as TimeOutRequest
 from nilometer.transactions.shard import SendMarkers
+from nilometer.transactions.transaction import DAY_MS, TransactionConfig
 from nilometer.wire.errors import ErrorCode
 
 CHECK_MS = 10_000

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 from transaction_harness import TIMEOUT_MS, A, B, C, TransactionWorld
 
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (

@@ -14,10 +14,9 @@ from nilometer.cluster.entries import Controllership, sign
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
-from nilometer.coordinators.turn import Token
+from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.records import decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -41,6 +40,7 @@ from nilometer.transactions.shard import (
     TransactionAction,
     TransactionShard,
 )
+from nilometer.transactions.transaction import TransactionConfig
 from nilometer.wire.errors import ErrorCode
 
 WALL_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from nilometer.broker.api.spec import Request
-from nilometer.broker.authorization.authorizer import FULL_ACCESS, Access, Authorizer
+from nilometer.broker.authorizer import FULL_ACCESS, Access, Authorizer
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.entries import Unit
 from nilometer.wire.errors import ErrorCode, KafkaError

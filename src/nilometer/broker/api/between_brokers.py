@@ -16,7 +16,7 @@ import msgspec
 
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
-from nilometer.broker.authorization.authorizer import BrokerUsers
+from nilometer.broker.authorizer import BrokerUsers
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.quotas import ClientQuotas
@@ -76,7 +76,7 @@ class Parts(msgspec.Struct, frozen=True):
 # ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 #
 # By the cluster's secret (:mod:`nilometer.cluster.cluster_secret`), or by the user that authenticated on the
-# listener between brokers (:mod:`nilometer.broker.authorization.authorizer`): the broker that connects asks
+# listener between brokers (:mod:`nilometer.broker.authorizer`): the broker that connects asks
 # for the latter with a request that has no nonce; a broker that accepts only users answers every request so.
 # A connection has one attempt; a wrong proof closes it. :mod:`nilometer.broker.control.broker_peers` is the
 # connecting side.

@@ -14,7 +14,7 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks

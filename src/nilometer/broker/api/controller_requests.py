@@ -40,8 +40,7 @@ from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Clock
-from nilometer.security.principal import Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import Principal, SecurityProtocol
 from nilometer.wire import messages
 from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -119,7 +118,7 @@ class ControllerRequests:
         why_decided = cause or client_request(request.api.key, request.header.client_id, request.context)
         deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
 
-        client = None if acting_broker is not None else _client(request)
+        client = None if acting_broker is not None else Client.of(request.context, request.header.client_id)
         decided: list[Unit] = []
         begun: list[bool] = []
 
@@ -177,11 +176,11 @@ class ControllerRequests:
                 async with asyncio.timeout(within_ms / 1000):
                     return await asyncio.shield(answering)
             except TimeoutError:
-                if not begun:  # it would wait with all that was asked for
-                    answering.cancel()
                 why = f"The change was not applied within {within_ms} ms."
                 return refuse(request, ErrorCode.request_timed_out, why)
             finally:
+                if not begun:  # it would wait with all that was asked for
+                    answering.cancel()
                 del answering  # its exception refers to this frame: both would stay as garbage
 
         if timeout_ms is None or request.context.is_forwarded:  # the broker that forwarded it counts the time
@@ -223,14 +222,6 @@ class ControllerRequests:
         if not request.context.is_forwarded:
             request.connection.mute(throttle_ms)
         return throttled(request, response, throttle_ms)
-
-
-def _client(request: Request) -> Client | None:
-    """Return who waits for the decision, in the controller's queue; None for a broker's own request."""
-    context = request.context
-    if context.is_broker and not context.is_forwarded:
-        return None
-    return Client(str(context.principal), context.client_address, request.header.client_id)
 
 
 def _timeout_ms(request: Request) -> int | None:

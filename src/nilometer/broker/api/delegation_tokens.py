@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.connection import Response
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.turns import LongWork
@@ -30,8 +30,7 @@ from nilometer.cluster.controller.access import (
 from nilometer.cluster.controller.decision import Decision, Refusal
 from nilometer.cluster.image import ClusterImage
 from nilometer.security.delegation_token import DelegationToken
-from nilometer.security.principal import ANONYMOUS, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode

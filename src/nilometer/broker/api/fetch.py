@@ -15,7 +15,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.throttling import count_refused, throttled
-from nilometer.broker.authorization.authorizer import Authorizer
+from nilometer.broker.authorizer import Authorizer
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import ClientQuotas

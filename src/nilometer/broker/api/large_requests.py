@@ -53,6 +53,8 @@ AT_ONCE_BYTES = 4 * 1024 * 1024
 ten times as much. The others wait, and all wait while clients do not read their responses."""
 DECISIONS_BYTES = 1024 * 1024
 """The same for those that the controller decides, one after another: of many small elements."""
+SHARES = 4
+"""Into so many the room for either is divided: the requests of one origin have one share, or are one."""
 PARKED_BYTES_MAX = 8 * 1024 * 1024
 """So many bytes of divided requests that wait have given their place to others; their values stay in memory.
 Further ones keep their place."""
@@ -81,42 +83,87 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
     return division if leaves_out and has_repetitions(body, path) else None
 
 
-class _Room:
-    """Limits the bytes of the requests that are handled at the same time; others wait in order."""
+Origin = tuple[str, str]
+"""Whose a request is: principal and address."""
+
+
+class Room:
+    """Limits the bytes of the requests that are handled at the same time. Those of one origin have a part of
+    it; for the rest, origins take turns."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes_in_work = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        """Of each request for which there is no room, the oldest first: what ends its wait; its size."""
+        self._held: dict[Origin, int] = {}
+        """How much of it the requests of an origin take; none is 0."""
+        self._waiting: dict[Origin, deque[tuple[asyncio.Future[None], int]]] = {}
+        """Of each request that waits, by origin: what ends its wait; its size. Whose turn is next comes
+        first, and the oldest request of each. No line is empty."""
 
-    async def enter(self, size: int) -> None:
+    async def enter(self, origin: Origin, size: int) -> None:
         """Wait until there is room for a request."""
-        while size and self._bytes_in_work and self._bytes_in_work + size > self._bytes_max:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((ended, size))
-            try:
-                await ended
-            except asyncio.CancelledError:
-                self._end_waits()  # the room that this request was to get is another's
-                raise
-        self._bytes_in_work += size
+        if not size:
+            return
+        if origin not in self._waiting and self._has_share(origin, size) and self._has_room(size):
+            self._take(origin, size)
+            return
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(origin, deque()).append((ended, size))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            if ended.cancelled():
+                self._end_waits()  # others may have waited behind it
+            else:
+                self.leave(origin, size)
+            raise
 
-    def leave(self, size: int) -> None:
+    def leave(self, origin: Origin, size: int) -> None:
+        if not size:
+            return
         self._bytes_in_work -= size
+        self._held[origin] -= size
+        if not self._held[origin]:
+            del self._held[origin]
         self._end_waits()
+
+    def _has_share(self, origin: Origin, size: int) -> bool:
+        held = self._held.get(origin, 0)
+        return not held or held + size <= self._bytes_max // SHARES
+
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes_in_work or self._bytes_in_work + size <= self._bytes_max
+
+    def _take(self, origin: Origin, size: int) -> None:
+        self._bytes_in_work += size
+        self._held[origin] = self._held.get(origin, 0) + size
 
     def _end_waits(self) -> None:
         """Let as many go on as there is room for: thousands may wait."""
-        expected = self._bytes_in_work
-        while self._waiting:
-            ended, size = self._waiting[0]
-            if not ended.done():
-                if expected and expected + size > self._bytes_max:
+        while self._end_some():
+            pass
+
+    def _end_some(self) -> bool:
+        """Let at most one request of each origin go on; return whether one does."""
+        has_ended = False
+        for origin in tuple(self._waiting):
+            line = self._waiting[origin]
+            while line and line[0][0].done():  # it was cancelled
+                line.popleft()
+            if line:
+                ended, size = line[0]
+                if not self._has_share(origin, size):
+                    continue
+                if not self._has_room(size):
                     break
+                line.popleft()
+                self._take(origin, size)
                 ended.set_result(None)
-                expected += size
-            self._waiting.popleft()
+                has_ended = True
+            del self._waiting[origin]
+            if line:
+                self._waiting[origin] = line
+        return has_ended
 
 
 class LargeRequests:
@@ -128,9 +175,9 @@ class LargeRequests:
         self._turns = turns
         self._memory = memory
         self._quotas = quotas
-        self._room = _Room(AT_ONCE_BYTES)
+        self._room = Room(AT_ONCE_BYTES)
         self._parked_bytes = 0
-        self._room_of_decisions = _Room(DECISIONS_BYTES)
+        self._room_of_decisions = Room(DECISIONS_BYTES)
         """Of what the controller decides. It is kept while that waits: a request's values stay in memory."""
         self._made: dict[Connection, int] = {}
         """By connection, which has one such request at a time, the bytes of its response that are made; the
@@ -193,12 +240,13 @@ class LargeRequests:
         if connection.context.is_broker:
             size = 0
         room = self._room_of_decisions if spec.forwardable else self._room
-        await room.enter(size)
+        origin = str(connection.context.principal), connection.context.client_address
+        await room.enter(origin, size)
         left, parked = [size], [0]
 
         def make_room() -> None:
             """Let others be handled: this request is done, or waits for what is not decided here."""
-            room.leave(left[0])
+            room.leave(origin, left[0])
             left[0] = 0
 
         def park() -> None:

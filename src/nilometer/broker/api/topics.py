@@ -16,7 +16,7 @@ from nilometer.broker.api.access import TOPIC_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import EffectiveConfig, topic_config
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
 from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.control.metadata_log import MetadataLog

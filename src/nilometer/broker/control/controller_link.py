@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.tasks import Tasks
@@ -48,9 +49,8 @@ from nilometer.runtime import Entropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import own_apis as forfeit_replicas
 from nilometer.wire import own_apis as forward_request
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import RequestHeader, api, decode_response, encode_request, encode_response
 
@@ -62,14 +62,60 @@ BLOCK_WAIT_MS = 1_000
 """So long a producer waits here for a block of producer ids: another broker may reach the controller."""
 
 
-class ControllerChannel:
-    def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog) -> None:
-        self._client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
+class _ControllerConnection:
+    """A connection to the controller, opened when it is needed."""
+
+    def __init__(self, client_id: str, peers: BrokerPeers, metadata: MetadataLog) -> None:
+        self._client_id = client_id
         self._peers = peers
         self._metadata = metadata
         self._connection: Connection | None = None
         self._connected_to = -1
         self._connecting = asyncio.Lock()
+
+    async def get(self) -> Connection:
+        """Return the connection, to the controller of now. Raises KafkaError."""
+        async with self._connecting:
+            broker_id, host, port = self._endpoint()
+            connection = self._connection
+            if (
+                connection is not None
+                and not connection.closed
+                and (self._connected_to, connection.host, connection.port) == (broker_id, host, port)
+            ):
+                return connection
+            if connection is not None:
+                connection.close()
+            self._connection = await self._peers.connect(
+                broker_id, host, port, client_id=self._client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
+            )
+            self._connected_to = broker_id
+            return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _endpoint(self) -> tuple[int, str, int]:
+        """Return the controller's id, host and port. Raises KafkaError (NOT_CONTROLLER) if none is known."""
+        image = self._metadata.image
+        broker = image.broker(image.controller_id)
+        endpoint = broker.endpoint(self._peers.listener) if broker is not None else None
+        if endpoint is None:
+            raise KafkaError(ErrorCode.not_controller, "no controller is known")
+        return image.controller_id, endpoint.host, endpoint.port
+
+
+class ControllerChannel:
+    """This broker's own requests have a connection for themselves: the controller answers those of one
+    connection one after another. Clients' requests are sent one after another, and clients take turns."""
+
+    def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog, tasks: Tasks) -> None:
+        client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
+        self._own = _ControllerConnection(client_id, peers, metadata)
+        self._of_clients = _ControllerConnection(client_id, peers, metadata)
+        self._tasks = tasks
+        self._queue = DecisionQueue()
 
     async def forward(
         self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
@@ -77,10 +123,36 @@ class ControllerChannel:
         """Forward a client's request; returns the frame of its response, without the length.
 
         ``timeout_ms``: how long to wait for the response, at least ``REQUEST_TIMEOUT_MS``. Raises KafkaError;
-        the outcome of the request is then unknown.
+        the outcome of the request is then unknown. Cancelling the caller takes back what is not sent yet;
+        what is sent keeps its turn until it is answered.
         """
-        answer_timeout_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
-        connection = await self._connect()
+        waits = [True]
+        forwarding = self._tasks.spawn(self._forward_in_turn(header, body, context, timeout_ms, waits))
+        try:
+            return await asyncio.shield(forwarding)
+        except asyncio.CancelledError:
+            if waits[0]:
+                forwarding.cancel()
+            raise
+        finally:
+            del forwarding  # its exception refers to this frame: both would stay as garbage
+
+    async def _forward_in_turn(
+        self,
+        header: RequestHeader,
+        body: Message,
+        context: RequestContext,
+        timeout_ms: int | None,
+        waits: list[bool],
+    ) -> bytes:
+        async with self._queue.turn(Client.of(context, header.client_id)):
+            waits[0] = False
+            return await self._forward(header, body, context, max(timeout_ms or 0, REQUEST_TIMEOUT_MS))
+
+    async def _forward(
+        self, header: RequestHeader, body: Message, context: RequestContext, answer_timeout_ms: int
+    ) -> bytes:
+        connection = await self._of_clients.get()
         if (
             forward_request.FORWARD_REQUEST not in connection.versions
         ):  # a version without proofs expects the bare request
@@ -105,39 +177,12 @@ class ControllerChannel:
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
         """Send this broker's own request, in the newest version that both brokers know, and return the
         response. ``make`` builds the request for that version. Raises KafkaError."""
-        connection = await self._connect()
+        connection = await self._own.get()
         return await connection.request(api_key, make)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _connect(self) -> Connection:
-        async with self._connecting:
-            broker_id, host, port = self._endpoint()
-            connection = self._connection
-            if (
-                connection is not None
-                and not connection.closed
-                and (self._connected_to, connection.host, connection.port) == (broker_id, host, port)
-            ):
-                return connection
-            if connection is not None:
-                connection.close()
-            self._connection = await self._peers.connect(
-                broker_id, host, port, client_id=self._client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
-            )
-            self._connected_to = broker_id
-            return self._connection
-
-    def _endpoint(self) -> tuple[int, str, int]:
-        """Return the controller's id, host and port. Raises KafkaError (NOT_CONTROLLER) if none is known."""
-        image = self._metadata.image
-        broker = image.broker(image.controller_id)
-        endpoint = broker.endpoint(self._peers.listener) if broker is not None else None
-        if endpoint is None:
-            raise KafkaError(ErrorCode.not_controller, "no controller is known")
-        return image.controller_id, endpoint.host, endpoint.port
+        self._own.close()
+        self._of_clients.close()
 
 
 AlterPartitionRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
@@ -237,8 +282,9 @@ class ControllerLink:
         This broker has folded the new topics when this returns.
         """
         if self._controller.is_active:
-            cause, quota = decision_log.internal_topic(self._broker_id), None
+            cause, quota, asks = decision_log.internal_topic(self._broker_id), None, None
             if client is not None:
+                asks = Client.of(client.context, client.client_id)
                 cause = decision_log.auto_creation(decision_log.client_name(client.client_id, client.context))
                 quota = client.quota
 
@@ -255,7 +301,7 @@ class ControllerLink:
                     take_quota=without_quota if quota is None else quota.take,
                 )
 
-            created = await self._controller.decide(decide, cause)
+            created = await self._controller.decide(decide, cause, asks)
             if quota is not None:
                 quota.keep()
             return {topic.name: topic.outcome.error for topic in created}

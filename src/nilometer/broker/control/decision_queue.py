@@ -1,4 +1,5 @@
-"""Who decides next at the controller: one decision after another. Pure but for asyncio's futures.
+"""Who decides next at the controller, and whose request is sent on to it next: one after another. Pure but
+for asyncio's futures.
 
 What brokers and the controller itself ask for comes first: elections, ISRs, registrations. Clients take
 turns: those of different users and addresses, and of one user and address those of different client ids. Who
@@ -8,10 +9,11 @@ sends a thousand requests waits for them; others do not.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
+
+from nilometer.broker.request_context import RequestContext
 
 
 class Client(NamedTuple):
@@ -21,8 +23,16 @@ class Client(NamedTuple):
     address: str
     client_id: str | None
 
+    @classmethod
+    def of(cls, context: RequestContext, client_id: str | None) -> Client | None:
+        """Return the client of a request; None for a broker's own request."""
+        if context.is_broker and not context.is_forwarded:
+            return None
+        return cls(str(context.principal), context.client_address, client_id)
 
-_Line = deque[asyncio.Future[None]]
+
+_Line = dict[asyncio.Future[None], None]
+"""The oldest first."""
 
 
 class DecisionQueue:
@@ -30,7 +40,7 @@ class DecisionQueue:
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._first: _Line = deque()
+        self._first: _Line = {}
         self._clients: dict[tuple[str, str], dict[str | None, _Line]] = {}
         """By principal and address, and by client id; whose turn is next comes first. None is empty."""
 
@@ -48,17 +58,32 @@ class DecisionQueue:
             self._is_taken = True
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if client is None:
-            self._first.append(waiter)
-        else:
-            lines = self._clients.setdefault((client.principal, client.address), {})
-            lines.setdefault(client.client_id, deque()).append(waiter)
+        self._line(client)[waiter] = None
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():
+            if waiter.cancelled():
+                self._forget(client, waiter)
+            else:
                 self._leave()  # it was its turn already
             raise
+
+    def _line(self, client: Client | None) -> _Line:
+        if client is None:
+            return self._first
+        lines = self._clients.setdefault((client.principal, client.address), {})
+        return lines.setdefault(client.client_id, {})
+
+    def _forget(self, client: Client | None, waiter: asyncio.Future[None]) -> None:
+        """Take a waiter out, and what names its client: thousands may leave during one decision."""
+        line = self._line(client)
+        line.pop(waiter, None)  # its turn may have come and gone
+        if client is None or line:
+            return
+        lines = self._clients[client.principal, client.address]
+        del lines[client.client_id]
+        if not lines:
+            del self._clients[client.principal, client.address]
 
     def _leave(self) -> None:
         while (waiter := self._next()) is not None:
@@ -69,16 +94,22 @@ class DecisionQueue:
 
     def _next(self) -> asyncio.Future[None] | None:
         if self._first:
-            return self._first.popleft()
+            return _oldest(self._first)
         if not self._clients:
             return None
         origin = next(iter(self._clients))
         lines = self._clients.pop(origin)
         client_id = next(iter(lines))
         line = lines.pop(client_id)
-        waiter = line.popleft()
+        waiter = _oldest(line)
         if line:
             lines[client_id] = line
         if lines:
             self._clients[origin] = lines
         return waiter
+
+
+def _oldest(line: _Line) -> asyncio.Future[None]:
+    waiter = next(iter(line))
+    del line[waiter]
+    return waiter

@@ -5,8 +5,9 @@ ConsumerGroupDescribe.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -28,6 +29,7 @@ from nilometer.groups.requests import (
     ConsumerGroupHeartbeatResult,
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
+    DescribedShareGroup,
     DescribedTopicPartitions,
     GroupResult,
     TopicPartitions,
@@ -37,6 +39,8 @@ from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
+
+G = TypeVar("G", DescribedConsumerGroup, DescribedShareGroup)
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -153,7 +157,9 @@ def _groups_of(results: Sequence[GroupResult]) -> list[DescribedConsumerGroup]:
 def _respond_describe(
     parts: Parts, request: Request, described: Sequence[DescribedConsumerGroup]
 ) -> Response:
-    return request.respond(groups=tuple(_group(parts, request, group) for group in described))
+    return request.respond(
+        groups=tuple(group_message(parts.rights, request, _member, group) for group in described)
+    )
 
 
 async def _describe_visible(
@@ -162,33 +168,45 @@ async def _describe_visible(
     """Describe groups to a client that may not describe all topics: their members are walked first."""
     work = LongWork(parts.turns)
     results = await parts.groups.ask_groups_in_turns(request, Operation.DESCRIBE, asked, work)
-    described = [await _visible(parts, request, group, work) for group in _groups_of(results)]
+    described = [
+        await visible_group(
+            parts.rights, request, group, lambda one: (*one.assignment, *one.target_assignment), work
+        )
+        for group in _groups_of(results)
+    ]
     return _respond_describe(parts, request, described)
 
 
-async def _visible(
-    parts: Parts, request: Request, group: DescribedConsumerGroup, work: LongWork
-) -> DescribedConsumerGroup:
+async def visible_group(
+    rights: Rights,
+    request: Request,
+    group: G,
+    topics_of: Callable[[Any], Sequence[DescribedTopicPartitions]],
+    work: LongWork,
+) -> G:
     """Return ``group``, or an error if a member has a topic that the client may not describe."""
     names: set[str] = set()
     for member in group.members:
-        topics = (*member.assignment, *member.target_assignment)
+        topics = topics_of(member)
         names.update(topic.topic_name for topic in topics)
         await work.step(1 + len(topics))
-    access = parts.rights.access(request)
+    access = rights.access(request)
     if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
         return group
     why = "The group has described topic(s) that the client is not authorized to describe."
-    return DescribedConsumerGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
+    return type(group)(group.group_id, ErrorCode.topic_authorization_failed, why)
 
 
-def _group(parts: Parts, request: Request, group: DescribedConsumerGroup) -> Message:
+def group_message(
+    rights: Rights, request: Request, member: Callable[[Request, Any], Message], group: G
+) -> Message:
+    """Return a described group for the response; ``member`` makes each member when it is encoded."""
     operations = OPERATIONS_NOT_ASKED
     if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
-        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
+        operations = rights.access(request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
-        **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
+        **(asdict(group) | {"members": LazySequence(partial(member, request), group.members)}),
         authorized_operations=operations,
     )
 

@@ -16,8 +16,8 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import Request
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
-from nilometer.broker.coordinators.shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
+from nilometer.broker.coordinator_shell import CoordinatorKind, CoordinatorShell
+from nilometer.broker.coordinator_shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response

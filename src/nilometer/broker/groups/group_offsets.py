@@ -13,9 +13,9 @@ from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shells import coordinator_error
+from nilometer.broker.coordinator_shells import coordinator_error
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
@@ -24,7 +24,7 @@ from nilometer.broker.transactions.verification import Asker, TransactionVerific
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
-from nilometer.coordinators.turn import Producer
+from nilometer.coordinators import Producer
 from nilometer.groups.requests import (
     GroupResult,
     OffsetCommit,

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
-from nilometer.broker.monitoring import (
-    controller_metrics,
-    quorum_metrics,
-    replica_metrics,
-    runtime_metrics,
-    share_metrics,
+from nilometer.broker.monitoring import controller_metrics, replica_metrics, runtime_metrics, share_metrics
+from nilometer.broker.monitoring.controller_metrics import (
+    ControllerMetrics,
+    CoordinatorMetrics,
+    QuorumMetrics,
 )
-from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
-from nilometer.broker.monitoring.quorum_metrics import QuorumMetrics
 from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
 from nilometer.broker.monitoring.runtime_metrics import (
     LoopProbe,
@@ -57,7 +54,7 @@ FAMILIES = (
     *runtime_metrics.STORAGE_FAMILIES,
     *controller_metrics.COORDINATOR_FAMILIES,
     *share_metrics.FAMILIES,
-    *quorum_metrics.FAMILIES,
+    *controller_metrics.QUORUM_FAMILIES,
     *runtime_metrics.FAMILIES,
 )
 PARTITION_FAMILIES = replica_metrics.PARTITION_FAMILIES
@@ -86,7 +83,7 @@ def broker_registry(
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
     registry.add(share_metrics.FAMILIES, ShareMetrics(parts.serving.share_partitions).collect)
     quorum = QuorumMetrics(parts.given.store, runtime.clock)
-    registry.add(quorum_metrics.FAMILIES, quorum.collect)
+    registry.add(controller_metrics.QUORUM_FAMILIES, quorum.collect)
     registry.add(runtime_metrics.FAMILIES, own.collect)
     if config.boolean("metrics.per.partition.enable"):
         registry.add(replica_metrics.PARTITION_FAMILIES, replicas.collect_partitions)

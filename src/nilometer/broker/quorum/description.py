@@ -11,8 +11,7 @@ from typing import Any
 
 from nilometer.identifiers import NO_LEADER, uuid_from_text
 from nilometer.raft.control_records import VoterEntry
-from nilometer.wire.api import Api
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 

@@ -67,9 +67,8 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.handshakes import Admitted, HandshakeGate
 from nilometer.security.principal import BROKER, USER, Principal, subject_of
 from nilometer.wire import messages, own_apis
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, MalformedMessage
 
 logger = logging.getLogger("nilometer.broker.quorum")

@@ -26,8 +26,8 @@ from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime import Runtime
 from nilometer.storage.errors import LogFenced
 from nilometer.wire import messages
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Api
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch import (
     FOLLOWER_VERSION_MAX,

@@ -13,8 +13,7 @@ from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.client.settings import ClientSecurity
 from nilometer.config import ConfigError, key_table
-from nilometer.security.principal import USER, Principal
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import USER, Principal, SecurityProtocol
 from nilometer.security.scram import ScramMechanism
 
 AUTHENTICATION = "nilometer.inter.broker.authentication"

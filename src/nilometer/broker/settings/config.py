@@ -68,7 +68,7 @@ from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zooke
 from nilometer.client.settings import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 
 

@@ -21,7 +21,7 @@ from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.quorum import QUORUM_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import key_table
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 
 # The broker's settings for topics, their replicas, leaderships and logs: log directories and compaction as
 # well.

@@ -8,7 +8,7 @@ from nilometer.config import ConfigError, Settings, key_table
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig, why_repeated
 from nilometer.share.state_shard import ShareStateConfig
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
-from nilometer.transactions.config import TransactionConfig
+from nilometer.transactions.transaction import TransactionConfig
 
 # The settings of the group coordinator: their keys with Kafka's names, defaults and ranges, and their values
 # for ``groups``.

@@ -22,8 +22,7 @@ from nilometer.client.settings import (
 from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
 from nilometer.runtime.tls import ServerTls
 from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.principal import PrincipalMapping
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import PrincipalMapping, SecurityProtocol
 from nilometer.security.sasl import PLAIN, PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.scram import ScramMechanism
 

@@ -14,7 +14,7 @@ import msgspec
 
 from nilometer.config import ConfigError
 from nilometer.runtime.network import is_loopback
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 
 LISTENERS = "listeners"
 ADVERTISED = "advertised.listeners"

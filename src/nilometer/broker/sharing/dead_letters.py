@@ -42,9 +42,8 @@ from nilometer.share.delivery_state import SharePartitionKey
 from nilometer.share.partition_events import Dead, DeadReason, OffsetRange
 from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords
 from nilometer.storage.topic_config import TOPIC_CONFIG
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
 from nilometer.wire.record_batch import HEADER_BYTES, batches
 from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, Header, Record, records_between

@@ -41,9 +41,8 @@ from nilometer.share.state_shard import (
     StateResult,
     WriteState,
 )
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.sharing")

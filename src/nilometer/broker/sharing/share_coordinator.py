@@ -17,8 +17,8 @@ from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.spec import ApiSpec, Handler, Request, Right
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
-from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
+from nilometer.broker.coordinator_shell import CoordinatorKind, CoordinatorShell
+from nilometer.broker.coordinator_shells import CoordinatorShells, coordinator_error
 from nilometer.broker.replicas.delayed_requests import DelayedRequest, DeleteOutcome
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response

@@ -38,7 +38,7 @@ from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePa
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.groups.share.share_groups import MEMBER_ID_MAX
+from nilometer.groups.share_groups import MEMBER_ID_MAX
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerId,

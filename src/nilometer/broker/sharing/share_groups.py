@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
-from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.groups.consumer_groups import group_message, visible_group
 from nilometer.broker.groups.group_coordinator import GroupCoordinator, client_host, client_id
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
@@ -117,7 +117,9 @@ def _groups_of(results: Sequence[GroupResult]) -> list[DescribedShareGroup]:
 
 
 def _respond_describe(parts: Parts, request: Request, described: Sequence[DescribedShareGroup]) -> Response:
-    return request.respond(groups=tuple(_group(parts, request, group) for group in described))
+    return request.respond(
+        groups=tuple(group_message(parts.rights, request, _member, group) for group in described)
+    )
 
 
 async def _describe_visible(
@@ -126,35 +128,11 @@ async def _describe_visible(
     """Describe groups to a client that may not describe all topics: their members are walked first."""
     work = LongWork(parts.turns)
     results = await parts.groups.ask_groups_in_turns(request, Operation.DESCRIBE, asked, work)
-    described = [await _visible(parts, request, group, work) for group in _groups_of(results)]
+    described = [
+        await visible_group(parts.rights, request, group, lambda one: one.assignment, work)
+        for group in _groups_of(results)
+    ]
     return _respond_describe(parts, request, described)
-
-
-async def _visible(
-    parts: Parts, request: Request, group: DescribedShareGroup, work: LongWork
-) -> DescribedShareGroup:
-    """Return ``group``, or an error if a member has a topic that the client may not describe."""
-    names: set[str] = set()
-    for member in group.members:
-        topics = member.assignment
-        names.update(topic.topic_name for topic in topics)
-        await work.step(1 + len(topics))
-    access = parts.rights.access(request)
-    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
-        return group
-    why = "The group has described topic(s) that the client is not authorized to describe."
-    return DescribedShareGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
-
-
-def _group(parts: Parts, request: Request, group: DescribedShareGroup) -> Message:
-    operations = OPERATIONS_NOT_ASKED
-    if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
-        operations = parts.rights.access(request).operations(ResourceType.GROUP, group.group_id)
-    return request.make(
-        "DescribedGroup",
-        **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
-        authorized_operations=operations,
-    )
 
 
 def _member(request: Request, member: DescribedShareGroupMember) -> Message:

@@ -36,9 +36,8 @@ from nilometer.identifiers import uuid_from_text
 from nilometer.share.delivery_state import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
 from nilometer.share.state_shard import ReadSummary, StateResult
 from nilometer.storage.names import TopicPartition
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated

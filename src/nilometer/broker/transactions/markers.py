@@ -16,7 +16,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
+from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
 from nilometer.broker.replicas.delayed_requests import DelayedProduce, DelayedResponse, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -24,18 +24,17 @@ from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.coordinators.turn import TransactionEnd
+from nilometer.coordinators import TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import NO_OFFSET, AppendOrigin
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import MarkersWritten, TransactionRequest, TransactionResult
 from nilometer.transactions.shard import SendMarkers, TransactionAction
-from nilometer.wire.api import Api
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker

@@ -19,8 +19,8 @@ from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.turns import LongWork, Turns
+from nilometer.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
     DescribeTransaction,

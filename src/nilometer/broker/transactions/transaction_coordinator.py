@@ -17,12 +17,12 @@ from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
-from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.authorizer import Access
 from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.shell import CoordinatorKind
-from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
+from nilometer.broker.coordinator_shell import CoordinatorKind
+from nilometer.broker.coordinator_shells import CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
@@ -30,14 +30,13 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.broker.turns import LongWork, Turns
+from nilometer.client_patterns import Pattern, matching
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
-from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime
 from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
@@ -56,6 +55,7 @@ from nilometer.transactions.requests import (
     refusal,
 )
 from nilometer.transactions.shard import AllocateProducerId, SendMarkers, TransactionAction, TransactionShard
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.compression import Codec

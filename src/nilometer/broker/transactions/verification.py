@@ -27,16 +27,15 @@ from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,
     AddPartitionsResult,
     VerifyPartitions,
     VerifyPartitionsResult,
 )
-from nilometer.wire.api import Api
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.transactions")

@@ -32,7 +32,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.positions import LATEST_TIMESTAMP
+from nilometer.client.positions import LATEST_TIMESTAMP
 from nilometer.identifiers import uuid_to_text
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.capture import capture as captures

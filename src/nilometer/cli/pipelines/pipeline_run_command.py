@@ -35,6 +35,7 @@ from nilometer.pipeline.account import Accounts, accounts_json, accounts_since
 from nilometer.pipeline.csv_table import check_table
 from nilometer.pipeline.errors import PipelineError, readable
 from nilometer.pipeline.formats.tally import Tally, share
+from nilometer.pipeline.mapped_rows import result_rows
 from nilometer.pipeline.recognition import Formats
 from nilometer.pipeline.run.catalogue import DEAD_LETTERS, PipelineModule, Shipped
 from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
@@ -63,7 +64,7 @@ def progress_line(progress: Progress) -> str:
 
 def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]]]:
     """Return the rows of each result table, as Python values, by title."""
-    return {title: [row.asDict() for row in frame.collect()] for title, frame in results.items()}
+    return {title: [row.asDict() for row in result_rows(frame)] for title, frame in results.items()}
 
 
 def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -> None:

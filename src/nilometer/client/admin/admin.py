@@ -23,13 +23,12 @@ from nilometer.client.network.cluster_metadata import (
     metadata_request,
     read_metadata,
 )
-from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
+from nilometer.client.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings import API_TIMEOUT, COMMON_KEYS, ClientSettings, GivenConfig
 from nilometer.config import ConfigDefinition, ConfigKey
 from nilometer.runtime import Runtime
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -14,16 +14,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nilometer.client.admin.requests import AdminRequests
-from nilometer.client.admin.share_offsets import (
+from nilometer.client.admin.group_descriptions import (
+    CLASSIC,
+    READ_BY_API,
+    SHARE,
+    STREAMS,
+    GroupDescription,
+    GroupListing,
     ShareOffset,
-    alter_request,
-    check_altered,
-    delete_request,
-    describe_request,
-    read_deleted,
-    read_described,
+    alter_share_offsets_request,
+    check_altered_share_offsets,
+    classic_group,
+    committed_offsets,
+    delete_share_offsets_request,
+    describe_share_offsets_request,
+    read_deleted_share_offsets,
+    read_share_offsets,
 )
+from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
@@ -33,81 +41,26 @@ from nilometer.client.group.group_exchange import (
     OffsetAndMetadata,
     fetch_all_offsets_request,
     fetched_groups,
-    read_offsets_of,
 )
 from nilometer.client.network.client import Client, no_such_topic, topic_exists
 from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
-from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.wire.api import Api
+from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
-from nilometer.wire.building import Message
-from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
+from nilometer.wire.building import Api, Message
+from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, SharePartitionState
-from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_subscription
 
 T = TypeVar("T")
 
-CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 STATES_SINCE, TYPES_SINCE = 4, 5
-DEAD, EMPTY = "Dead", "Empty"
-STATES = (
-    *(EMPTY, "Stable", "PreparingRebalance", "CompletingRebalance"),
-    *("Assigning", "Reconciling", DEAD),  # the first two are not of the classic protocol
-    "NotReady",  # a streams group whose topics are missing
-)
 _OF_ANOTHER_TYPE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
 """Error codes for a group of another type: from a broker that serves the type, and one that does not."""
 GROUPS_AT_ONCE = 64
 """So many groups are asked for in one request, which brokers handle as a whole."""
 PARTITIONS_AT_ONCE = 64
 """So many share partitions are described by one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupListing:
-    group_id: str
-    group_type: str
-    state: str
-    protocol_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    assignment: tuple[TopicPartition, ...]
-    topics: tuple[str, ...] = ()
-    """The subscribed topics; empty if the member's metadata is not in Kafka's consumer format."""
-    target: tuple[TopicPartition, ...] | None = None
-    """The target assignment of the consumer protocol (KIP-848); None for other groups."""
-    epoch: int | None = None
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    group_id: str
-    group_type: str
-    state: str
-    protocol_type: str
-    assignor: str
-    coordinator_id: int
-    members: tuple[MemberDescription, ...]
-    epoch: int | None = None
-    assignment_epoch: int | None = None
-    last_rebalance: RebalanceState | None = None
-    """The group's last rebalance; None from a coordinator that is not a Nilometer broker."""
-
-    def owner(self, partition: TopicPartition) -> MemberDescription | None:
-        return next(iter(self.owners(partition)), None)
-
-    def owners(self, partition: TopicPartition) -> list[MemberDescription]:
-        """Return the members that have the partition: of a share group, possibly several."""
-        return [member for member in self.members if partition in member.assignment]
 
 
 class GroupAdmin(AdminRequests):
@@ -235,10 +188,11 @@ class GroupAdmin(AdminRequests):
 
         async def ask() -> None:
             response = await coordinator.ask(
-                ApiKey.ALTER_SHARE_GROUP_OFFSETS, lambda api: alter_request(api, group_id, offsets)
+                ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+                lambda api: alter_share_offsets_request(api, group_id, offsets),
             )
             coordinator.check(response.error_code, response.error_message or "altering its offsets")
-            check_altered(response)
+            check_altered_share_offsets(response)
 
         await self._client.retry(ask, self._timeout_ms)
 
@@ -253,10 +207,11 @@ class GroupAdmin(AdminRequests):
 
         async def ask() -> dict[str, KafkaError | None]:
             response = await coordinator.ask(
-                ApiKey.DELETE_SHARE_GROUP_OFFSETS, lambda api: delete_request(api, group_id, topics)
+                ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+                lambda api: delete_share_offsets_request(api, group_id, topics),
             )
             coordinator.check(response.error_code, response.error_message or "deleting its offsets")
-            return read_deleted(response)
+            return read_deleted_share_offsets(response)
 
         return await self._client.retry(ask, self._timeout_ms)
 
@@ -358,7 +313,7 @@ class GroupAdmin(AdminRequests):
             )
             found += fetched_groups(response)
         return {
-            group_id: _committed_offsets(group_id, group)
+            group_id: committed_offsets(group_id, group)
             for group_id, group in zip(group_ids, found, strict=True)
         }
 
@@ -367,7 +322,7 @@ class GroupAdmin(AdminRequests):
     ) -> dict[str, GroupDescription | KafkaError]:
         described: dict[str, GroupDescription | KafkaError] = {}
         others: Sequence[str] = group_ids
-        for api_key, read in _OF_TYPE.items():
+        for api_key, read in READ_BY_API.items():
             if others:
                 described |= await self._describe_typed(broker_id, api_key, others, read)
                 others = _of_another_type(described)
@@ -435,9 +390,11 @@ class GroupAdmin(AdminRequests):
         self, broker_id: int, group_ids: Sequence[str]
     ) -> dict[str, dict[TopicPartition, ShareOffset] | KafkaError]:
         response = await self._client.send_to(
-            broker_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, lambda api: describe_request(api, group_ids)
+            broker_id,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            lambda api: describe_share_offsets_request(api, group_ids),
         )
-        return read_described(response)
+        return read_share_offsets(response)
 
     async def _describe_classic(
         self, broker_id: int, group_ids: Sequence[str]
@@ -445,7 +402,7 @@ class GroupAdmin(AdminRequests):
         response = await self._client.send_to(
             broker_id, ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=tuple(group_ids))
         )
-        return {group.group_id: _classic_group(group, broker_id) for group in response.groups}
+        return {group.group_id: classic_group(group, broker_id) for group in response.groups}
 
     async def _last_rebalances(self, broker_id: int, group_ids: Sequence[str]) -> dict[str, RebalanceState]:
         """Return the last rebalance of each group of which the coordinator remembers one; none if it is not a
@@ -557,179 +514,6 @@ _NOT_ASKED = KafkaError(ErrorCode.request_timed_out)
 
 def _is_final(answer: object) -> bool:
     return not (isinstance(answer, KafkaError) and answer.retriable)
-
-
-def _of_group(group_id: str, code: ErrorCode, what: str) -> KafkaError:
-    return KafkaError(code, f"group {group_id}: {what}")
-
-
-def _committed_offsets(group_id: str, group: Message) -> dict[TopicPartition, OffsetAndMetadata] | KafkaError:
-    code, found = read_offsets_of(group, {})
-    if code != ErrorCode.none:
-        return _of_group(group_id, code, "fetching committed offsets")
-    for partition, (part_code, _) in found.items():
-        if part_code != ErrorCode.none:
-            return KafkaError(part_code, f"committed offset of {partition}")
-    return {partition: one for partition, (_, one) in sorted(found.items()) if one is not None}
-
-
-def _consumer_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=CONSUMER,
-        state=group.group_state,
-        protocol_type=PROTOCOL_TYPE,
-        assignor=group.assignor_name,
-        coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_partitions(member.assignment),
-                topics=tuple(member.subscribed_topic_names),
-                target=_partitions(member.target_assignment),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-    )
-
-
-def _share_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=SHARE,
-        state=group.group_state,
-        protocol_type=SHARE,
-        assignor=group.assignor_name,
-        coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=None,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_partitions(member.assignment),
-                topics=tuple(member.subscribed_topic_names),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-    )
-
-
-def _streams_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
-    subtopologies = () if group.topology is None else group.topology.subtopologies or ()
-    sources = {
-        each.subtopology_id: sorted(
-            {*each.source_topics, *(topic.name for topic in each.repartition_source_topics)}
-        )
-        for each in subtopologies
-    }
-    topics = tuple(sorted({name for names in sources.values() for name in names}))
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=STREAMS,
-        state=group.group_state,
-        protocol_type=STREAMS,
-        assignor=getattr(group, "assignor_name", None) or "",
-        coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_read_by(member.assignment, sources),
-                topics=topics,
-                target=_read_by(member.target_assignment, sources),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-    )
-
-
-def _read_by(assignment: Message, sources: Mapping[str, Sequence[str]]) -> tuple[TopicPartition, ...]:
-    """Return the partitions that active tasks read, as if each source topic had one for each task."""
-    return tuple(
-        sorted(
-            TopicPartition(topic, number)
-            for tasks in assignment.active_tasks
-            for topic in sources.get(tasks.subtopology_id, ())
-            for number in tasks.partitions
-        )
-    )
-
-
-_OF_TYPE: Mapping[ApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group,
-    ApiKey.SHARE_GROUP_DESCRIBE: _share_group,
-    ApiKey.STREAMS_GROUP_DESCRIBE: _streams_group,
-}
-"""The types of groups that have an API of their own to describe them."""
-
-
-def _classic_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        what = getattr(group, "error_message", None) or "describing it"
-        return _of_group(group.group_id, group.error_code, what)
-    if group.group_state == DEAD:
-        return KafkaError(ErrorCode.group_id_not_found, f"group {group.group_id} not found")
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=CLASSIC,
-        state=group.group_state,
-        protocol_type=group.protocol_type,
-        assignor=group.protocol_data,
-        coordinator_id=coordinator_id,
-        members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
-    )
-
-
-def _partitions(assignment: Message) -> tuple[TopicPartition, ...]:
-    return tuple(
-        TopicPartition(topic.topic_name, number)
-        for topic in assignment.topic_partitions
-        for number in sorted(topic.partitions)
-    )
-
-
-def _classic_member(member: Message, protocol_type: str) -> MemberDescription:
-    assignment: tuple[TopicPartition, ...] = ()
-    topics: tuple[str, ...] = ()
-    if protocol_type == PROTOCOL_TYPE:
-        try:
-            found = decode_assignment(member.member_assignment).partitions
-            assignment = tuple(sorted(TopicPartition(topic, number) for topic, number in found))
-            topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
-        except MalformedMessage:
-            pass  # The client writes its own format under this protocol name: describe the rest.
-    return MemberDescription(
-        member_id=member.member_id,
-        instance_id=getattr(member, "group_instance_id", None),
-        client_id=member.client_id,
-        host=member.client_host,
-        assignment=assignment,
-        topics=topics,
-    )
 
 
 # The lag of a group per partition, and the offsets that a reset would commit. Sends ListOffsets requests.

@@ -25,9 +25,8 @@ from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.client.network.connection import NotServed
 from nilometer.client.settings import ClientSettings, GivenConfig, client_security
 from nilometer.runtime import Runtime
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 HANGING_AFTER_MS = 15 * 60_000

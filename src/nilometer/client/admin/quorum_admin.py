@@ -9,9 +9,8 @@ import msgspec
 
 from nilometer.client.admin.requests import AdminRequests, raise_error
 from nilometer.identifiers import uuid_from_text, uuid_to_text
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 METADATA_TOPIC = "__cluster_metadata"

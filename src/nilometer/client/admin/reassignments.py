@@ -22,9 +22,8 @@ from nilometer.client.network.cluster_metadata import (
     numbers_by_topic,
     read_metadata,
 )
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import LEADER
 

@@ -17,9 +17,8 @@ from nilometer.quotas import QuotaEntity, entity_of
 from nilometer.runtime import Runtime
 from nilometer.security.principal import Principal
 from nilometer.security.scram import SALT_BYTES, ScramMechanism, salt_of, salted_password
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, milliseconds_since_epoch
+from nilometer.wire.building import Api, Message, milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # The admin clients for who may do what: SCRAM users, delegation tokens and ACLs; ``nilometer user``,

@@ -23,13 +23,8 @@ from nilometer.client.group.member import RebalanceListener, Subscription
 from nilometer.client.group.membership import Membership, OnCommit
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ListedOffset,
-    list_offsets,
-)
-from nilometer.client.offsets.positions import EARLIEST, LATEST, OffsetReset, Positions
+from nilometer.client.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListedOffset, list_offsets
+from nilometer.client.positions import EARLIEST, LATEST, OffsetReset, Positions
 from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.runtime import Runtime

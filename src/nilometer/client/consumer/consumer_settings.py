@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from nilometer.client.consumer.fetch_exchange import FetchLimits
 from nilometer.client.group.group_settings import GROUP_KEYS
-from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
-from nilometer.client.offsets.positions import OffsetReset, parse_offset_reset
+from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
+from nilometer.client.positions import OffsetReset, parse_offset_reset
 from nilometer.client.settings import API_TIMEOUT, COMMON_KEYS, ClientSettings
 from nilometer.config import ConfigDefinition, ConfigValue, key_table
 

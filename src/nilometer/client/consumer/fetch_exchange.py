@@ -13,8 +13,7 @@ from typing_extensions import TypeVar
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.identifiers import NO_LEADER_EPOCH
-from nilometer.wire.api import Api
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.record_batch import BatchHeader, batches, check_batch
 from nilometer.wire.records import Header, Record, decode_records

@@ -38,8 +38,8 @@ from nilometer.client.network.client import STALE_METADATA, Client, Jobs
 from nilometer.client.network.cluster_metadata import TopicPartition, nodes_named
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL, Backoff
-from nilometer.client.offsets.offset_queries import ListedOffset, epoch_ends, list_offsets
-from nilometer.client.offsets.positions import LATEST_TIMESTAMP, OffsetReset, PartitionPosition, Positions
+from nilometer.client.offset_queries import ListedOffset, epoch_ends, list_offsets
+from nilometer.client.positions import LATEST_TIMESTAMP, OffsetReset, PartitionPosition, Positions
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -47,7 +47,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 
 # Looks up positions: committed offsets, offset resets, and validation after a change of leader.
 #
-# Part of the fetcher: it sends the requests for which :mod:`~nilometer.client.offsets.positions` waits, and
+# Part of the fetcher: it sends the requests for which :mod:`~nilometer.client.positions` waits, and
 # reports errors to the user.
 
 FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]

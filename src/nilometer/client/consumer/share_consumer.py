@@ -54,9 +54,8 @@ from nilometer.client.settings import ClientSettings, GivenConfig
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.share.partition_events import AcknowledgeType
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.building import Api, Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 
 # The membership of a share group (KIP-932): heartbeats report the subscription, and the coordinator answers

@@ -22,8 +22,7 @@ from uuid import UUID
 
 from nilometer.share.partition_events import AcknowledgeType, AcquireMode
 from nilometer.share.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH
-from nilometer.wire.api import Api
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 
 ACKNOWLEDGEMENTS_MAX: Final = 5_000

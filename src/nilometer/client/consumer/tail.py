@@ -12,8 +12,8 @@ from typing import NamedTuple
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, list_offsets
-from nilometer.client.offsets.positions import LATEST_TIMESTAMP
+from nilometer.client.offset_queries import READ_UNCOMMITTED, list_offsets
+from nilometer.client.positions import LATEST_TIMESTAMP
 
 
 class LogRange(NamedTuple):

@@ -2,5 +2,5 @@
 
 ``assignors``, ``member`` and ``group_exchange`` do no I/O. ``coordinator`` finds the group's coordinator and
 sends requests to it. ``classic_member`` and ``consumer_member`` implement the two group protocols,
-``heartbeats`` sends the heartbeats of both, and ``membership`` is the interface for the consumer.
+``committer`` commits and fetches offsets, and ``membership`` is the interface for the consumer.
 """

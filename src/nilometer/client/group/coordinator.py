@@ -20,8 +20,8 @@ from nilometer.client.group.group_exchange import (
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection import MakeRequest
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Api
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 from nilometer.wire.messages import Message
 

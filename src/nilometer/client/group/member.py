@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nilometer.client.group.group_exchange import MemberIdentity
 from nilometer.client.group.group_settings import GroupConfig
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.offsets.positions import Positions
+from nilometer.client.positions import Positions
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode
 

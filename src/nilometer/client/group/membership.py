@@ -22,7 +22,7 @@ from nilometer.client.group.member import Member, Ownership, RebalanceListener, 
 from nilometer.client.network.client import Client, Jobs
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.connection_pool import Backoff
-from nilometer.client.offsets.positions import Positions
+from nilometer.client.positions import Positions
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

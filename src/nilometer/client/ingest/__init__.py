@@ -6,12 +6,12 @@ A *source* is one ingested file, recognised under any name; a *look* is one list
 - ``source``: a source's position and fingerprint, by which it is recognised (pure).
 - ``found_files``: the types of a look, with the names of rotated files, and of the file system (pure);
   ``matching``: decides which files of a look are known sources, which are copies and which are new (pure).
-- ``source_run``: one source while it is read, plain or gzip; ``contents``: compares what files contain;
-  ``tracker``: all sources. These use only the file system that they are given.
+- ``source_run``: one source while it is read, plain or gzip; ``tracker``: all sources, compared by content.
+  These use only the file system that they are given.
 - ``source_files``: the operating system's files.
-- ``state_file``: the sources, saved between runs; ``ledger``: which of their lines are acknowledged.
+- ``state_file``: which lines are in the topic already, by the saved state and by reading the topic;
+  ``ledger``: which lines are acknowledged.
 - ``line_sender``: makes records of lines and sends them.
-- ``read_back``: reads from the topic which lines it already contains.
 - ``ingest``: combines these and does the I/O. One task looks at the files all the time; another one reads
   and sends, and may wait for the broker.
 """

@@ -17,8 +17,8 @@ from nilometer.client.ingest.found_files import Identity
 from nilometer.client.ingest.source import Fingerprint, Source
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, list_offsets, log_end_offsets
-from nilometer.client.offsets.positions import LATEST_TIMESTAMP
+from nilometer.client.offset_queries import READ_UNCOMMITTED, list_offsets, log_end_offsets
+from nilometer.client.positions import LATEST_TIMESTAMP
 from nilometer.client.settings import GivenConfig
 from nilometer.runtime import Disk, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH
-from nilometer.wire.api import Api
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 
 # A client's metadata of the cluster: brokers, topics, leaders. Pure values.

@@ -29,9 +29,8 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.direct_future import DirectFuture
 from nilometer.runtime.tls import TlsUnusable
 from nilometer.version import __version__
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, any_api_key
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
 from nilometer.wire.messages import (
     api,

@@ -37,9 +37,8 @@ from nilometer.client.producer.producer_settings import ProducerConfig
 from nilometer.client.producer.transaction_manager import ProducerState, TransactionManager
 from nilometer.client.producer.transaction_runner import PREVIOUS_END_PAUSE_MS, PRODUCE_OF_VERSION_1_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, milliseconds_since_epoch
+from nilometer.wire.building import Api, Message, milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 
 # Makes Produce requests from batches, and reads the responses per batch. Pure.

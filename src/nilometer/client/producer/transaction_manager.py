@@ -28,7 +28,7 @@ from typing import TypeAlias
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.invariants import check
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 
 # The requests that the transaction manager wants sent to coordinators, as data. Pure.

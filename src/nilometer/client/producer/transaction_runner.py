@@ -24,10 +24,9 @@ from nilometer.client.producer.transaction_manager import (
     Step,
     TransactionManager,
 )
-from nilometer.transactions.config import EPOCH_BUMP_VERSION
-from nilometer.wire.api import Api
+from nilometer.transactions.transaction import EPOCH_BUMP_VERSION
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 
 # Builds the requests of a transactional producer and reads their responses, in any version. Pure.

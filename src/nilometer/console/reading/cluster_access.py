@@ -19,7 +19,7 @@ from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import RecordReader, RecordSlots
 from nilometer.runtime import Clock, Runtime
 from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.principal import SecurityProtocol
 from nilometer.security.sasl import client_jaas
 from nilometer.wire.errors import KafkaError
 

@@ -15,14 +15,8 @@ from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ResourceType
 from nilometer.client.admin.cluster_health import cluster_health
-from nilometer.client.admin.group_admin import (
-    SHARE,
-    GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    lags,
-    lags_by_topic,
-)
+from nilometer.client.admin.group_admin import GroupAdmin, lags, lags_by_topic
+from nilometer.client.admin.group_descriptions import SHARE, GroupDescription, GroupListing
 from nilometer.client.admin.health_check import HealthCheck
 from nilometer.client.admin.replica_survey import Survey
 from nilometer.client.admin.security_admin import (
@@ -51,16 +45,17 @@ from nilometer.console.views.groups import (
     share_group_view,
 )
 from nilometer.console.views.lists import (
+    Asked,
     TableView,
     TransactionsView,
     acls_view,
+    page_of,
     quotas_view,
     transactions_page,
     transactions_view,
     users_view,
 )
 from nilometer.console.views.overview import LogDirRow, OverviewView, log_dir_rows, overview_view
-from nilometer.console.views.paging import Asked, page_of
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import AppendRates, Chart, Sample, chart
 from nilometer.console.views.topics import (

@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 
 from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.recording.format import BadRecording, Recording, read_recording
-from nilometer.simulation.recording.replay import Replay
-from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.catalogue import recorded
+from nilometer.simulation.recording import BadRecording, Recording, read_recording
+from nilometer.simulation.replay import Replay
+from nilometer.simulation.scenarios import SCENARIOS, recorded
 
 OLD_RULE_SCENARIO = "data-loss"
 """The scenario that is also shown with the rule before leader epochs."""

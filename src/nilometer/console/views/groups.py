@@ -8,11 +8,16 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
-from nilometer.client.admin.rebalance_text import rebalance_warning
-from nilometer.client.admin.share_offsets import ShareOffset
+from nilometer.client.admin.group_admin import PartitionLag
+from nilometer.client.admin.group_descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ShareOffset,
+    rebalance_warning,
+)
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.console.views.paging import Asked, Columns, Page, page_of
+from nilometer.console.views.lists import Asked, Columns, Page, page_of
 from nilometer.console.views.rates import Chart
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import DeliveryRange, RebalanceState, SharePartitionState

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from nilometer.console.views.partition import CELLS_MAX, IN_SYNC, OUT_OF_SYNC, Figure, ReplicaOffsets, figures
-from nilometer.simulation.recording.format import MESSAGE_KINDS, Event, Header, Kind, Role, Status
-from nilometer.simulation.recording.replay import Moment, Replay, ReplicaState, before, behind
+from nilometer.simulation.recording import MESSAGE_KINDS, Event, Header, Kind, Role, Status
+from nilometer.simulation.replay import Moment, Replay, ReplicaState, before, behind
 
 # One event of a recording as a row: its text, and a drawing with a column for each broker. Pure.
 #

@@ -14,7 +14,7 @@ from nilometer.client.admin.replica_survey import ReplicaRow, Survey
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata
 from nilometer.console.views.groups import GroupRow
 from nilometer.console.views.hold import Hold, why_held
-from nilometer.console.views.paging import Asked, Columns, Page, page_of
+from nilometer.console.views.lists import Asked, Columns, Page, page_of
 from nilometer.console.views.rates import Rate
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import LEADER

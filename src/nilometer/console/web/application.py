@@ -18,8 +18,7 @@ from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import DecodedValues, RecordReader
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Changes
-from nilometer.console.views.lists import TableView
-from nilometer.console.views.paging import NAME, Asked
+from nilometer.console.views.lists import NAME, Asked, TableView
 from nilometer.console.views.replay import ReplayView, replay_page, replay_view
 from nilometer.console.web.change_pages import ChangePages
 from nilometer.console.web.guard import Guard, Served
@@ -33,7 +32,7 @@ from nilometer.console.web.live_page import (
     as_json,
 )
 from nilometer.console.web.message_pages import MessagePages
-from nilometer.simulation.recording.replay import Replay
+from nilometer.simulation.replay import Replay
 
 # The pages of brokers, topics, partitions, groups and settings.
 

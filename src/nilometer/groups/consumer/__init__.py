@@ -5,13 +5,10 @@ the other modules decide which records to write.
 
 The modules:
 
-- ``group``: the state and its one mutator; ``member``: one member of it;
-- ``heartbeat``: a member's heartbeat; ``departures``: leaving and fencing;
-- ``rebalance``: group epochs and target assignments; ``reconciliation``: how one member gets from its current
-  to its target assignment;
-- ``assignment``, ``uniform``, ``uniform_mixed``, ``range_assignor``: the assignors;
-- ``topic_regex``: subscriptions by regular expression;
-- ``classic_members``, ``migration``: members of the classic protocol inside such a group, and whole groups
-  that change their protocol;
-- ``coordinator``: the entry point for requests, records and timers.
+- ``group``: the state and its one mutator, and a member of it; ``context``: what the others share in a shard;
+- ``heartbeat``: a member's heartbeat, and how it gets from its current to its target assignment;
+  ``departures``: leaving and fencing, and groups that change their protocol;
+- ``rebalance``: group epochs and target assignments; ``assignors``: who gets what;
+- ``classic_members``: members of the classic protocol inside such a group;
+- ``consumer_groups``: the entry point for requests, records and timers.
 """

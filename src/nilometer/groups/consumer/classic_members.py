@@ -12,8 +12,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nilometer.groups.classic.group import RebalanceCause
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic_group import RebalanceCause
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import (
     assignment_bytes,

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nilometer.coordinators.turn import Token
-from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.coordinators import Token
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade

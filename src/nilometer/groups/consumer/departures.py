@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.groups.classic.group import ClassicGroup, ClassicMember, RebalanceCause
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic_group import ClassicGroup, ClassicMember, RebalanceCause
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,

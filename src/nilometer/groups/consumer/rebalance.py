@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from nilometer.coordinators.client_patterns import LIGHT, compile_effort
+from nilometer.client_patterns import LIGHT, compile_effort
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
 from nilometer.groups.consumer.group import ConsumerGroup, Member, ResolvedRegex, topics_of
 from nilometer.groups.records import (

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from nilometer.coordinators.turn import Token
-from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.coordinators import Token
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN
 from nilometer.groups.consumer.rebalance import AT_ONCE_MAX, assignment_delay_ms

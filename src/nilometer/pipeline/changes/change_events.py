@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from nilometer.pipeline.errors import RejectedValue
+from nilometer.pipeline.tables.values import BOM
 
 # Converts values that have a schema of Kafka Connect to JSON that needs none. Pure.
 #
@@ -340,7 +341,7 @@ def decode_change(
     if value is None or not value.strip():
         raise LeftOut(TOMBSTONE)
     try:
-        event, schema = _decode_event(value), None
+        event, schema = _decode_event(value.removeprefix(BOM)), None
         if event.op is None and event.payload is not msgspec.UNSET:
             schema = None if event.schema is msgspec.UNSET else bytes(event.schema)
             event = _decode_event(event.payload)

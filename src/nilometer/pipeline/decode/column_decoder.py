@@ -127,14 +127,14 @@ class ColumnRoom:
             case "topic" | "partition":
                 return constants.column(name, rows)
             case "offset":
-                return pa.array(self.offsets)
+                return _numbers(self.offsets, pa.int64())
             case "timestamp":
-                buffers = [None, pa.py_buffer(self.timestamps)]
-                return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, buffers)
+                return _numbers(self.timestamps, pa.timestamp("us", tz="UTC"))
             case "headers":
                 return self.headers.column(rows)
             case _:
-                return pa.array(per_section.column(name))
+                kind = pa.int64() if name == "producer_id" else pa.int32()
+                return _numbers(per_section.column(name), kind)
 
 
 class ConstantColumns:
@@ -147,15 +147,19 @@ class ConstantColumns:
     def column(self, name: str, rows: int) -> pyarrow.Array:
         built = self._built.get(name)
         if built is None or len(built) < rows:
-            import pyarrow as pa
-
-            scalar = (
-                pa.scalar(self._topic, pa.string())
-                if name == "topic"
-                else pa.scalar(self._partition, pa.int32())
-            )
-            built = self._built[name] = pa.repeat(scalar, max(rows, 2 * ROWS_PER_ARROW_BATCH))
+            built = self._built[name] = self._build(name, max(rows, 2 * ROWS_PER_ARROW_BATCH))
         return built.slice(0, rows)
+
+    def _build(self, name: str, rows: int) -> pyarrow.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        if name == "partition":
+            return _numbers(np.full(rows, self._partition, np.int32), pa.int32())
+        topic = self._topic.encode()
+        offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(topic))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(topic * rows)]
+        return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
 class SectionColumns:
@@ -189,6 +193,16 @@ def _bytes_column(np: Any, rows: int, size: int) -> BytesColumn:
     offsets = np.empty(rows + 1, np.int32)
     offsets[0] = 0
     return offsets, np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8)
+
+
+def _numbers(values: Any, kind: pyarrow.DataType) -> pyarrow.Array:
+    """Return a column of numbers from its buffer.
+
+    ``pa.array`` and ``pa.scalar`` import pandas, which takes as long as the rest of a first batch.
+    """
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _binary(rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> pyarrow.Array:

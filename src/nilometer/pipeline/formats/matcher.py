@@ -260,8 +260,8 @@ class Matcher:
 
 
 def text_of(line: bytes) -> str:
-    """Decode a line: what is not UTF-8 becomes U+FFFD, and a carriage return at the end is dropped."""
-    return line.decode("utf-8", "replace").removesuffix("\r")
+    """Decode a line: what is not UTF-8 becomes U+FFFD, and LF, CRLF or CR at the end is dropped."""
+    return line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
 
 
 def _takes(definition: FormatDefinition, source: str) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.account import FATES, Accounts
 from nilometer.pipeline.formats.tally import Tally, share
+from nilometer.pipeline.mapped_rows import result_rows
 from nilometer.pipeline.run.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class Report:
 def write_report(report: Report, path: Path) -> None:
     parts = [f"<h1>{_text(report.name)}</h1><p>{_text(report.summary)}</p>", *_figures(report)]
     for title, frame in report.charts.items():
-        rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
+        rows: list[tuple[Any, ...]] = [tuple(row) for row in result_rows(frame.limit(POINTS_MAX))]
         if rows:
             parts.append(_section(title, draw(frame.columns, rows)))
     if len(report.progress) > 1:
         parts.append(_section("Batches over time", draw_progress(report.progress)))
     for title, frame in report.tables.items():
-        rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
+        rows: list[tuple[Any, ...]] = [tuple(row) for row in result_rows(frame.limit(POINTS_MAX))]
         parts.append(_section(title, _table(frame.columns, rows)))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(whole_page(report.name, "\n".join(parts)), encoding="utf-8")
@@ -189,8 +190,18 @@ def draw(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
     if isinstance(across[0], datetime):
+        _bound_times(axes)
         figure.autofmt_xdate()
     return _svg(figure)
+
+
+def _bound_times(axes: Any) -> None:
+    """Have the margins beside the first and the last time end where datetimes do, as matplotlib's do not."""
+    import matplotlib.dates
+
+    dates: Any = matplotlib.dates  # whose types are partially unknown
+    bounds = dates.date2num([datetime.min, datetime.max.replace(microsecond=0)])
+    axes.set_xlim(*(min(max(one, bounds[0]), bounds[1]) for one in axes.get_xlim()))
 
 
 def with_gaps(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

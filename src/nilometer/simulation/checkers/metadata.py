@@ -12,9 +12,8 @@ from nilometer.client.admin.admin import Admin
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 
 # Comparing the brokers' images with the metadata log in the store, applied by separate, simple code.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nilometer.broker.coordinators.shell import ShellState
+from nilometer.broker.coordinator_shell import ShellState
 from nilometer.broker.transactions.markers import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC

@@ -15,15 +15,14 @@ from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, Resource
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
-from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention
 from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host, Program
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # A client process that sends requests with an Admin from time to time.

@@ -22,9 +22,8 @@ from nilometer.client.settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions import Fate, LoggedTransaction, TransactionLedger
 from nilometer.simulation.world import Host, Program
-from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message
+from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder
 

@@ -27,7 +27,7 @@ from nilometer.client.network.cluster_metadata import (
     read_metadata,
 )
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
-from nilometer.client.offsets.offset_queries import (
+from nilometer.client.offset_queries import (
     CONSUMER_REPLICA_ID,
     READ_COMMITTED,
     READ_UNCOMMITTED,

@@ -1,1 +1,0 @@
-"""The demonstration for ``make demo``."""

@@ -1,4 +1,0 @@
-"""Groups of the classic protocol: members join, their leader assigns the partitions, all send heartbeats.
-
-Pure.
-"""

@@ -1,1 +1,0 @@
-"""Recordings of simulations and scenarios: what happened, and each replica's state at every moment."""
