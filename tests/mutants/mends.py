@@ -1891,6 +1891,30 @@ METADATA_QUORUM = (
     ),
 )
 
+REASONS = (
+    Mutant(
+        "reason-unknown-secret",
+        "a secret that this broker does not have is called a wrong proof",
+        "        if secret is None:\n            self._refuse(",
+        "        if secret is None and not answer.proof:\n            self._refuse(",
+        ("unit/broker/test_broker_peers.py",),
+    ),
+    Mutant(
+        "reason-not-verified",
+        "a batch whose coordinator was not reached is told that its partition is not part of the transaction",
+        "        case ErrorCode.not_enough_replicas:\n            return (",
+        "        case ErrorCode.not_enough_replicas if not producer_id:\n            return (",
+        ("unit/broker/test_batches_are_verified.py",),
+    ),
+    Mutant(
+        "reason-batch-does-not-follow",
+        "a batch that a log of the quorum has twice is not named",
+        'f"a batch begins at offset {batch.header.base_offset}, but {expected} must follow"',
+        'f"offset {expected} is missing"',
+        ("unit/raft/test_quorum_files.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *METADATA_QUORUM,
     *DIRECTORY_MOVES,
@@ -1915,4 +1939,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *STREAMS_GROUPS,
     *DEAD_LETTERS,
     *COSTS,
+    *REASONS,
 )
