@@ -2,9 +2,11 @@
 
 A class becomes an extension type: its attributes are at fixed places, and it calls its own methods directly.
 Such a class has no attributes but those that its methods assign to ``self``, and neither they nor its methods
-can be replaced from outside: a test that does so needs the module interpreted. Values stay Python's objects,
-but for what ``__init__`` sets to True or False, what it annotates as an :data:`Offset`, and the variables of
-loops that are annotated with a type of :mod:`.widths`. Arithmetic with those is checked for overflow.
+can be replaced from outside, nor can a function that its module calls: a test that does so needs the module
+interpreted. What is annotated with an extension type holds an instance of it, or None; other values stay
+Python's objects, but for what ``__init__`` sets to True or False, what it annotates as an :data:`Offset`, and
+the variables of loops that are annotated with a type of :mod:`.widths`. Arithmetic with those is checked for
+overflow.
 """
 
 from __future__ import annotations
