@@ -270,12 +270,14 @@ def inspect(disk: Disk, directory: str) -> NodeFolder | None:
     voters = VoterSet.of(*entries) if entries else VoterSet(())
     end = snapshots[-1].end_offset if snapshots else Offset(0)
     damage: str | None = None
-    for name in disk.list_directory(folder):
+    for name in sorted(disk.list_directory(folder)):
         expected, suffix = names.parse_offset_name(name) or (0, "")
         if suffix != names.LOG_SUFFIX:
             continue
         file = disk.open(posixpath.join(folder, name), writable=False)
         try:
+            if expected > end:
+                raise CorruptBatch(f"the offsets {end} to {expected - 1} are missing before it")
             size, read = file.size(), 0
             for batch in scan(file, 0, size):
                 check_batch(batch.buffer, batch.at, batch.header)
@@ -298,6 +300,8 @@ def inspect(disk: Disk, directory: str) -> NodeFolder | None:
             damage = f"{name}: {error}"
         finally:
             file.close()
+        if damage is not None:
+            break  # what is behind it does not continue the log
     return NodeFolder(
         properties=properties,
         election=read_election(disk, folder),

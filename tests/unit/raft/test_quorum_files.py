@@ -84,6 +84,21 @@ def test_a_batch_that_does_not_follow_is_named_with_both_offsets(second: int) ->
     assert follows or f"a batch begins at offset {second}, but 1 must follow" in str(found.damage)
 
 
+def test_a_segment_that_is_missing_between_two_others_is_named_by_its_offsets() -> None:
+    disk = MemoryDisk()
+    disk.make_directories("/meta")
+    write_meta_properties(disk, "/meta/meta.properties", MetaProperties(258, "cluster", KEY.directory_id))
+    format_folder(disk, FOLDER, [ENTRY], 1_000)
+    for offset in (3, 4, 0):
+        file = disk.open(f"{FOLDER}/{offset:020d}.log", create=True)
+        file.write_at(0, control_batch([KRaftVersion(1)], offset, 1, 1_000))
+        file.close()
+    found = inspect(disk, "/meta")
+    assert found is not None
+    assert found.log_end_offset == 1
+    assert found.damage == f"{3:020d}.log: CORRUPT_MESSAGE: the offsets 1 to 2 are missing before it"
+
+
 def test_a_control_record_that_cannot_be_read_is_a_corrupt_batch() -> None:
     batch = control_batch([KRaftVoters((ENTRY,))], 0, 1, 1_000)
     [(position, header)] = batches(batch)
