@@ -223,7 +223,7 @@ FAULTS = (
         what="records beside a torn `partition.metadata` count as those of the topic that has the name now",
         plant=take_over_records_without_topic_id,
         kinds=(Kind.CHECKPOINT_DAMAGE,),
-        seeds=40,
+        seeds=120,
         reuses_names=True,
     ),
     PlantedFault(
