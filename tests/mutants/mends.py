@@ -1591,6 +1591,27 @@ COSTS = tuple(
             (STREAMS_MEMBERS,),
         ),
         (
+            "of-log-lines-about-records",
+            "a batch that cannot be read lets each request write a line to the broker's log",
+            '    "records that cannot be read": ("nilometer.broker.records",),\n',
+            "",
+            ("process/broker/test_hostile_clients.py",),
+        ),
+        (
+            "of-log-lines-about-logins",
+            "each login that fails and each wrong proof is a line in the broker's log",
+            '    "logins": ABOUT_LOGINS,\n',
+            "",
+            ("process/broker/test_hostile_clients.py",),
+        ),
+        (
+            "of-audit-lines",
+            "the lines of ten thousand denials are made in one turn of the event loop",
+            "        try:\n            await self._disk.offload(lambda: self._write(lines))",
+            "        try:\n            self._write(lines)",
+            ("unit/broker/test_audit_log.py",),
+        ),
+        (
             "of-endpoints",
             "each heartbeat looks for the partitions of all tasks of its group",
             "known = group.endpoints.get(member.member_id)",

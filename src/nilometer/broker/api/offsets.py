@@ -45,7 +45,7 @@ class Parts(msgspec.Struct, frozen=True):
 # With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
 # offset. Clients use it to learn up to which offset records may still become readable.
 
-logger = logging.getLogger("nilometer.broker.api")
+logger = logging.getLogger("nilometer.broker.records")
 
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6

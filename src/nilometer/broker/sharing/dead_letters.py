@@ -50,6 +50,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, batches
 from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, Header, Record, records_between
 
 logger = logging.getLogger("nilometer.broker.sharing")
+records_logger = logging.getLogger("nilometer.broker.records")
 
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 TOPIC_PREFIX = "errors.deadletterqueue.topic.name.prefix"
@@ -393,7 +394,7 @@ class _Source:
             try:
                 yield from self._read(offset)
             except (KafkaError, OSError) as error:
-                logger.warning("Offset %d of %s is not copied: %s", offset, self._partition, error)
+                records_logger.warning("Offset %d of %s is not copied: %s", offset, self._partition, error)
         return self._found.get(offset)
 
     def _read(self, first_offset: int) -> Generator[int, None, None]:
@@ -460,7 +461,9 @@ def _append(
         size = HEADER_BYTES + RECORD_OVERHEAD_MAX + _size(record.key, record.value, [*own, *headers])
         if size <= size_max:
             return builder.append(wall_ms, record.key, record.value, [*own, *headers])
-        logger.warning("The record at offset %d is too large to be copied into a dead letter", record.offset)
+        records_logger.warning(
+            "The record at offset %d is too large to be copied into a dead letter", record.offset
+        )
     return builder.append(wall_ms, None, None, headers)
 
 
