@@ -750,6 +750,17 @@ def test_the_lines_about_wrong_proofs_are_bounded(tmp_path: Path) -> None:
         assert lines_in_a_second(broker, "its proof is wrong") <= LINES_PER_SECOND
 
 
+def test_what_clients_call_themselves_is_not_kept(tmp_path: Path) -> None:
+    longest = "a" * 32_767
+    with NilometerBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        before = rss_bytes(broker)
+        for _ in range(500):
+            peer = stack.enter_context(WirePeer(broker.bootstrap))
+            named = {"client_software_name": longest, "client_software_version": longest}
+            assert peer.ask(ApiKey.API_VERSIONS, 3, **named).error_code == ErrorCode.none
+        assert rss_bytes(broker) - before < 500 * len(longest)
+
+
 def test_a_client_above_max_connections_is_turned_away(tmp_path: Path) -> None:
     with NilometerBroker(tmp_path / "data", {"max.connections": "3"}) as broker, ExitStack() as stack:
         peers = [stack.enter_context(WirePeer(broker.bootstrap)) for _ in range(3)]
