@@ -1605,6 +1605,20 @@ COSTS = tuple(
             ("process/broker/test_hostile_clients.py",),
         ),
         (
+            "of-silent-handshakes",
+            "connections to a console with TLS that send nothing use up its descriptors",
+            "        is_full = self._open >= HANDSHAKES_MAX\n        self._open += 1\n        return",
+            "        is_full = False\n        self._open += 1\n        return",
+            ("process/console/test_console_connections.py",),
+        ),
+        (
+            "of-half-forms",
+            "one address keeps all others out of the console",
+            "== address for one in others) > CONNECTIONS_OF_ADDRESS_MAX:",
+            "== address for one in others) > CONNECTIONS_MAX:",
+            ("process/console/test_console_connections.py",),
+        ),
+        (
             "of-audit-lines",
             "the lines of ten thousand denials are made in one turn of the event loop",
             "        try:\n            await self._disk.offload(lambda: self._write(lines))",
