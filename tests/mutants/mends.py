@@ -1780,6 +1780,13 @@ COSTS = tuple(
             ("unit/groups/test_offsets_of_groups.py",),
         ),
         (
+            "of-deletions-that-end",
+            "thousands of DeleteRecords that waited for a follower are answered in one turn",
+            "self._turns.answer(self._answer, self._elements)",
+            "self._answer()",
+            ("unit/broker/test_delayed_request.py",),
+        ),
+        (
             "of-waiting-for-expressions",
             "the assignments of groups wait for the expressions of others",
             "queue = self._matching if is_match else self._assigning",
