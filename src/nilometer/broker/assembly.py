@@ -485,7 +485,7 @@ def _apis(
                 rights,
             )
         ),
-        *offsets.apis(offsets.Parts(tasks, replication.replicas, serving.record_reading, rights)),
+        *offsets.apis(offsets.Parts(tasks, turns, replication.replicas, serving.record_reading, rights)),
         *placement.apis(placement.Parts(control.metadata, rights, on_controller)),
         *produce.apis(
             produce.Parts(
@@ -574,7 +574,7 @@ def _apis(
             transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
         ),
         *users.apis(users.Parts(control.metadata, rights, on_controller)),
-        *markers.apis(markers.Parts(runtime, coordinators.marker_writer, rights)),
+        *markers.apis(markers.Parts(runtime, turns, coordinators.marker_writer, rights)),
     )
     specs = (*specs, api_over(Parts(tasks, turns), specs))
     return (

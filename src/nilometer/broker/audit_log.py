@@ -120,16 +120,16 @@ class AuditLog:
             self._dropped = 0
         if not lines:
             return
-        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         try:
-            await self._disk.offload(lambda: self._write(data))
+            await self._disk.offload(lambda: self._write(lines))
             self._failed = False
         except OSError as error:
             if not self._failed:
                 logger.error("The audit log in %s cannot be written: %s", self._files.directory, error)
             self._failed = True
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, lines: Iterable[_Line]) -> None:
+        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         disk, files = self._disk, self._files
         disk.make_directories(files.directory, private=True)
         path = posixpath.join(files.directory, FILE_NAME)

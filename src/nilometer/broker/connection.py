@@ -164,7 +164,6 @@ class Connection:
         self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
         """The exchange that the peer's proof must match, and the secret."""
         self.refused_as_broker = False
-        self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.complete_early: Callable[[], None] | None = None
         """Ends the wait of the waiting request and sends its response; None if the request cannot do so."""
         self.rejected_batches = RejectedBatches(rejected)

@@ -32,16 +32,21 @@ MESSAGE_MAX = 2_000
 FIELD_MAX = 500
 """A longer field of a decision is cut."""
 LINES_PER_SECOND = 50
-"""So many lines about connections are written in a second, and as many about groups and about transactions. A
-client may cause thousands, which would fill a disk, or push all others out of the files."""
+"""So many lines about each of the subjects in ``BOUNDED`` are written in a second. A client may cause
+thousands, which would fill a disk, or push all others out of the files."""
 ABOUT_CONNECTIONS = ("nilometer.broker.connections", "nilometer.tls")
 """The loggers of these lines."""
+ABOUT_LOGINS = ("nilometer.broker.authentication",)
 BOUNDED = {
     "connections": ABOUT_CONNECTIONS,
+    "logins": ABOUT_LOGINS,
+    "records that cannot be read": ("nilometer.broker.records",),
     "groups": ("nilometer.broker.groups",),
     "transactions": ("nilometer.broker.transactions",),
 }
 """What lines are about that a client may cause with each request, and their loggers."""
+ALL_WARNINGS_ABOUT = ("groups", "transactions")
+"""Their warnings and errors are always written."""
 
 
 def shortened(text: str, characters: int) -> str:
@@ -65,13 +70,12 @@ class BoundedMessages(logging.Filter):
 
 
 class BoundedLines(logging.Filter):
-    """Leaves out the lines above ``LINES_PER_SECOND``; the next one says how many there were. Of other lines
-    than those about connections, warnings and errors are always written."""
+    """Leaves out the lines above ``LINES_PER_SECOND``; the next one says how many there were."""
 
     def __init__(self, about: str) -> None:
         super().__init__()
         self._about = about
-        self._level_max = logging.CRITICAL if about == "connections" else logging.INFO
+        self._level_max = logging.INFO if about in ALL_WARNINGS_ABOUT else logging.CRITICAL
         self._second = 0
         self._written = self._left_out = 0
 

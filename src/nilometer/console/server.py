@@ -22,9 +22,16 @@ from nilometer.console.web.guard import Guard, Served, allowed_hosts
 from nilometer.console.web.live_page import Rendering
 from nilometer.console.web.login import Credentials, LoginAttempts, LoginGate, Sessions
 from nilometer.runtime import Runtime
+from nilometer.runtime.handshakes import Admitted, TlsAcceptance, Turns
+from nilometer.runtime.network import Listener, SocketListener, TlsListener
 from nilometer.runtime.tls import ServerContexts
 
 CONNECTIONS_MAX = 512
+CONNECTIONS_OF_ADDRESS_MAX = 256
+"""Further ones of an address are closed at once, so that none keeps all others out."""
+HANDSHAKES_MAX = 128
+"""How many connections may be in their TLS handshake: the oldest one ends for one more, so that silent ones
+keep no browser out."""
 STOP_TIMEOUT_S = 1
 """How long requests may take to end when the console is stopped; its events never end by themselves."""
 HEAD_TIMEOUT_S = 10.0
@@ -42,6 +49,11 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        address = (self.client or ("",))[0]
+        others = cast("set[H11Protocol]", self.connections)
+        if sum((one.client or ("",))[0] == address for one in others) > CONNECTIONS_OF_ADDRESS_MAX:
+            transport.abort()
+            return
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -59,12 +71,48 @@ class _Connection(H11Protocol):
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look)
 
 
+class _Handshakes:
+    """Implements :class:`~nilometer.runtime.handshakes.HandshakeGate`."""
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    def begin(self, address: str, port: int) -> Admitted:
+        is_full = self._open >= HANDSHAKES_MAX
+        self._open += 1
+        return Admitted(replaces_oldest=is_full)
+
+    def end(self, address: str) -> None:
+        self._open -= 1
+
+
 class _Server(uvicorn.Server):
+    """It accepts connections by itself: asyncio's servers do not bound TLS handshakes, and these would use up
+    the descriptors of the process."""
+
     def __init__(self, config: uvicorn.Config, end_events: EndEvents) -> None:
         super().__init__(config)
         self._end_events = end_events
+        self._listener: Listener | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        assert sockets is not None, "given to serve"
+        if self.config.ssl is None:
+            self._listener = SocketListener(sockets, self._new_connection)
+        else:
+            self._listener = TlsListener(
+                sockets,
+                TlsAcceptance(self.config.ssl, HEAD_TIMEOUT_S, _Handshakes(), Turns(), self._new_connection),
+            )
+        await self._listener.start()
+
+    def _new_connection(self) -> _Connection:
+        return _Connection(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._listener is not None:
+            self._listener.close()
         await self._end_events()  # else each open page would delay the end
         await super().shutdown(sockets)
 

@@ -78,6 +78,7 @@ def listening_socket(serving: Serving) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((address, serving.port))
         found.listen()
+        found.setblocking(False)
     except OSError as error:
         found.close()
         reason = error.strerror or str(error)

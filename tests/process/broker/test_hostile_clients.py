@@ -24,9 +24,13 @@ from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.groups.group_administration import REBALANCES_MAX
 from nilometer.broker.groups.group_coordinator import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.process import LINES_PER_SECOND
+from nilometer.cluster.cluster_secret import NONCE_BYTES
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
+from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
+from nilometer.wire.own_apis import ProveBrokerRequest
+from nilometer.wire.record_batch import pack_batch, read_header, with_codec
 from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.secured_broker import PREFIX, SecuredBroker
@@ -699,11 +703,62 @@ def test_the_lines_about_connections_are_bounded(tmp_path: Path) -> None:
             with connect(broker) as client:
                 client.sendall(struct.pack(">i", -1))
                 assert client.recv(1) == b""
-        seconds = Counter(
-            line.partition(",")[0] for line in broker.output.splitlines() if "Closing the connection" in line
+        assert lines_in_a_second(broker, "Closing the connection") <= LINES_PER_SECOND
+
+
+def lines_in_a_second(broker: NilometerBroker, words: str) -> int:
+    """Return in how many lines of one second these words are, at most."""
+    lines = [line for line in broker.output.splitlines() if words in line]
+    return max(Counter(line.partition(",")[0] for line in lines).values())
+
+
+def test_the_lines_about_records_that_cannot_be_read_are_bounded(tmp_path: Path) -> None:
+    """Nothing looks into compressed batches that are appended: who looks for a time stamp finds them."""
+    key, partitions = ApiKey.LIST_OFFSETS, 64
+    unreadable = pack_batch(with_codec(read_header(one_batch(b"value")), Codec.GZIP), b"no gzip")
+    with NilometerBroker(tmp_path / "data") as broker, WirePeer(broker.bootstrap) as peer:
+        topic = new_topic(TOPIC, partitions)
+        peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=10_000)
+        batches = dict.fromkeys(range(partitions), unreadable)
+        [answer] = peer.ask(ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, batches)).responses
+        assert {one.error_code for one in answer.partition_responses} == {ErrorCode.none}
+        asked = tuple(
+            make(key, 5, "ListOffsetsPartition", partition_index=index, timestamp=1)
+            for index in range(partitions)
         )
-        assert seconds
-        assert max(seconds.values()) <= LINES_PER_SECOND
+        for _ in range(10):
+            [answer] = peer.ask(
+                key, 5, topics=(make(key, 5, "ListOffsetsTopic", name=TOPIC, partitions=asked),)
+            ).topics
+            assert {one.error_code for one in answer.partitions} == {ErrorCode.kafka_storage_error}
+        assert lines_in_a_second(broker, "unreadable records") <= LINES_PER_SECOND
+
+
+def test_the_lines_about_wrong_proofs_are_bounded(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "data") as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            cluster_id = peer.ask(ApiKey.METADATA, 9, topics=()).cluster_id
+        begin = ProveBrokerRequest(
+            cluster_id=cluster_id, broker_id=2, expected_broker_id=1, nonce=bytes(NONCE_BYTES)
+        )
+        for _ in range(500):
+            with WirePeer(broker.bootstrap) as peer:
+                peer.socket.sendall(encode_request(1, "2", begin))
+                peer.receive()
+                peer.socket.sendall(encode_request(2, "2", ProveBrokerRequest(proof=b"wrong")))
+                assert peer.is_ended()
+        assert lines_in_a_second(broker, "its proof is wrong") <= LINES_PER_SECOND
+
+
+def test_what_clients_call_themselves_is_not_kept(tmp_path: Path) -> None:
+    longest = "a" * 32_767
+    with NilometerBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        before = rss_bytes(broker)
+        for _ in range(500):
+            peer = stack.enter_context(WirePeer(broker.bootstrap))
+            named = {"client_software_name": longest, "client_software_version": longest}
+            assert peer.ask(ApiKey.API_VERSIONS, 3, **named).error_code == ErrorCode.none
+        assert rss_bytes(broker) - before < 500 * len(longest)
 
 
 def test_a_client_above_max_connections_is_turned_away(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.process import ABOUT_CONNECTIONS
+from nilometer.broker.process import ABOUT_CONNECTIONS, ABOUT_LOGINS
 from nilometer.broker.quorum.links import QuorumLinks
 from nilometer.broker.settings.quorum import Admittance
 from nilometer.client.admin.security_admin import AclAdmin
@@ -84,7 +84,7 @@ def test_a_user_of_super_users_is_let_in_and_others_only_by_an_acl(
     with caplog.at_level(logging.INFO):
         asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
     said = [(one.name, one.getMessage()) for one in caplog.records if one.name.startswith("nilometer")]
-    assert {name for name, _ in said} <= set(ABOUT_CONNECTIONS), "their lines are bounded"
+    assert {name for name, _ in said} <= {*ABOUT_CONNECTIONS, *ABOUT_LOGINS}, "their lines are bounded"
     assert [text for _, text in said if "its user, 'User:other', is none of super.users" in text]
     assert [text for _, text in said if "mechanism PLAIN: Invalid username or password" in text]
     assert not [text for _, text in said if "of-node" in text or "wrong" in text]

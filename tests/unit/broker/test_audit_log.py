@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,22 @@ def test_what_does_not_fit_into_memory_is_counted(tmp_path: Path, monkeypatch: p
     asyncio.run(log.flush())
     last = lines(tmp_path / "audit.log")[-1]
     assert (last["kind"], last["count"]) == ("dropped", 2)
+
+
+def test_lines_are_made_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be ten thousand, of kilobytes each."""
+    threads: list[threading.Thread] = []
+
+    def encode(_: object) -> bytes:
+        threads.append(threading.current_thread())
+        return b"{}"
+
+    monkeypatch.setattr("msgspec.json.encode", encode)
+    log = log_in(tmp_path)
+    deny(log, "a")
+    asyncio.run(log.flush())
+    assert lines(tmp_path / "audit.log") == [{}]
+    assert threads and threading.main_thread() not in threads
 
 
 def test_a_failed_disk_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

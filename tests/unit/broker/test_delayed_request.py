@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
-from nilometer.broker.replicas.delayed_requests import DelayedRequest, ProduceOutcome
+from nilometer.broker.replicas.delayed_requests import (
+    RESPONSE_ELEMENTS,
+    DelayedRequest,
+    DelayedResponse,
+    DeleteOutcome,
+    DeletionWaits,
+    ProduceOutcome,
+)
+from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.wire.errors import ErrorCode
+from support.step_clock import StepClock
 
 TIMEOUT_MS = 60_000
 
@@ -71,3 +81,18 @@ def test_a_partition_keeps_no_wait_of_a_request_that_has_timed_out() -> None:
         assert (released.error, held.error, flush.error) == (ErrorCode.none, timed_out, timed_out)
 
     asyncio.run(scenario())
+
+
+async def test_thousands_that_one_change_ends_are_answered_slice_by_slice() -> None:
+    """A fetch of a follower ends all DeleteRecords that wait for its deletion."""
+    turns, waits, responses = Turns(StepClock()), DeletionWaits(), list[asyncio.Future[object]]()
+    for _ in range(200):
+        waiting = DelayedResponse(turns, lambda: (b"",))
+        waits.hold(7, DeleteOutcome(0), waiting.delayed)
+        responses.append(cast("asyncio.Future[object]", waiting.response(TIMEOUT_MS)))
+    waits.on_low_watermark(7)
+    at_once = ELEMENTS_MAX // (RESPONSE_ELEMENTS + 1)
+    assert sum(each.done() for each in responses) == at_once < 200
+    for answered in range(at_once + 1, 201):
+        await asyncio.sleep(0)
+        assert sum(each.done() for each in responses) == answered

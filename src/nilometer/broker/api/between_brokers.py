@@ -81,7 +81,7 @@ class Parts(msgspec.Struct, frozen=True):
 # A connection has one attempt; a wrong proof closes it. :mod:`nilometer.broker.control.broker_peers` is the
 # connecting side.
 
-logger = logging.getLogger("nilometer.broker.api")
+logger = logging.getLogger("nilometer.broker.authentication")
 
 
 def handle_prove_broker(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:

@@ -59,7 +59,6 @@ class ApiVersions:
             name, version = request.body.client_software_name, request.body.client_software_version
             if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
                 return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
-            request.connection.client_software = (name, version)
         parts = self._parts
         if request.version >= FIRST_WITH_TARGET:
             cluster_id, node_id = request.body.cluster_id, request.body.node_id

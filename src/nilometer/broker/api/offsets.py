@@ -17,6 +17,7 @@ from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
@@ -29,6 +30,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
+    turns: Turns
     replicas: ReplicaManager
     record_reading: RecordReading
     rights: Rights
@@ -45,7 +47,7 @@ class Parts(msgspec.Struct, frozen=True):
 # With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
 # offset. Clients use it to learn up to which offset records may still become readable.
 
-logger = logging.getLogger("nilometer.broker.api")
+logger = logging.getLogger("nilometer.broker.records")
 
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
@@ -196,7 +198,7 @@ class _TopicOutcomes(msgspec.Struct, frozen=True):
 
 def handle_delete_records(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     access, topics = parts.rights.access(request), list[_TopicOutcomes]()
-    waiting = DelayedResponse(lambda: _respond(request, topics))
+    waiting = DelayedResponse(parts.turns, lambda: _respond(request, topics))
     for topic in request.body.topics:
         asked = {part.partition_index: part.offset for part in topic.partitions}
         if not access.allows(Operation.DELETE, ResourceType.TOPIC, topic.name):

@@ -39,7 +39,7 @@ class UnauthenticatedConnections:
             self._open[address] = count - 1
 
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.authentication")
 connections_logger = logging.getLogger("nilometer.broker.connections")
 
 

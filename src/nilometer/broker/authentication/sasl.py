@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nilometer.broker.authentication.token_keys import TokenValidator
 
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.authentication")
 
 NONCE_BYTES = 24
 
@@ -48,13 +48,10 @@ class SaslListener:
         placeholder_key: Callable[[], bytes],
         runtime: Runtime,
         tokens: KnownTokens | None = None,
-        failures: logging.Logger | None = None,
     ) -> None:
         """``placeholder_key`` returns the secret from which salts of unknown users are made. ``tokens``: the
-        delegation tokens by which clients may log in; None: by none. ``failures``: the log of failed
-        logins."""
+        delegation tokens by which clients may log in; None: by none."""
         self.settings = settings
-        self.failures = failures or logger
         self.clock = runtime.clock
         self.disk = runtime.disk
         self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
@@ -403,7 +400,7 @@ class SaslGate:
     def _log_failure(self, connection: Connection, why: str) -> None:
         if not self._is_failure_logged:
             self._is_failure_logged = True
-            self._listener.failures.warning(
+            logger.warning(
                 "Authentication failed: %s:%d, listener %s, mechanism %s: %s",
                 *connection.peer,
                 connection.context.listener,

@@ -148,8 +148,7 @@ class QuorumService:
         self._waiting = UnauthenticatedConnections(PER_ADDRESS_MAX)
         self._handshakes = _HandshakeLimit()
         self._sasl = {
-            name: SaslListener(one, ClusterImage, bytes, runtime, failures=connections_logger)
-            for name, one in settings.sasl.items()
+            name: SaslListener(one, ClusterImage, bytes, runtime) for name, one in settings.sasl.items()
         }
         self._fetching_keys: list[asyncio.Task[None]] = []
         self._proving: dict[Connection, tuple[Proving | None, asyncio.TimerHandle]] = {}

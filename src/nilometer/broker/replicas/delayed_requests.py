@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from nilometer.broker.responses import Response, WaitingResponse
+from nilometer.broker.turns import Turns
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.produce import ProducedPartition
 
@@ -104,6 +105,10 @@ class DelayedRequest:
     @property
     def is_waiting(self) -> bool:
         return self._unreleased > 0
+
+    @property
+    def waits_left(self) -> int:
+        return self._unreleased
 
     def one_released(self) -> None:
         self._unreleased -= 1
@@ -513,22 +518,32 @@ def role_changed(partition: FetchWatchable) -> None:
 # outcome.
 
 
+RESPONSE_ELEMENTS = 8
+"""A response takes as long as so many elements, beside those that it has."""
+
+
 class DelayedResponse:
-    def __init__(self, respond: Callable[[], Response]) -> None:
+    def __init__(self, turns: Turns, respond: Callable[[], Response]) -> None:
         """``respond`` makes the response from the outcomes, which the caller keeps."""
         self.delayed = DelayedRequest(self._finish)
+        self._turns = turns
         self._respond = respond
         self._waiting: WaitingResponse | None = None
+        self._elements = RESPONSE_ELEMENTS
 
     def response(self, timeout_ms: int) -> Response | asyncio.Future[Response]:
         if not self.delayed.is_waiting:
             self.delayed.close()
             return self._respond()
         self._waiting = WaitingResponse()
+        self._elements += self.delayed.waits_left
         self.delayed.start_timer(timeout_ms)
         return self._waiting
 
     def _finish(self) -> None:
+        self._turns.answer(self._answer, self._elements)
+
+    def _answer(self) -> None:
         waiting = self._waiting
         if waiting is not None and not waiting.done():
             waiting.set_result(self._respond())

@@ -49,6 +49,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, batches
 from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder, Header, Record, records_between
 
 logger = logging.getLogger("nilometer.broker.sharing")
+records_logger = logging.getLogger("nilometer.broker.records")
 
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 TOPIC_PREFIX = "errors.deadletterqueue.topic.name.prefix"
@@ -392,7 +393,7 @@ class _Source:
             try:
                 yield from self._read(offset)
             except (KafkaError, OSError) as error:
-                logger.warning(
+                records_logger.warning(
                     "Offset %d of %s cannot be read, so its dead letter has no copy of it: %s",
                     offset,
                     self._partition,
@@ -470,7 +471,7 @@ def _append(
         size = HEADER_BYTES + RECORD_OVERHEAD_MAX + _size(record.key, record.value, [*own, *headers])
         if size <= size_max:
             return builder.append(wall_ms, record.key, record.value, [*own, *headers])
-        logger.warning(
+        records_logger.warning(
             "The dead letter of offset %d of %s has no copy of the record: with it, it would have "
             "up to %d bytes, and %d are allowed",
             record.offset,

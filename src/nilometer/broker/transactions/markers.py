@@ -392,6 +392,7 @@ def _errors(response: Message, batch: Sequence[_Entry]) -> list[ErrorCode]:
 
 class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
+    turns: Turns
     marker_writer: MarkerWriter
     rights: Rights
 
@@ -415,7 +416,7 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
     denied = not (
         access.on_cluster(Operation.ALTER, report=False) or access.on_cluster(Operation.CLUSTER_ACTION)
     )
-    waiting = DelayedResponse(lambda: _respond(request, markers))
+    waiting = DelayedResponse(parts.turns, lambda: _respond(request, markers))
     for asked in request.body.markers:
         marker = _requested_marker(parts, asked)
         topics = [
