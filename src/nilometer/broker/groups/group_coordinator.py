@@ -119,7 +119,8 @@ streams groups, and what else clients choose. They stay in memory while their me
 ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
 """Of the members of one group together, as its leader sends them. They are written as one record."""
 COUNTING_PAUSE = 20
-"""After what the members hold was counted, it is not counted again for this many times as long."""
+"""After what the members hold was counted, it is not counted again for this many times the processor time
+that it took: on a busy machine members are not refused for longer."""
 
 ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult]]
 """Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
@@ -339,14 +340,14 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
 
     def _count_again(self) -> None:
         """Count what the members hold, unless that would take much time: each refused member asks for it."""
-        now_us = self._runtime.clock.monotonic_us
-        began_us = now_us()
-        if began_us < self._next_count_us:
+        clock = self._runtime.clock
+        if clock.monotonic_us() < self._next_count_us:
             return
+        began_us = clock.thread_cpu_us()
         shards = cast("Iterator[GroupShard]", self.shards())
         self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
-        ended_us = now_us()
-        self._next_count_us = ended_us + COUNTING_PAUSE * (ended_us - began_us)
+        took_us = clock.thread_cpu_us() - began_us
+        self._next_count_us = clock.monotonic_us() + COUNTING_PAUSE * took_us
 
     # ── actions of shards ───────────────────────────────────────────────────────────────────────
     def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:
