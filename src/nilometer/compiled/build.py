@@ -1,6 +1,6 @@
 """Compiles the modules (:mod:`.modules`): ``python -m nilometer.compiled.build``.
 
-Needs Cython, a C compiler and Python's headers; takes two minutes of processor time.
+Needs Cython, a C compiler and Python's headers; takes three minutes of processor time.
 """
 
 from __future__ import annotations
