@@ -39,7 +39,7 @@ _DIRECTIVES = {
     "nonecheck": True,  # a reference may be None
     "overflowcheck": True,
 }
-_FLAGS = ("-O1", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-w")
+_FLAGS = ("-O2", "-g0", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-fno-plt", "-w")
 
 
 class CannotCompile(Exception):
