@@ -39,6 +39,7 @@ __all__ = [
     "patched_header",
     "read_header",
     "with_codec",
+    "without_producer",
 ]
 
 MAGIC = 2
@@ -305,6 +306,17 @@ def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
     packed = bytearray(_HEADER.pack(*structs.astuple(header)))
     struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
     return b"".join((packed, records))
+
+
+def without_producer(header: BatchHeader) -> BatchHeader:
+    """Return the header of the same records as a producer without an id would have sent them."""
+    return structs.replace(
+        header,
+        attributes=header.attributes & ~_TRANSACTIONAL,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+    )
 
 
 def with_codec(header: BatchHeader, codec: Codec) -> BatchHeader:

@@ -12,7 +12,15 @@ import subprocess
 import sys
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from nilometer.cli.main import run
 from nilometer.pipeline.archive.archive_target import open_target
@@ -173,6 +181,43 @@ def test_a_run_that_is_killed_is_continued_also_by_two_at_once(broker, topic, tm
     ]
     topic.retain(20_000)
     assert topic.rows(target) == topic.sent
+
+
+def test_a_topic_comes_back_from_the_archive_in_another_cluster(broker, topic, target, archive, tmp_path):
+    topic.send(800)
+    assert archive("--topic", topic.name, "--log-dirs", str(broker.data_dir), "--to", target).code == 0
+    ends = {part: topic.bases(part)[-1] for part in (0, 1)}
+    with NilometerBroker(tmp_path / "other") as other:
+        admin = AdminClient({"bootstrap.servers": other.bootstrap})
+        created = NewTopic("restored", 2, 1, config={"retention.ms": "-1"})
+        admin.create_topics([created])["restored"].result(30)
+        command = ["restore", "--from", target, "--topic", topic.name, "--as", "restored"]
+        command += ["--log-dirs", str(other.data_dir), "--json"]
+        running = archive(*command)
+        assert (running.code, running.out) == (1, "")
+        assert "runs, or it did not stop in order" in running.err
+        other.stop()
+        restored = archive(*command)
+        assert (restored.code, restored.err) == (0, "")
+        assert {
+            one["partition"]: (one["start"], one["end"], one["records"])
+            for one in restored.document["partitions"]
+        } == {part: (0, end, end) for part, end in ends.items()}
+        other.start()
+        for part, end in ends.items():
+            consumer = Consumer({"bootstrap.servers": other.bootstrap, "group.id": "g"})
+            consumer.assign([TopicPartition("restored", part, 0)])
+            found = []
+            while len(found) < end:
+                found += consumer.consume(end - len(found), 30)
+            consumer.close()
+            assert [one.offset() for one in found] == list(range(end))
+            assert [(one.key(), one.value()) for one in found] == topic.sent[part][:end]
+        producer = Producer({"bootstrap.servers": other.bootstrap, "enable.idempotence": True})
+        offsets = []
+        producer.produce("restored", b"new", partition=0, on_delivery=lambda _, sent: offsets.append(sent))
+        producer.flush(30)
+        assert [(one.error(), one.offset()) for one in offsets] == [(None, ends[0])]
 
 
 def test_left_files_are_listed_and_removed_only_if_told_to(broker, topic, target, archive):

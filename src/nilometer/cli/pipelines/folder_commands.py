@@ -21,6 +21,7 @@ from nilometer.pipeline.errors import PipelineError, readable
 
 if TYPE_CHECKING:
     from nilometer.pipeline.archive.archiver import CheckedArchive, PartitionResult
+    from nilometer.pipeline.archive.restore import RestoredPartition
     from nilometer.pipeline.audit.audit import AuditResult
     from nilometer.pipeline.export.topic_export import Compression, Exported
     from nilometer.pipeline.source.log_folders.places import ArchivedPartition
@@ -415,6 +416,61 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
     click.echo(f"{len(orphans):,} files with {size:,} bytes {done}.")
 
 
+@archive.command("restore")
+@click.option("--from", "source", metavar="URL", required=True, help="The archive: a folder or a URI.")
+@click.option("--topic", "topics", multiple=True, required=True, help="The topic to restore; repeatable.")
+@click.option(
+    "--as", "name", metavar="TOPIC", help="The topic that gets the records, if it has another name."
+)
+@click.option("--topic-id", metavar="ID", help="Which of several archived topics of that name.")
+@click.option("--allow-missing", is_flag=True, help="Also if the archive lacks offsets or partitions.")
+@data_dir_option
+@log_dirs_option
+@json_option
+def restore_archive(
+    source: str,
+    topics: tuple[str, ...],
+    name: str | None,
+    topic_id: str | None,
+    allow_missing: bool,
+    data_dir: Path | None,
+    log_dirs: str | None,
+    as_json: bool,
+) -> None:
+    """Write archived records into new, empty topics of brokers that are stopped.
+
+    Create the topic with as many partitions as the archive has and with settings that keep old records
+    (retention.ms=-1), stop the brokers, restore, and start them. The folders of all replicas are to be named.
+    Records keep their offsets. Those of aborted transactions are left out, and all from the first transaction
+    on that has no end in the archive. Nothing else than these empty partitions is changed.
+    """
+    from nilometer.pipeline.archive.restore import restore
+
+    if len(topics) > 1 and (name is not None or topic_id is not None):
+        raise click.UsageError("--as and --topic-id are about one --topic")
+    exit_on_sigterm()
+    try:
+        places = chosen_places(data_dir, log_dirs)
+        with OutputConsole(stderr=True).status("Restoring ...") as status:
+            restored = restore(
+                source,
+                topics,
+                places,
+                name=name,
+                topic_id=topic_id,
+                allows_missing=allow_missing,
+                say=status.update,
+            )
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json({"partitions": [_restored_json(one) for one in restored]})
+        return
+    print_table(_RESTORED_COLUMNS, [_restored_row(one) for one in restored])
+    if any(one.unfinished for one in restored):
+        click.echo("Unfinished: a transaction that began before these records has no end in the archive.")
+
+
 def _run(
     places: Sequence[str], topics: Sequence[str], place: str, verify: bool
 ) -> tuple[list[PartitionResult], CheckedArchive | None]:
@@ -467,6 +523,7 @@ def _problems(results: Sequence[PartitionResult], checked: CheckedArchive | None
 # --- text
 
 _RESULT_COLUMNS = ("partition", "copied", "bytes", "archive start", "archive end", "high watermark", "gaps")
+_RESTORED_COLUMNS = ("partition", "replicas", "start", "end", "records", "aborted", "unfinished", "missing")
 _LISTED_COLUMNS = ("partition", "topic id", "start", "end", "gaps", "segments", "records", "bytes", "newest")
 
 
@@ -522,6 +579,11 @@ def _archived_row(one: ArchivedPartition) -> tuple[object, ...]:
     )
 
 
+def _restored_row(one: RestoredPartition) -> tuple[object, ...]:
+    left_out = (one.aborted, one.unfinished, _ranges(one.missing))
+    return (str(one.part), one.replicas, one.start, one.end, one.records, *left_out)
+
+
 def _time(milliseconds: int) -> str:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
@@ -575,6 +637,21 @@ def _archived_json(one: ArchivedPartition) -> dict[str, Any]:
             }
             for segment in one.manifest.segments
         ],
+    }
+
+
+def _restored_json(one: RestoredPartition) -> dict[str, Any]:
+    return {
+        "topic": one.part.topic,
+        "partition": one.part.partition,
+        "archived_topic_id": one.archived.topic_id,
+        "replicas": one.replicas,
+        "start": one.start,
+        "end": one.end,
+        "records": one.records,
+        "aborted_records": one.aborted,
+        "unfinished_records": one.unfinished,
+        "missing": [list(each) for each in one.missing],
     }
 
 

@@ -1,0 +1,452 @@
+"""Puts archived topics back: into the empty partitions of brokers that do not run.
+
+Records keep their offsets, timestamps, keys, values and headers. What only the former cluster knows is left
+out: leader epochs, producer ids (the new cluster gives the same numbers to others, whose batches would be
+taken for repeated ones) and transactions. Of these the committed records are ordinary ones, the aborted are
+gone; the restored log ends where the first transaction begins that had not ended in the archive. Offsets
+without a record are an empty batch, so that the log has no gap.
+
+Invariants: every segment is read and checked before a partition is written; a partition that has ever had a
+record is not written; a run that fails leaves all of them empty.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+from msgspec import structs
+
+from nilometer.cluster.states import INTERNAL_TOPICS
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders.places import (
+    ArchivedPartition,
+    find_archived,
+    find_replicas,
+    is_uri,
+    open_folder,
+    shown_folder,
+)
+from nilometer.runtime import Disk, LockHeld, Runtime
+from nilometer.storage import names
+from nilometer.storage.directories.log_directory import UNKNOWN_BROKER_EPOCH, read_broker_epoch
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import TopicPartition
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    batches,
+    check_batch,
+    pack_batch,
+    read_header,
+    without_producer,
+)
+from nilometer.wire.records import ControlType, read_end_txn_marker
+
+if TYPE_CHECKING:
+    from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment
+    from nilometer.runtime import File
+    from nilometer.storage.log import Log
+
+CHUNK_BYTES = 1024 * 1024
+"""So much is read, and appended, at once; more for a larger batch."""
+LEADER_EPOCH = 0
+"""That of all restored batches: no leader of the new partition had a lower one."""
+_EMPTY_MAX = 1 << 30
+"""The most offsets of one empty batch."""
+
+
+@dataclass(slots=True)
+class RestoredPartition:
+    """What was put back of one partition, and what was not."""
+
+    archived: ArchivedPartition
+    part: TopicPartition
+    """The partition that has the records now."""
+    end: int = 0
+    """The offset after the last one."""
+    replicas: int = 0
+    """How many replicas were written."""
+    records: int = 0
+    aborted: int = 0
+    """Records that are left out: their transaction was aborted."""
+    unfinished: int = 0
+    """Records that are left out: a transaction that began before them has no end in the archive."""
+    missing: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Ranges [first, end) of offsets that the archive does not have."""
+
+    @property
+    def start(self) -> int:
+        return self.archived.start
+
+
+def restore(
+    source: str,
+    topics: Sequence[str],
+    places: Sequence[str],
+    *,
+    name: str | None = None,
+    topic_id: str | None = None,
+    allows_missing: bool = False,
+    say: Callable[[str], None] = lambda what: None,
+) -> list[RestoredPartition]:
+    """Write archived ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
+
+    ``name``: the topic that gets the records of the only one of ``topics``. ``topic_id``: the one to take of
+    several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
+    no error. Raises SourceError; then all that was written is removed again.
+    """
+    found = _chosen(source, topics, topic_id)
+    wanted = [
+        RestoredPartition(one, TopicPartition(name or one.part.topic, one.part.partition)) for one in found
+    ]
+    for one in wanted:
+        one.missing = one.archived.gaps
+    if not allows_missing:
+        _require_all(found)
+    with ExitStack() as opened:
+        folders = _Folders(places, {one.part for one in wanted}, opened)
+        replicas = {one.part: folders.empty_replicas(one.part) for one in wanted}
+        histories: list[_History] = []
+        for one in wanted:  # all that may be refused, before the first is written
+            say(f"{one.archived.part}: checking")
+            histories.append(_History.read(one.archived))
+        with folders.undone_on_error():
+            for one, history in zip(wanted, histories, strict=True):
+                say(f"{one.part}: restoring")
+                folders.write(replicas[one.part], one, history)
+    return wanted
+
+
+def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
+    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
+    if internal := sorted(set(topics) & set(INTERNAL_TOPICS)):
+        raise SourceError(
+            f"{internal[0]} belongs to the cluster that wrote it: offsets of groups and states of "
+            "transactions are not restored"
+        )
+    archived = find_archived(source, topics)
+    for topic in topics:
+        known = sorted({one.topic_id for one in archived if one.part.topic == topic})
+        if not known or (topic_id is not None and topic_id not in known):
+            raise SourceError(
+                f"{shown_folder(source)} has no archive of topic {topic}"
+                f"{f' with the id {topic_id}' if known else ''}: "
+                "`nilometer archive list` shows what it has"
+            )
+        if topic_id is None and len(known) > 1:
+            raise SourceError(
+                f"several topics named {topic} are archived: choose one with --topic-id {', '.join(known)}"
+            )
+    return [one for one in archived if topic_id in (None, one.topic_id)]
+
+
+def _require_all(archived: Sequence[ArchivedPartition]) -> None:
+    """Raises SourceError if offsets are missing between others, or partitions between others."""
+    by_topic: dict[str, set[int]] = {}
+    for one in archived:
+        by_topic.setdefault(one.part.topic, set()).add(one.part.partition)
+        for first, end in one.gaps:
+            raise SourceError(
+                f"the archive of {one.part} lacks the offsets {first} to {end - 1}: --allow-missing restores "
+                "the others, at their offsets"
+            )
+    for topic, numbers in by_topic.items():
+        if lacking := sorted(set(range(max(numbers))) - numbers):
+            raise SourceError(
+                f"the archive has no records of {topic}-{lacking[0]}, but of {topic}-{max(numbers)}: "
+                "--allow-missing restores the others"
+            )
+
+
+# Reading an archived partition, whose batches are checked each time.
+
+
+def _batches(archived: ArchivedPartition) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """Yield (buffer, position, header) of each batch, in the order of offsets. Raises SourceError."""
+    disk, folder = open_folder(archived.folder)
+    offset = archived.start
+    for segment in archived.chain:
+        for buffer, position, header in _batches_of(disk, folder, segment):
+            if header.next_offset > offset:  # segments may overlap
+                offset = header.next_offset
+                yield buffer, position, header
+
+
+def _batches_of(
+    disk: Disk, folder: str, segment: ArchivedSegment
+) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    stored, path = segment.log, posixpath.join(folder, segment.log.name)
+    try:
+        file = disk.open(path, writable=False)
+    except FileNotFoundError:
+        raise SourceError(f"{path} is missing in the archive") from None
+    with closing(file):
+        position = checksum = 0
+        offset, wanted = segment.base_offset, CHUNK_BYTES
+        while position < stored.bytes:
+            buffer, end = _read(file, position, min(wanted, stored.bytes - position)), 0
+            try:
+                for at, header in batches(buffer):
+                    check_batch(buffer, at, header)
+                    if header.base_offset != offset:
+                        raise SourceError(
+                            f"{path} is damaged: offset {offset} must follow, and not {header.base_offset}"
+                        )
+                    offset, end = header.next_offset, at + header.size
+                    yield buffer, at, header
+                if not end and (wanted := read_header(buffer).size) <= len(buffer):
+                    raise SourceError(f"{path} is damaged at byte {position}")
+            except KafkaError as error:
+                raise SourceError(f"{path} is damaged at byte {position + end}: {error.message}") from error
+            if not end and position + wanted > stored.bytes:
+                raise SourceError(f"{path} is damaged: its last batch is not complete")
+            checksum = crc32c(buffer[:end], checksum)
+            position += end
+            wanted = CHUNK_BYTES if end else wanted
+        if (checksum, offset, file.size()) != (stored.crc32c, segment.end_offset, stored.bytes):
+            raise SourceError(f"{path} is damaged: it is not what the manifest says")
+
+
+def _read(file: File, position: int, size: int) -> bytes:
+    data = file.read_at(position, size)
+    if len(data) < size:
+        raise SourceError(f"{file.path} is damaged: it ends at byte {position + len(data)}")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """How the transactions of a partition ended."""
+
+    aborted: frozenset[tuple[int, int]]
+    """(producer id, first offset)"""
+    stable_end: int
+    """Where the first one begins that did not end; otherwise the end of the archive."""
+
+    @classmethod
+    def read(cls, archived: ArchivedPartition) -> _History:
+        """Raises SourceError if a file is damaged."""
+        running = _Running()
+        aborted: set[tuple[int, int]] = set()
+        for buffer, position, header in _batches(archived):
+            ended = running.note(buffer, position, header)
+            if ended is not None and ended[1] is ControlType.ABORT:
+                aborted.add((header.producer_id, ended[0]))
+        return cls(frozenset(aborted), min(running.first_offsets.values(), default=archived.end))
+
+
+class _Running:
+    """The transactions that have begun, and not ended yet."""
+
+    def __init__(self) -> None:
+        self.first_offsets: dict[int, int] = {}
+        """By producer id."""
+
+    def note(self, buffer: bytes, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
+        """Note a batch; return the first offset and the end of the transaction that it ends."""
+        if not header.is_control:
+            if header.is_transactional:
+                self.first_offsets.setdefault(header.producer_id, header.base_offset)
+            return None
+        marker = read_end_txn_marker(buffer, position, header)
+        if marker is None or (first := self.first_offsets.pop(header.producer_id, None)) is None:
+            return None
+        return first, marker.control_type
+
+
+def _restored(one: RestoredPartition, history: _History) -> Iterator[bytes]:
+    """Yield the batches of the restored log, and count in ``one`` what they have and what is left out."""
+    running = _Running()
+    offset = one.start
+    for buffer, position, header in _batches(one.archived):
+        running.note(buffer, position, header)
+        if header.is_control:
+            continue
+        if header.base_offset >= history.stable_end:
+            one.unfinished += header.records_count
+            continue
+        first = running.first_offsets.get(header.producer_id) if header.is_transactional else None
+        if first is not None and (header.producer_id, first) in history.aborted:
+            one.aborted += header.records_count
+            continue
+        yield from _empty_batches(offset, header.base_offset)
+        changed = structs.replace(without_producer(header), partition_leader_epoch=LEADER_EPOCH)
+        with memoryview(buffer) as view:
+            yield pack_batch(changed, view[position + HEADER_BYTES : position + header.size])
+        one.records += header.records_count
+        offset = header.next_offset
+    yield from _empty_batches(offset, history.stable_end)
+    one.end = max(offset, history.stable_end)
+
+
+def _empty_batches(offset: int, end: int) -> Iterator[bytes]:
+    """Yield batches without a record for the offsets [offset, end)."""
+    while offset < end:
+        size = min(end - offset, _EMPTY_MAX)
+        header = BatchHeader(
+            base_offset=offset,
+            batch_length=0,
+            partition_leader_epoch=LEADER_EPOCH,
+            magic=MAGIC,
+            crc=0,
+            attributes=0,
+            last_offset_delta=size - 1,
+            base_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            records_count=0,
+        )
+        yield pack_batch(header, b"")
+        offset += size
+
+
+# The folders of the brokers, whose logs are opened as a broker opens them.
+
+
+class _Folders:
+    def __init__(self, places: Sequence[str], parts: set[TopicPartition], opened: ExitStack) -> None:
+        """Open the directories that have replicas of ``parts``; ``opened`` closes them. Raises SourceError.
+
+        Nothing is changed in a directory whose broker runs, or did not stop in order.
+        """
+        if uri := next((one for one in places if is_uri(one)), None):
+            raise SourceError(f"{shown_folder(uri)} is no folder of this machine, where brokers have theirs")
+        self._runtime = Runtime.system()
+        self._ends: dict[TopicPartition, int] = {}
+        self._written: list[_Replica] = []
+        directories = {
+            one.directory.place: one.directory for one in find_replicas(places) if one.part in parts
+        }
+        for place, view in sorted(directories.items()):
+            if read_broker_epoch(self._runtime.disk, posixpath.join(place, names.CLEAN_SHUTDOWN)) is None:
+                raise SourceError(
+                    f"the broker of {place} runs, or it did not stop in order: stop it, after another start "
+                    "if it was killed"
+                )
+            if view.node_id is None:
+                raise SourceError(f"{place} has no readable {names.META_PROPERTIES}: it is of no broker")
+        self._managers = [
+            self._open(place, view.node_id or 0, opened) for place, view in sorted(directories.items())
+        ]
+
+    def _open(self, place: str, node_id: int, opened: ExitStack) -> LogManager:
+        runtime = self._runtime
+        options = ManagerOptions(node_id=node_id, directories=[place], entropy=runtime.entropy)
+        try:
+            manager = LogManager.open(runtime.disk, options, wall_ms=runtime.clock.wall_ms())
+        except (LockHeld, CorruptCheckpoint, NoLogDirectory) as error:
+            raise SourceError(f"{place} cannot be opened: {error}") from error
+        opened.callback(self._close, manager, place, manager.previous_broker_epoch)
+        if manager.has_gaps or manager.duplicates or any(manager.seconds.items()):
+            raise SourceError(
+                f"{place} has logs that are damaged, or being moved: start its broker, and stop it when "
+                "`nilometer status` shows no such replica"
+            )
+        return manager
+
+    def _close(self, manager: LogManager, place: str, broker_epoch: int | None) -> None:
+        if errors := manager.close(
+            self._ends,
+            broker_epoch=UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch,
+            wall_ms=self._runtime.clock.wall_ms(),
+        ):
+            raise SourceError(f"{place} could not be closed: {errors[0]}")
+
+    def empty_replicas(self, part: TopicPartition) -> list[_Replica]:
+        """Return the replicas of a partition that has never had a record. Raises SourceError."""
+        replicas = [
+            _Replica(manager, log, self._runtime.clock.wall_ms())
+            for manager in self._managers
+            if (log := manager.get(part)) is not None
+        ]
+        if not replicas:
+            raise SourceError(
+                f"no broker has a replica of {part} here: create the topic with as many partitions as the "
+                "archive has, then stop the brokers"
+            )
+        for one in replicas:
+            if one.log.log_end_offset or one.log.size:
+                raise SourceError(
+                    f"{one.log.folder} is not empty: its next offset is {one.log.log_end_offset}. "
+                    "Only a new topic is restored; --as gives it another name"
+                )
+        return replicas
+
+    @contextmanager
+    def undone_on_error(self) -> Generator[None]:
+        """Empty all that was written if an error occurs."""
+        try:
+            yield
+        except BaseException as error:
+            self._ends.clear()
+            for replica in self._written:
+                replica.empty()
+            if isinstance(error, (KafkaError, OSError)):
+                raise SourceError(f"a log could not be written: {error}") from error
+            raise
+
+    def write(self, replicas: Sequence[_Replica], one: RestoredPartition, history: _History) -> None:
+        """Write all replicas of a partition. Raises SourceError, KafkaError, OSError."""
+        for replica in replicas:
+            self._written.append(replica)
+            replica.begin(one.start)
+        for records in _joined(_restored(one, history)):
+            for replica in replicas:
+                replica.append(records)
+        one.replicas = len(replicas)
+        self._ends[one.part] = one.end
+
+
+class _Replica:
+    def __init__(self, manager: LogManager, log: Log, wall_ms: int) -> None:
+        self._manager = manager
+        self.log = log
+        self._wall_ms = wall_ms
+
+    def begin(self, offset: int) -> None:
+        """Let the empty log start at ``offset``, without the epochs of those who have led it."""
+        manager = self._manager
+        truncation = manager.truncate_fully_and_start_at(self.log, offset, wall_ms=self._wall_ms)
+        for path in truncation.removable:
+            self.log.files.disk.remove(path)
+        for plan in manager.plan_checkpoints({}):  # until then a truncated log accepts nothing
+            if plan.run():
+                manager.note_checkpoint(plan)
+
+    def append(self, records: bytes) -> None:
+        """Raises KafkaError."""
+        self.log.append_as_follower(records, wall_ms=self._wall_ms)
+
+    def empty(self) -> None:
+        """Remove what was appended. A log that cannot be written any more keeps it, and its directory is not
+        marked as closed in order."""
+        if self.log.failure is None:
+            self.begin(0)
+
+
+def _joined(restored: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the batches in pieces of about ``CHUNK_BYTES``."""
+    piece: list[bytes] = []
+    size = 0
+    for batch in restored:
+        piece.append(batch)
+        size += len(batch)
+        if size >= CHUNK_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)

@@ -1,0 +1,270 @@
+"""Restoring an archive into the empty replicas of stopped brokers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from nilometer.identifiers import uuid_from_text
+from nilometer.pipeline.archive import restore as restoring
+from nilometer.pipeline.archive.restore import restore
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders import archive_manifest
+from nilometer.pipeline.source.log_folders.places import find_archived
+from nilometer.runtime import Runtime
+from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import META_PROPERTIES, TopicPartition
+from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.record_batch import batches
+from support.logs.folder_logs import FolderLog
+from support.pipeline.archives import append, archive_topic, events_log, numbered, rows_of, set_topic_id
+
+EVENTS = TopicPartition("events", 0)
+BROKER_EPOCH = 17
+WALL_MS = 1_700_000_000_000
+COMMITTED = {"isolation.level": "read_committed"}
+
+
+def opened(directory: Path) -> LogManager:
+    options = ManagerOptions(node_id=1, directories=[str(directory)], entropy=Runtime.system().entropy)
+    return LogManager.open(Runtime.system().disk, options, wall_ms=WALL_MS)
+
+
+def broker_folder(directory: Path, *parts: TopicPartition) -> Path:
+    """The log directory of a broker that was stopped in order, with empty replicas."""
+    directory.mkdir(parents=True)
+    identity = MetaProperties(node_id=1, cluster_id="c", directory_id=None)
+    write_meta_properties(Runtime.system().disk, str(directory / META_PROPERTIES), identity)
+    manager = opened(directory)
+    for number, part in enumerate(parts or (EVENTS,)):
+        topic_id = uuid_from_text("bcdef"[number] * 21 + "A")
+        manager.create(part, LogConfig(), wall_ms=WALL_MS, topic_id=topic_id)
+    assert manager.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS) == []
+    return directory
+
+
+def log_range(directory: Path, part: TopicPartition = EVENTS) -> tuple[int, int, int]:
+    """Where the log starts and ends, and its high watermark, as the next start of the broker has them."""
+    manager = opened(directory)
+    log = manager.logs[part]
+    found = log.log_start_offset, log.log_end_offset, manager.initial_high_watermark(part)
+    assert manager.previous_broker_epoch == BROKER_EPOCH, "it was closed in order"
+    assert not manager.damages
+    assert not log.producers.producers, "the new cluster gives their ids to others"
+    manager.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS)
+    return found
+
+
+def rows(place: Path, **given) -> list[dict]:
+    return rows_of(columns=("key", "value", "offset", "timestamp"), path=place, **given)
+
+
+@pytest.fixture
+def archived(tmp_path):
+    log = events_log(tmp_path / "logs")
+    archive_topic(log.log_dir, tmp_path / "archive")
+    return log
+
+
+def test_records_have_their_offsets_again_in_every_replica(archived, tmp_path):
+    first, second = (broker_folder(tmp_path / name) for name in ("one", "two"))
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(first), str(second)])
+    assert (result.replicas, result.start, result.end, result.records) == (2, 0, 300, 300)
+    assert (result.aborted, result.unfinished, result.missing) == (0, 0, [])
+    expected = [row for row in rows(archived.log_dir) if row["offset"] < 300]
+    for place in (first, second):
+        assert rows(place) == expected
+        assert log_range(place) == (0, 300, 300)
+        data = (place / "events-0" / f"{0:020d}.log").read_bytes()
+        assert {header.partition_leader_epoch for _, header in batches(data)} == {0}
+        assert rows(place) == expected, "also after another start"
+
+
+def test_a_log_that_starts_within_a_batch(tmp_path):
+    log = events_log(tmp_path / "logs")
+    log.checkpoint(400, log_start=134)
+    archive_topic(log.log_dir, tmp_path / "archive")
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    assert (result.start, result.end) == (134, 300)
+    assert log_range(target) == (134, 300, 300)
+    assert [row["offset"] for row in rows(target)] == list(range(134, 300))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_reader_of_committed_records_sees_is_restored(seed, tmp_path):
+    """Random batches, with and without producers and transactions, of which some abort and some never end."""
+    chance = random.Random(seed)
+    log = FolderLog(tmp_path / "logs", "events")
+    running: dict[int, int] = {}
+    for _ in range(chance.randint(20, 60)):
+        if log.next_offset and chance.random() < 0.1:
+            log.roll()
+        if running and chance.random() < 0.35:
+            producer = chance.choice(sorted(running))
+            first, commits = running.pop(producer), chance.random() < 0.5
+            marker = log.end_transaction(producer, commit=commits)
+            if not commits:
+                log.index_aborted(producer, first, marker, min([*running.values(), marker + 1]))
+            continue
+        records = numbered(log.next_offset, chance.randint(1, 7))
+        producer = chance.choice([-1, 1, 2, 3])
+        if producer > 0:
+            running.setdefault(producer, log.next_offset)
+            log.append(records, producer_id=producer, transactional=True)
+        else:
+            log.append(records)
+    log.roll()
+    append(log, 1)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    result = archive_topic(log.log_dir, tmp_path / "archive")
+    target = broker_folder(tmp_path / "target")
+    (restored,) = restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    stable_end = min(running.values(), default=result.end)
+    expected = [row for row in rows(log.log_dir, **COMMITTED) if row["offset"] < stable_end]
+    assert rows(target) == rows(target, **COMMITTED) == expected
+    assert restored.records == len(expected)
+    everything = [row for row in rows(log.log_dir) if row["offset"] < result.end]
+    assert restored.records + restored.aborted + restored.unfinished == len(everything)
+    assert log_range(target) == (0, stable_end, stable_end)
+    again = archive_topic(target, tmp_path / "again")
+    assert again.problem is None, "a restored log has no gap, so it can be archived"
+
+
+def test_offsets_that_the_archive_lacks_are_refused_or_stay_empty(tmp_path):
+    log = events_log(tmp_path / "logs")
+    archive_topic(log.log_dir, tmp_path / "archive")
+    (one,) = find_archived(str(tmp_path / "archive"))
+    for segment in one.chain:  # as if the run had come too late for the second segment
+        if segment.base_offset == 100:
+            manifest = one.manifest.without([segment])
+    folder = Path(one.folder)
+    (folder / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
+    target = broker_folder(tmp_path / "target")
+    with pytest.raises(SourceError, match="lacks the offsets 100 to 199"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.records, result.missing) == (200, [(100, 200)])
+    assert [row["offset"] for row in rows(target)] == [*range(100), *range(200, 300)]
+    assert log_range(target) == (0, 300, 300)
+
+
+def test_a_partition_that_the_archive_lacks_is_named(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events", 1)
+    append(log, 25)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    archive_topic(log.log_dir, tmp_path / "archive")
+    target = broker_folder(tmp_path / "target", EVENTS, TopicPartition("events", 1))
+    with pytest.raises(SourceError, match="no records of events-0, but of events-1"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.part, result.records) == (TopicPartition("events", 1), 200)
+    assert log_range(target) == (0, 0, 0)
+
+
+def test_another_topic_gets_the_records_and_one_of_several_is_chosen(archived, tmp_path):
+    set_topic_id(archived.folder, "b")
+    archive_topic(archived.log_dir, tmp_path / "archive")
+    old = TopicPartition("old", 0)
+    target = broker_folder(tmp_path / "target", old)
+    source, places = str(tmp_path / "archive"), [str(target)]
+    with pytest.raises(SourceError, match=r"--topic-id a{21}A, b{21}A"):
+        restore(source, ["events"], places, name="old")
+    with pytest.raises(SourceError, match="no archive of topic events with the id x"):
+        restore(source, ["events"], places, name="old", topic_id="x")
+    (result,) = restore(source, ["events"], places, name="old", topic_id="b" * 21 + "A")
+    assert (result.part, result.archived.topic_id) == (old, "b" * 21 + "A")
+    assert log_range(target, old) == (0, 300, 300)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_what_is_refused_changes_nothing(archived, tmp_path):
+    source = str(tmp_path / "archive")
+    target = broker_folder(tmp_path / "target")
+    before = files_of(target)
+
+    def refusal(*topics: str, place: Path = target) -> str:
+        with pytest.raises(SourceError) as refused:
+            restore(source, topics or ["events"], [str(place)])
+        return str(refused.value)
+
+    assert "no archive of topic nosuch" in refusal("nosuch")
+    assert "belongs to the cluster that wrote it" in refusal("__consumer_offsets")
+    assert files_of(target) == before
+    running = opened(target)
+    assert "runs, or it did not stop in order" in refusal()
+    running.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS)
+    assert files_of(target) == before
+    other = broker_folder(tmp_path / "other", TopicPartition("others", 0))
+    assert "no broker has a replica of events-0 here" in refusal(place=other)
+    restore(source, ["events"], [str(target)])
+    filled = files_of(target)
+    assert "is not empty: its next offset is 300" in refusal()
+    assert files_of(target) == filled
+
+
+def test_damage_is_found_before_anything_is_written(archived, tmp_path):
+    target = broker_folder(tmp_path / "target")
+    log = max((tmp_path / "archive").rglob("*.log"))
+    data = bytearray(log.read_bytes())
+    cases = {
+        "computed CRC": bytes([*data[:-3], data[-3] ^ 1, *data[-2:]]),
+        "it ends at byte": bytes(data[:-5]),
+        "must follow, and not": bytes([*data[:7], data[7] ^ 1, *data[8:]]),
+        "not what the manifest says": bytes([*data[:15], data[15] ^ 1, *data[16:]]),  # the leader epoch
+    }
+    for says, damaged in cases.items():
+        log.write_bytes(damaged)
+        with pytest.raises(SourceError, match=says):
+            restore(str(tmp_path / "archive"), ["events"], [str(target)])
+        assert log_range(target) == (0, 0, 0)
+    log.unlink()
+    with pytest.raises(SourceError, match="is missing in the archive"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+
+
+def test_a_run_that_fails_leaves_all_partitions_empty(archived, tmp_path, monkeypatch):
+    """The disk is full in the second replica's log, or the user gives up."""
+    one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
+    monkeypatch.setattr(restoring, "CHUNK_BYTES", 600)
+    appended = restoring._Replica.append
+
+    for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
+        left = [7]
+
+        def fails(replica, records, error=error, left=left):
+            left[0] -= 1
+            if not left[0]:
+                raise error
+            appended(replica, records)
+
+        monkeypatch.setattr(restoring._Replica, "append", fails)
+        expected = SourceError if isinstance(error, OSError) else KeyboardInterrupt
+        with pytest.raises(expected):
+            restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+        assert log_range(one) == log_range(two) == (0, 0, 0)
+    monkeypatch.setattr(restoring._Replica, "append", appended)
+    restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+    assert log_range(one) == log_range(two) == (0, 300, 300)
+
+
+def test_empty_batches_have_at_most_so_many_offsets(monkeypatch):
+    monkeypatch.setattr(restoring, "_EMPTY_MAX", 10)
+    data = b"".join(restoring._empty_batches(3, 28))
+    assert [(h.base_offset, h.last_offset, h.records_count) for _, h in batches(data)] == [
+        (3, 12, 0),
+        (13, 22, 0),
+        (23, 27, 0),
+    ]
