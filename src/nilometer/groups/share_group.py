@@ -37,7 +37,6 @@ from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, Offs
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of, topic_partitions
 from nilometer.groups.turn import (
     DeleteShareState,
-    GroupType,
     InitializeShareState,
     RetentionStart,
     UnwrittenTarget,
@@ -354,12 +353,12 @@ class ShareGroup:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
-    def type(self) -> GroupType:
-        return GroupType.SHARE
-
-    @property
     def is_empty(self) -> bool:
         return not self.members
+
+    @property
+    def is_replaceable(self) -> bool:
+        return False
 
     @property
     def state(self) -> str:
@@ -389,7 +388,7 @@ class ShareGroup:
         return None
 
     def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, "share")
 
     def metadata_bytes(self) -> int:
         return self._held.total

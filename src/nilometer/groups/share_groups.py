@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -71,7 +72,6 @@ from nilometer.groups.turn import (
     ShardState,
     ShareStateResult,
     TimerKey,
-    TimerKind,
     Turn,
     UnwrittenTarget,
 )
@@ -98,7 +98,17 @@ SOON_MS: Final = 200
 """The heartbeat interval while the share coordinator is asked, so that a member gets its partitions soon."""
 TOPICS_PER_CALL_MAX: Final = 10_000
 """So many topics with a state are looked for in the image in one call, and those of one group."""
-_TOPICS = TimerKey(TimerKind.SHARE_TOPICS)
+
+
+class ShareTimer(Enum):
+    SESSION = auto()
+    TOPICS = auto()
+    """Topics of share groups may have been deleted."""
+    TARGET = auto()
+    """More of a target assignment is to be written than a turn may."""
+
+
+_TOPICS = TimerKey(ShareTimer.TOPICS)
 
 
 class Deletion(msgspec.Struct):
@@ -249,11 +259,11 @@ class ShareGroups:
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        if key.kind is TimerKind.SHARE_TOPICS:
+        if key.kind is ShareTimer.TOPICS:
             self._forget_deleted_topics(turn)
             return
         group = self.find(key.group_id)
-        if group is not None and key.kind is TimerKind.SHARE_TARGET:
+        if group is not None and key.kind is ShareTimer.TARGET:
             self._write_on(_Draft(group, turn))
         elif group is not None and key.member_id in group.members:
             why = f"member {key.member_id} was fenced: its session timed out"
@@ -261,7 +271,7 @@ class ShareGroups:
 
     def _expect_heartbeat(self, turn: Turn, group: ShareGroup, member_id: str) -> None:
         timeout_ms = self._state.config_of(group.group_id).group_share_session_timeout_ms
-        key = TimerKey(TimerKind.SHARE_SESSION, group.group_id, member_id)
+        key = TimerKey(ShareTimer.SESSION, group.group_id, member_id)
         self._state.timers.schedule(key, turn.now_ms + timeout_ms)
 
     def _forget_deleted_topics(self, turn: Turn) -> None:
@@ -352,7 +362,7 @@ class ShareGroups:
 
     def _remove(self, turn: Turn, group: ShareGroup, member_id: str, cause: str) -> None:
         """Remove a member; the others get its partitions with their next heartbeats."""
-        self._state.timers.cancel(TimerKey(TimerKind.SHARE_SESSION, group.group_id, member_id))
+        self._state.timers.cancel(TimerKey(ShareTimer.SESSION, group.group_id, member_id))
         draft = _Draft(group, turn)
         draft.remove_member(member_id)
         draft.group_epoch(self._topics, cause)
@@ -393,7 +403,7 @@ class ShareGroups:
 
     def _write_on(self, draft: _Draft) -> None:
         if draft.target():
-            key = TimerKey(TimerKind.SHARE_TARGET, draft.group.group_id)
+            key = TimerKey(ShareTimer.TARGET, draft.group.group_id)
             self._state.timers.schedule(key, draft.turn.now_ms + 1)
 
     # ── the state of share partitions ───────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from nilometer.coordinators import Token
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers
-from nilometer.groups.consumer.context import Context
+from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
@@ -46,7 +47,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, Topics, described_partitions
-from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, TimerKind, Turn
+from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import KafkaError
 
@@ -102,11 +103,11 @@ CONSUMER_GROUP_KEYS = (
     ConsumerGroupRegularExpressionKey,
 )
 
-_REASONS = {
-    TimerKind.CONSUMER_SESSION: "its session timed out",
-    TimerKind.CONSUMER_REBALANCE: "it did not revoke partitions within its rebalance timeout",
-    TimerKind.CONSUMER_JOIN: "it did not rejoin within its rebalance timeout",
-    TimerKind.CONSUMER_SYNC: "it did not request its assignment within its rebalance timeout",
+_REASONS: Mapping[Enum, str] = {
+    ConsumerTimer.SESSION: "its session timed out",
+    ConsumerTimer.REBALANCE: "it did not revoke partitions within its rebalance timeout",
+    ConsumerTimer.JOIN: "it did not rejoin within its rebalance timeout",
+    ConsumerTimer.SYNC: "it did not request its assignment within its rebalance timeout",
 }
 
 
@@ -164,7 +165,7 @@ class ConsumerGroups:
         group = self._context.find(key.group_id)
         if group is None:
             return
-        if key.kind is TimerKind.CONSUMER_ASSIGNMENT:
+        if key.kind is ConsumerTimer.ASSIGNMENT:
             draft = Draft(group, turn)
             write_on(draft)
             self._assign_if_due(draft)
@@ -172,7 +173,7 @@ class ConsumerGroups:
         member = group.members.get(key.member_id)
         if member is None:
             return
-        if key.kind is TimerKind.CONSUMER_REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if key.kind is ConsumerTimer.REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
             return
         self._remove(turn, group, member, f"member {member.member_id} was fenced: {_REASONS[key.kind]}")
 
@@ -212,8 +213,8 @@ class ConsumerGroups:
         context.expect_heartbeat(turn, group, after)
         if before is not after:
             context.expect_revocation(turn, group, before, after)
-            context.cancel_timer(TimerKind.CONSUMER_JOIN, group, after.member_id)
-            context.cancel_timer(TimerKind.CONSUMER_SYNC, group, after.member_id)
+            context.cancel_timer(ConsumerTimer.JOIN, group, after.member_id)
+            context.cancel_timer(ConsumerTimer.SYNC, group, after.member_id)
         context.expect_assignment(turn, group)
 
     def _group_to_join(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroup:

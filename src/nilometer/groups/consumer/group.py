@@ -35,7 +35,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart, UnwrittenTarget
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import PROTOCOL_TYPE
 
@@ -284,12 +284,12 @@ class ConsumerGroup:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
-    def type(self) -> GroupType:
-        return GroupType.CONSUMER
-
-    @property
     def is_empty(self) -> bool:
         return not self.members
+
+    @property
+    def is_replaceable(self) -> bool:
+        return self.is_empty
 
     @property
     def state(self) -> str:
@@ -379,7 +379,7 @@ class ConsumerGroup:
         return SINCE_COMMIT
 
     def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, "consumer")
 
     def metadata_bytes(self) -> int:
         return self._held.total

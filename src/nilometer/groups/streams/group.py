@@ -48,7 +48,7 @@ from nilometer.groups.streams.tasks import (
     tasks_of,
 )
 from nilometer.groups.streams_topology import NAME_BYTES, Configured, Endpoint, KeyValue, Task, Topology
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
 PROTOCOL_TYPE: Final = "streams"
@@ -282,12 +282,12 @@ class StreamsGroup:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
-    def type(self) -> GroupType:
-        return GroupType.STREAMS
-
-    @property
     def is_empty(self) -> bool:
         return not self.members
+
+    @property
+    def is_replaceable(self) -> bool:
+        return self.is_empty
 
     @property
     def state(self) -> str:
@@ -372,7 +372,7 @@ class StreamsGroup:
         return SINCE_COMMIT
 
     def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, "streams")
 
     def metadata_bytes(self) -> int:
         told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())

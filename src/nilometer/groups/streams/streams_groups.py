@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final
 
@@ -89,7 +90,6 @@ from nilometer.groups.turn import (
     RebalanceNote,
     ShardState,
     TimerKey,
-    TimerKind,
     Turn,
 )
 from nilometer.wire.encoder import LazySequence
@@ -99,9 +99,19 @@ SOON_MS: Final = 500
 """The heartbeat interval while internal topics are being created, so that a member gets its tasks soon."""
 SOURCES_AT_ONCE = 10_000
 """So many source topics of tasks are looked at in one heartbeat, to find where tasks can be queried: 3 ms."""
-_REASONS = {
-    TimerKind.STREAMS_SESSION: "its session timed out",
-    TimerKind.STREAMS_REBALANCE: "it did not revoke tasks within its rebalance timeout",
+
+
+class StreamsTimer(Enum):
+    SESSION = auto()
+    REBALANCE = auto()
+    """Until when a member must confirm that it has revoked tasks."""
+    INITIAL_DELAY = auto()
+    """Until when a new group waits for more members before its first assignment."""
+
+
+_REASONS: Mapping[Enum, str] = {
+    StreamsTimer.SESSION: "its session timed out",
+    StreamsTimer.REBALANCE: "it did not revoke tasks within its rebalance timeout",
 }
 
 
@@ -226,19 +236,19 @@ class StreamsGroups:
         group = self.find(key.group_id)
         if group is None:
             return
-        if key.kind is TimerKind.STREAMS_INITIAL_DELAY:
+        if key.kind is StreamsTimer.INITIAL_DELAY:
             self._assign_if_due(_Draft(group, turn), self._state.config_of(group.group_id))
             return
         member = group.members.get(key.member_id)
         if member is None:
             return
-        if key.kind is TimerKind.STREAMS_REBALANCE and member.state is not MemberState.UNREVOKED_TASKS:
+        if key.kind is StreamsTimer.REBALANCE and member.state is not MemberState.UNREVOKED_TASKS:
             return
         self._remove(turn, group, member, f"member {member.member_id} was fenced: {_REASONS[key.kind]}")
 
     def _expect_heartbeat(self, turn: Turn, group: StreamsGroup, member_id: str) -> None:
         timeout_ms = self._state.config_of(group.group_id).group_streams_session_timeout_ms
-        key = TimerKey(TimerKind.STREAMS_SESSION, group.group_id, member_id)
+        key = TimerKey(StreamsTimer.SESSION, group.group_id, member_id)
         self._state.timers.schedule(key, turn.now_ms + timeout_ms)
 
     def _expect_revocation(
@@ -246,7 +256,7 @@ class StreamsGroups:
     ) -> None:
         """Start the timer for the revocation of tasks if ``after`` must revoke some and is another than
         ``before``; cancel it if it need not."""
-        key = TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, after.member_id)
+        key = TimerKey(StreamsTimer.REBALANCE, group.group_id, after.member_id)
         if after.state is not MemberState.UNREVOKED_TASKS:
             self._state.timers.cancel(key)
         elif before is not after:
@@ -258,7 +268,7 @@ class StreamsGroups:
 
     def _initial_delay_ms(self, turn: Turn, group: StreamsGroup) -> int | None:
         """Return how long the first assignment of the group waits for more members; None if it does not."""
-        key = TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id)
+        key = TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id)
         deadline_ms = self._state.timers.deadline(key)
         return None if deadline_ms is None else max(0, deadline_ms - turn.now_ms)
 
@@ -298,7 +308,7 @@ class StreamsGroups:
         self._write_changes(draft, sender.member, request, topology, configured, config)
         note_offsets(group, request)
         if was_empty and config.group_streams_initial_rebalance_delay_ms > 0:
-            key = TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id)
+            key = TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id)
             if self._state.timers.deadline(key) is None:
                 delay_ms = config.group_streams_initial_rebalance_delay_ms
                 self._state.timers.schedule(key, turn.now_ms + delay_ms)
@@ -497,7 +507,7 @@ class StreamsGroups:
             kept = Owned(active, member.assigned.standby, member.assigned.warmup)
             away = replace(member, member_epoch=request.member_epoch, assigned=kept)
             _Draft(group, turn).member_assignment(replace(away, pending_revocation=NOTHING_OWNED))
-            self._state.timers.cancel(TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, member.member_id))
+            self._state.timers.cancel(TimerKey(StreamsTimer.REBALANCE, group.group_id, member.member_id))
         else:
             self._remove(turn, group, member, f"member {member.member_id} left")
         return StreamsGroupHeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
@@ -510,7 +520,7 @@ class StreamsGroups:
         draft.group_epoch(cause)
         if not group.members:
             draft.target(group.group_epoch, {}, 0)  # nothing is to be assigned
-            self._state.timers.cancel(TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id))
+            self._state.timers.cancel(TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id))
 
     # ── target assignments ──────────────────────────────────────────────────────────────────────
     def _assign_if_due(self, draft: _Draft, config: GroupConfig) -> None:
