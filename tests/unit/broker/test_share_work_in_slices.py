@@ -108,7 +108,7 @@ def send(
     topics = (codec.make_request(topic, topic_id=TOPIC, partitions=parts),)
     parts_used = SimpleNamespace(
         turns=turns,
-        groups=SimpleNamespace(serves_share_groups=True),
+        groups=SimpleNamespace(serves=lambda kind: True),
         share_sessions=sessions,
         share_partitions=share_partitions(turns),
         metadata=SimpleNamespace(
@@ -440,7 +440,7 @@ def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
     topics = (codec.make_request("AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=parts),)
     parts_used = SimpleNamespace(
         turns=turns,
-        groups=SimpleNamespace(serves_share_groups=True),
+        groups=SimpleNamespace(serves=lambda kind: True),
         metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None)),
         rights=ALLOWED,
     )

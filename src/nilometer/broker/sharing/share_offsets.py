@@ -141,7 +141,7 @@ async def _ask(parts: Parts, request: ShareGroupOffsetsRequest) -> ShareGroupOff
 
 def _why_not(parts: Parts, request: Request, operation: Operation, group_id: str) -> ErrorCode:
     """Return why the client may not do this to the group; NONE if it may."""
-    if not parts.groups.serves_share_groups:
+    if not parts.groups.serves("share"):
         return ErrorCode.unsupported_version
     if not group_id:
         return ErrorCode.invalid_group_id
