@@ -28,8 +28,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.features import DEAD_LETTERS_SHARE_VERSION, FEATURES_OF_GROUPS, SHARE_VERSION
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
-from nilometer.groups.record_format import decode_record, encode_record
-from nilometer.groups.records import CoordinatorRecord
+from nilometer.groups.records import CoordinatorRecord, decode_record, encode_record
 from nilometer.groups.requests import (
     FOUNDING,
     OF_NAMED_GROUPS,
