@@ -33,6 +33,8 @@ from nilometer.groups.records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareGroupKey,
+    StreamsGroupKey,
 )
 from nilometer.groups.requests import (
     AlterShareGroupOffsets,
@@ -63,9 +65,9 @@ from nilometer.groups.requests import (
     refusal,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share_group import SHARE_GROUP_KEYS, ShareGroup
+from nilometer.groups.share_group import ShareGroup
 from nilometer.groups.share_groups import Deletion, ShareGroups, ShareTimer
-from nilometer.groups.streams.group import STREAMS_GROUP_KEYS, StreamsGroup
+from nilometer.groups.streams.group import StreamsGroup
 from nilometer.groups.streams.streams_groups import StreamsGroups, StreamsTimer
 from nilometer.groups.topics import Topics
 from nilometer.groups.turn import (
@@ -117,9 +119,9 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self._classic.replay(key, value)
-        elif isinstance(key, SHARE_GROUP_KEYS):
+        elif isinstance(key, ShareGroupKey):
             self._share.replay(record)
-        elif isinstance(key, STREAMS_GROUP_KEYS):
+        elif isinstance(key, StreamsGroupKey):
             self._streams.replay(record)
         else:
             self._consumer.replay(record)

@@ -164,15 +164,6 @@ PROTOCOL_TYPE: Final = "share"
 STABLE: Final = 0
 """The only state of a member in its record."""
 
-SHARE_GROUP_KEYS = (
-    ShareGroupMetadataKey,
-    ShareGroupMemberMetadataKey,
-    ShareGroupTargetAssignmentMetadataKey,
-    ShareGroupTargetAssignmentMemberKey,
-    ShareGroupCurrentMemberAssignmentKey,
-    ShareGroupStatePartitionMetadataKey,
-)
-
 
 class ShareMember(msgspec.Struct, frozen=True):
     member_id: str

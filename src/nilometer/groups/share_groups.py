@@ -32,6 +32,7 @@ from nilometer.groups.records import (
     RecordKey,
     RecordValue,
     ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupKey,
     ShareGroupMemberMetadataKey,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
@@ -56,7 +57,6 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.share_group import (
-    SHARE_GROUP_KEYS,
     ShareGroup,
     ShareMember,
     StatePartitions,
@@ -232,7 +232,7 @@ class ShareGroups:
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record while loading."""
         key = record.key
-        assert isinstance(key, SHARE_GROUP_KEYS)
+        assert isinstance(key, ShareGroupKey)
         group = self.find(key.group_id)
         if group is None:
             if record.value is None:

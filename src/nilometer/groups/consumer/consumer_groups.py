@@ -22,16 +22,7 @@ from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
-from nilometer.groups.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorRecord,
-)
+from nilometer.groups.records import ConsumerGroupKey, ConsumerGroupMetadataKey, CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     ConsumerGroupHeartbeatResult,
@@ -93,16 +84,6 @@ def _owned(member: Member) -> dict[UUID, set[int]]:
     return found
 
 
-CONSUMER_GROUP_KEYS = (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupRegularExpressionKey,
-)
-
 _REASONS: Mapping[Enum, str] = {
     ConsumerTimer.SESSION: "its session timed out",
     ConsumerTimer.REBALANCE: "it did not revoke partitions within its rebalance timeout",
@@ -122,7 +103,7 @@ class ConsumerGroups:
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record while loading. (Records that the shard writes are applied by :class:`Draft`.)"""
         key = record.key
-        assert isinstance(key, CONSUMER_GROUP_KEYS)
+        assert isinstance(key, ConsumerGroupKey)
         group = self._context.find(key.group_id)
         if group is None:
             if record.value is None:

@@ -58,15 +58,6 @@ NOT_VALIDATED: Final = -1
 """In place of the validated topology's epoch."""
 _STATES = {state.value: state for state in MemberState}
 
-STREAMS_GROUP_KEYS = (
-    StreamsGroupMetadataKey,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTargetAssignmentMemberKey,
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupTopologyKey,
-)
-
 
 class StreamsMember(msgspec.Struct, frozen=True):
     member_id: str

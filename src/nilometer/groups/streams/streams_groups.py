@@ -25,6 +25,7 @@ from nilometer.groups.records import (
     RecordKey,
     RecordValue,
     StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
@@ -47,7 +48,6 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.streams.group import (
     NOT_VALIDATED,
-    STREAMS_GROUP_KEYS,
     TASK_BYTES,
     StreamsGroup,
     StreamsMember,
@@ -213,7 +213,7 @@ class StreamsGroups:
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record while loading."""
         key = record.key
-        assert isinstance(key, STREAMS_GROUP_KEYS)
+        assert isinstance(key, StreamsGroupKey)
         group = self.find(key.group_id)
         if group is None:
             if record.value is None:
