@@ -27,12 +27,9 @@ from nilometer.groups.consumer.rebalance import (
     assignment_delay_ms,
     member_specs,
 )
+from nilometer.groups.group_with_epochs import Draft, GroupsOfKind, RecordTypes
 from nilometer.groups.records import (
-    CoordinatorRecord,
-    RecordKey,
-    RecordValue,
     ShareGroupCurrentMemberAssignmentKey,
-    ShareGroupKey,
     ShareGroupMemberMetadataKey,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
@@ -135,34 +132,15 @@ def _assign(
     return assign_simply(member_specs(wanted, target, ids), assignable)
 
 
-class _Draft:
-    """Writes the records of one group in one turn, and applies each of them at once."""
-
-    __slots__ = ("group", "turn")
-
-    def __init__(self, group: ShareGroup, turn: Turn) -> None:
-        self.group = group
-        self.turn = turn
-
-    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
-        record = CoordinatorRecord(key, value)
-        self.group.apply(record)
-        self.turn.write(record)
-
-    def member_metadata(self, member: ShareMember) -> None:
-        key = ShareGroupMemberMetadataKey(self.group.group_id, member.member_id)
-        self._write(key, member.metadata_value())
-
-    def member_assignment(self, member: ShareMember) -> None:
-        key = ShareGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
-        self._write(key, member.assignment_value())
-
-    def remove_member(self, member_id: str) -> None:
-        """Write the tombstones of a member: its assignments first, its metadata last."""
-        group_id = self.group.group_id
-        self._write(ShareGroupCurrentMemberAssignmentKey(group_id, member_id), None)
-        self._write(ShareGroupTargetAssignmentMemberKey(group_id, member_id), None)
-        self._write(ShareGroupMemberMetadataKey(group_id, member_id), None)
+class _Draft(Draft[ShareGroup]):
+    __slots__ = ()
+    types = RecordTypes(
+        ShareGroupMemberMetadataKey,
+        ShareGroupCurrentMemberAssignmentKey,
+        ShareGroupTargetAssignmentMemberKey,
+        ShareGroupTargetAssignmentMetadataKey,
+        ShareGroupTargetAssignmentMetadataValue,
+    )
 
     def group_epoch(self, topics: Topics, cause: str) -> None:
         """Raise the group epoch. ``cause``: for the log."""
@@ -189,20 +167,14 @@ class _Draft:
         group.unwritten = group.assigning_epoch = None
         return False
 
-    def assignment_epoch(self, epoch: int, wall_ms: int) -> None:
-        self._write(
-            ShareGroupTargetAssignmentMetadataKey(self.group.group_id),
-            ShareGroupTargetAssignmentMetadataValue(epoch, wall_ms),
-        )
-
     def partitions(self, partitions: StatePartitions) -> None:
         key = ShareGroupStatePartitionMetadataKey(self.group.group_id)
         self._write(key, partitions.to_record())
 
 
-class ShareGroups:
+class ShareGroups(GroupsOfKind[ShareGroup]):
     def __init__(self, state: ShardState, classic_groups: ClassicGroups) -> None:
-        self._state = state
+        super().__init__(state, ShareGroup, ShareGroupMetadataKey)
         self._classic_groups = classic_groups
         self._deletions: dict[str, list[Deletion]] = {}
         """By group id, those that wait for the group's state to be deleted."""
@@ -216,44 +188,17 @@ class ShareGroups:
     def _topics(self) -> Topics:
         return self._state.topics
 
-    def find(self, group_id: str) -> ShareGroup | None:
-        group = self._state.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def get(self, group_id: str) -> ShareGroup:
-        """Return the share group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ShareGroup):
-            return group
-        error = "is not a share group" if group is not None else "not found"
-        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {error}.")
-
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading."""
-        key = record.key
-        assert isinstance(key, ShareGroupKey)
-        group = self.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            group = self._state.groups[key.group_id] = ShareGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, ShareGroupMetadataKey):
-            del self._state.groups[key.group_id]
-
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's session; look for topics that were deleted meanwhile."""
-        for group in self._state.groups.values():
-            if isinstance(group, ShareGroup):
-                for member_id in group.members:
-                    self._expect_heartbeat(turn, group, member_id)
+        for group in self.all():
+            for member_id in group.members:
+                self._expect_heartbeat(turn, group, member_id)
         self.on_image(turn)
 
     def on_image(self, turn: Turn) -> None:
         """Begin to look for topics that were deleted."""
-        groups = self._state.groups.values()
-        self._round = [group for group in groups if isinstance(group, ShareGroup) and group.partitions.names]
+        self._round = [group for group in self.all() if group.partitions.names]
         if self._round:
             self._forget_deleted_topics(turn)
 

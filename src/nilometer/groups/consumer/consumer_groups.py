@@ -22,7 +22,7 @@ from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
-from nilometer.groups.records import ConsumerGroupKey, ConsumerGroupMetadataKey, CoordinatorRecord
+from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     ConsumerGroupHeartbeatResult,
@@ -101,27 +101,15 @@ class ConsumerGroups:
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading. (Records that the shard writes are applied by :class:`Draft`.)"""
-        key = record.key
-        assert isinstance(key, ConsumerGroupKey)
-        group = self._context.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            # It replaces the simple group that offset records before this one may have created.
-            group = self._state.groups[key.group_id] = ConsumerGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, ConsumerGroupMetadataKey):
-            del self._state.groups[key.group_id]
+        self._context.replay(record)
 
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
-        for group in self._state.groups.values():
-            if isinstance(group, ConsumerGroup):
-                for member in group.members.values():
-                    self._context.expect_heartbeat(turn, group, member)
-                    self._context.expect_revocation(turn, group, None, member)
-                self._context.expect_assignment(turn, group)
+        for group in self._context.all():
+            for member in group.members.values():
+                self._context.expect_heartbeat(turn, group, member)
+                self._context.expect_revocation(turn, group, None, member)
+            self._context.expect_assignment(turn, group)
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Write what was computed outside, and begin with the next target assignment if one is due."""

@@ -6,9 +6,10 @@ from enum import Enum, auto
 
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.rebalance import assignment_delay_ms
+from nilometer.groups.group_with_epochs import GroupsOfKind
+from nilometer.groups.records import ConsumerGroupMetadataKey
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.turn import ShardState, TimerKey, Turn
-from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class ConsumerTimer(Enum):
@@ -31,8 +32,9 @@ _OF_MEMBERS = (
 )
 
 
-class Context:
+class Context(GroupsOfKind[ConsumerGroup]):
     def __init__(self, state: ShardState) -> None:
+        super().__init__(state, ConsumerGroup, ConsumerGroupMetadataKey)
         self.state = state
         self.topics = state.topics
 
@@ -43,18 +45,6 @@ class Context:
 
     def config_of(self, group: ConsumerGroup) -> GroupConfig:
         return self.state.config_of(group.group_id)
-
-    def find(self, group_id: str) -> ConsumerGroup | None:
-        group = self.state.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
-    def get(self, group_id: str) -> ConsumerGroup:
-        """Return the consumer group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self.find(group_id)
-        if group is None:
-            error = "not found" if group_id not in self.state.groups else "is not a consumer group"
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {error}.")
-        return group
 
     # ── timers ──────────────────────────────────────────────────────────────────────────────────
     def set_timer(

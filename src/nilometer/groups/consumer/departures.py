@@ -72,7 +72,7 @@ def upgrade(
         draft.target(
             member.member_id, {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
         )
-    draft.assignment_epoch(generation)
+    draft.assignment_epoch(generation, turn.wall_ms)
     for member in members:
         draft.member_assignment(member)
         context.expect_heartbeat(turn, group, member)
@@ -283,6 +283,6 @@ def remove(
         draft.remove_member(member.member_id)
     refresh(draft, context.topics, subscription_changed=True, cause=reason)
     if not group.members:
-        draft.assignment_epoch(group.group_epoch)  # nothing is to be assigned (Kafka 4.4)
+        draft.assignment_epoch(group.group_epoch, turn.wall_ms)  # nothing to assign (Kafka 4.4)
     assign_if_due(draft, context.topics, context.config_of(group))
     context.expect_assignment(turn, group)

@@ -20,12 +20,9 @@ from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN
 from nilometer.groups.consumer.rebalance import AT_ONCE_MAX, assignment_delay_ms
+from nilometer.groups.group_with_epochs import Draft, GroupsOfKind, RecordTypes
 from nilometer.groups.records import (
-    CoordinatorRecord,
-    RecordKey,
-    RecordValue,
     StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
@@ -115,34 +112,15 @@ _REASONS: Mapping[Enum, str] = {
 }
 
 
-class _Draft:
-    """Writes the records of one group in one turn, and applies each of them at once."""
-
-    __slots__ = ("group", "turn")
-
-    def __init__(self, group: StreamsGroup, turn: Turn) -> None:
-        self.group = group
-        self.turn = turn
-
-    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
-        record = CoordinatorRecord(key, value)
-        self.group.apply(record)
-        self.turn.write(record)
-
-    def member_metadata(self, member: StreamsMember) -> None:
-        key = StreamsGroupMemberMetadataKey(self.group.group_id, member.member_id)
-        self._write(key, member.metadata_value())
-
-    def member_assignment(self, member: StreamsMember) -> None:
-        key = StreamsGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
-        self._write(key, member.assignment_value())
-
-    def remove_member(self, member_id: str) -> None:
-        """Write the tombstones of a member: its assignments first, its metadata last."""
-        group_id = self.group.group_id
-        self._write(StreamsGroupCurrentMemberAssignmentKey(group_id, member_id), None)
-        self._write(StreamsGroupTargetAssignmentMemberKey(group_id, member_id), None)
-        self._write(StreamsGroupMemberMetadataKey(group_id, member_id), None)
+class _Draft(Draft[StreamsGroup]):
+    __slots__ = ()
+    types = RecordTypes(
+        StreamsGroupMemberMetadataKey,
+        StreamsGroupCurrentMemberAssignmentKey,
+        StreamsGroupTargetAssignmentMemberKey,
+        StreamsGroupTargetAssignmentMetadataKey,
+        StreamsGroupTargetAssignmentMetadataValue,
+    )
 
     def topology(self, topology: Topology) -> None:
         self._write(StreamsGroupTopologyKey(self.group.group_id), topology)
@@ -181,55 +159,25 @@ class _Draft:
         for member_id, tasks in assigned.items():
             if self.group.target.get(member_id) != tasks:
                 self.target_of(member_id, tasks)
-        self._write(
-            StreamsGroupTargetAssignmentMetadataKey(self.group.group_id),
-            StreamsGroupTargetAssignmentMetadataValue(epoch, wall_ms),
-        )
+        self.assignment_epoch(epoch, wall_ms)
 
 
-class StreamsGroups:
+class StreamsGroups(GroupsOfKind[StreamsGroup]):
     def __init__(self, state: ShardState, classic_groups: ClassicGroups) -> None:
-        self._state = state
+        super().__init__(state, StreamsGroup, StreamsGroupMetadataKey)
         self._classic_groups = classic_groups
 
     @property
     def _topics(self) -> Topics:
         return self._state.topics
 
-    def find(self, group_id: str) -> StreamsGroup | None:
-        group = self._state.groups.get(group_id)
-        return group if isinstance(group, StreamsGroup) else None
-
-    def get(self, group_id: str) -> StreamsGroup:
-        """Return the streams group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, StreamsGroup):
-            return group
-        if group is None:
-            raise KafkaError(ErrorCode.group_id_not_found, f"Streams group {group_id} not found.")
-        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group.")
-
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading."""
-        key = record.key
-        assert isinstance(key, StreamsGroupKey)
-        group = self.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            group = self._state.groups[key.group_id] = StreamsGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, StreamsGroupMetadataKey):
-            del self._state.groups[key.group_id]
-
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
-        for group in self._state.groups.values():
-            if isinstance(group, StreamsGroup):
-                for member in group.members.values():
-                    self._expect_heartbeat(turn, group, member.member_id)
-                    self._expect_revocation(turn, group, None, member)
+        for group in self.all():
+            for member in group.members.values():
+                self._expect_heartbeat(turn, group, member.member_id)
+                self._expect_revocation(turn, group, None, member)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
