@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from nilometer.broker.control import decision_log
@@ -126,47 +126,34 @@ class Controller:
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
-        waits = [True]
-        deciding = self._tasks.spawn(self._decide(decide, cause, client, waits))
-        try:
-            return await asyncio.shield(deciding)
-        except asyncio.CancelledError:
-            if waits[0]:
-                deciding.cancel()
-            else:
-                deciding.add_done_callback(_log_abandoned_decision)
-            raise
-        finally:
-            del deciding  # its exception refers to this frame: both, and the request, would stay as garbage
+        return await in_turn(
+            self._tasks,
+            self._queue,
+            client,
+            lambda: self._decide(decide, cause),
+            _log_abandoned_decision,
+        )
 
-    async def _decide(
-        self,
-        decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
-        cause: Cause,
-        client: Client | None,
-        waits: list[bool],
-    ) -> R:
-        async with self._queue.turn(client):
-            waits[0] = False
-            self.decision_began_us = self._turns.now_us()
-            for _ in range(APPEND_ATTEMPTS_MAX):
-                await self._metadata.catch_up()
-                self._check_is_active()
-                number = self._metadata.image.number
-                try:
-                    made = decide(self._metadata.image)
-                    decision = (
-                        made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
-                    )
-                    entries = await self._entries(decision)
-                except Exception:
-                    if self._metadata.image.number == number:
-                        raise
-                    continue
-                if self._metadata.image.number != number:
-                    continue  # it changed between two steps
-                if await self._append_all(entries, cause):
-                    return decision.reply
+    async def _decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
+        self.decision_began_us = self._turns.now_us()
+        for _ in range(APPEND_ATTEMPTS_MAX):
+            await self._metadata.catch_up()
+            self._check_is_active()
+            number = self._metadata.image.number
+            try:
+                made = decide(self._metadata.image)
+                decision = (
+                    made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
+                )
+                entries = await self._entries(decision)
+            except Exception:
+                if self._metadata.image.number == number:
+                    raise
+                continue
+            if self._metadata.image.number != number:
+                continue  # it changed between two steps
+            if await self._append_all(entries, cause):
+                return decision.reply
         raise KafkaError(
             ErrorCode.request_timed_out, "the metadata changed while each attempt was decided; try again"
         )
@@ -276,6 +263,39 @@ class Controller:
             raise KafkaError(
                 ErrorCode.not_controller, f"the controller is broker {self.controllership.controller_id}"
             )
+
+
+async def in_turn(
+    tasks: Tasks,
+    queue: DecisionQueue,
+    client: Client | None,
+    work: Callable[[], Awaitable[R]],
+    on_abandoned: Callable[[asyncio.Task[R]], None] | None = None,
+) -> R:
+    """Return the result of ``work``, which begins when it is the client's turn.
+
+    Cancelling the caller takes back what has not begun; what has begun keeps its turn until it ends, and then
+    ``on_abandoned`` is called.
+    """
+    has_begun = False
+
+    async def run() -> R:
+        nonlocal has_begun
+        async with queue.turn(client):
+            has_begun = True
+            return await work()
+
+    running = tasks.spawn(run())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if not has_begun:
+            running.cancel()
+        elif on_abandoned is not None:
+            running.add_done_callback(on_abandoned)
+        raise
+    finally:
+        del running  # its exception refers to this frame: both, and the request, would stay as garbage
 
 
 def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
