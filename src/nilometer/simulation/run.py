@@ -26,7 +26,8 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import cleanup, disks, metadata
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
 from nilometer.simulation.checkers.disks import CheckpointFiles, FailedDisks
-from nilometer.simulation.checkers.history import GroupLedger, LongHistory, Outcome, check
+from nilometer.simulation.checkers.group_ledger import GroupLedger
+from nilometer.simulation.checkers.history import LongHistory, Outcome, check
 from nilometer.simulation.checkers.metadata import MetadataResponses
 from nilometer.simulation.checkers.running_brokers import (
     Bounds,
