@@ -33,7 +33,7 @@ from nilometer.groups.requests import (
     ShareGroupPartitions,
 )
 from nilometer.identifiers import uuid_from_text
-from nilometer.share.delivery_state import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
+from nilometer.share.state_records import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
 from nilometer.share.state_shard import ReadSummary, StateResult
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.api_keys import ApiKey
