@@ -17,25 +17,20 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from nilometer.broker.control import decision_log
 from nilometer.broker.control.decision_log import Cause, DecisionLog
 from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog, let_others_run
 from nilometer.broker.decision_lines import log_decision
-from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
-from nilometer.cluster.controller.access import decide_remove_expired_tokens
 from nilometer.cluster.controller.decision import Decision, Steps
 from nilometer.cluster.controller.features import check_format
-from nilometer.cluster.controller.reassignments import decide_preferred_leaders
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken
-from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -306,67 +301,3 @@ def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
         logger.info("A decision whose client has disconnected was not applied: %s", error)
     else:
         logger.error("A decision whose client has disconnected failed", exc_info=error)
-
-
-# The periodic tasks of the controller: expired delegation tokens are removed, leaderships move back to
-# preferred replicas.
-
-# A periodic controller task: removes the delegation tokens that have expired.
-
-tasks_logger = logging.getLogger("nilometer.broker.control")
-
-
-class ExpiredTokens:
-    def __init__(self, config: BrokerConfig, controller: Controller, clock: Clock) -> None:
-        self._interval_ms = config.integer("delegation.token.expiry.check.interval.ms")
-        self._controller = controller
-        self._clock = clock
-
-    def start(self, tasks: Tasks) -> None:
-        tasks.periodic("expired tokens", self._interval_ms, self._round)
-
-    async def _round(self) -> None:
-        try:
-            while self._controller.is_active and await self._controller.decide(
-                lambda image: decide_remove_expired_tokens(image, now_ms=self._clock.wall_ms()),
-                decision_log.EXPIRED_TOKENS,
-            ):
-                pass  # one decision removes a limited number; repeat until none is left
-        except (KafkaError, CoordinationError) as error:
-            tasks_logger.warning(
-                "Expired delegation tokens were not removed; the next round tries again: %s", error
-            )
-
-
-# A periodic controller task: moves leaderships back to the preferred replicas.
-#
-# When a broker returns, other brokers lead its partitions. If it lacks more than
-# ``leader.imbalance.per.broker.percentage`` of its preferred leaderships, they move back to it.
-
-
-class PreferredLeaderRebalancer:
-    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
-        self._config = config
-        self._controller = controller
-
-    def start(self, tasks: Tasks) -> None:
-        if self._config.boolean("auto.leader.rebalance.enable"):
-            interval_ms = 1000 * self._config.integer("leader.imbalance.check.interval.seconds")
-            tasks.periodic("preferred leaders", interval_ms, self._round)
-
-    async def _round(self) -> None:
-        if self._controller.is_active:
-            await self._restore_preferred_leaders()
-
-    async def _restore_preferred_leaders(self) -> None:
-        percentage = self._config.integer("leader.imbalance.per.broker.percentage")
-        try:
-            while await self._controller.decide(
-                lambda image: decide_preferred_leaders.steps(image, imbalance_percentage=percentage),
-                decision_log.PREFERRED_LEADERS,
-            ):
-                pass  # one decision moves a limited number; repeat until none is left
-        except (KafkaError, CoordinationError) as error:
-            tasks_logger.warning(
-                "Leaderships were not moved back to preferred replicas; the next round tries again: %s", error
-            )

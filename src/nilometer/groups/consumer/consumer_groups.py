@@ -1,6 +1,7 @@
-"""The consumer groups of a shard: turns requests and timers into records and results.
+"""The consumer groups of a shard (KIP-848): turns requests and timers into records and results.
 
-It describes groups for ConsumerGroupDescribe.
+The modules beside it decide what a heartbeat, a member of the classic protocol and a departure change; here
+the group is found, the timers are set, and the result is sent.
 """
 
 from __future__ import annotations
