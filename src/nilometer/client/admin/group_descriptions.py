@@ -11,7 +11,7 @@ from functools import partial
 
 from nilometer.client.group.group_exchange import OffsetAndMetadata, read_offsets_of
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import AnyApiKey, ApiKey
 from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.own_apis import RebalanceState
@@ -160,7 +160,7 @@ def _read_by(sources: Mapping[str, Sequence[str]], assignment: Message) -> tuple
     )
 
 
-READ_BY_API: Mapping[ApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
+READ_BY_API: Mapping[AnyApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: partial(_group_with_epochs, CONSUMER),
     ApiKey.SHARE_GROUP_DESCRIBE: partial(_group_with_epochs, SHARE),
     ApiKey.STREAMS_GROUP_DESCRIBE: _streams_group,
