@@ -192,15 +192,15 @@ TOPIC_IDS = (
     Mutant(
         "decision-without-requester-waits",
         "a decision that waits for its turn is kept though its request was answered, or its client has gone",
-        "            if waits[0]:\n                deciding.cancel()",
-        "            if not waits:\n                deciding.cancel()",
+        "        if not has_begun:\n            running.cancel()",
+        "        if False:\n            running.cancel()",
         ("unit/broker/test_decisions_go_on.py",),
     ),
     Mutant(
         "forwarded-first-come",
         "clients whose requests are sent on to the controller keep other clients of their broker waiting",
-        "self._queue.turn(Client.of(context, header.client_id))",
-        "self._queue.turn(None)",
+        "            Client.of(context, header.client_id),\n            lambda: self._forward(",
+        "            None,\n            lambda: self._forward(",
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offset_queries import ListedOffset
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.checkers.history import GroupLedger
+from nilometer.simulation.checkers.group_ledger import GroupLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.disk_faults import (

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from nilometer.client.group.assignors import Assignments, AssignmentTask, RangeAssignor
-from nilometer.simulation.checkers.history import GroupLedger
+from nilometer.simulation.checkers.group_ledger import GroupLedger
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.consumers import CONSUMER, GroupMember, GroupPlan

@@ -49,7 +49,7 @@ from nilometer.broker.cleaning import CleanerReport, LogCleaner
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
 from nilometer.broker.control.cluster_changes import ClusterChanges
-from nilometer.broker.control.controller import Controller, ExpiredTokens, PreferredLeaderRebalancer
+from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import OwnSession
@@ -64,7 +64,7 @@ from nilometer.broker.groups import (
 )
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.groups.streams_groups import StreamsTopics
-from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.housekeeping import ExpiredTokens, Housekeeping, PreferredLeaderRebalancer
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
 from nilometer.broker.replicas.delayed_requests import ReadyFetches

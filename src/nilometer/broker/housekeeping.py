@@ -1,4 +1,5 @@
-"""A broker's periodic tasks: retention, overdue flushes, idle connections.
+"""A broker's periodic tasks: retention, overdue flushes, idle connections; and the controller's, which remove
+expired delegation tokens and move leaderships back to preferred replicas.
 
 There are a few timers for the whole broker, none per partition and none per connection. Each round checks all
 partitions in memory, slice by slice; flushes and file removals run off the event loop.
@@ -12,15 +13,22 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
+from nilometer.broker.control import decision_log
+from nilometer.broker.control.controller import Controller
 from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
-from nilometer.runtime import Runtime
+from nilometer.cluster.controller.access import decide_remove_expired_tokens
+from nilometer.cluster.controller.reassignments import decide_preferred_leaders
+from nilometer.coordination.store import CoordinationError
+from nilometer.runtime import Clock, Runtime
+from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker")
+control_logger = logging.getLogger("nilometer.broker.control")
 
 FLUSH_CHECK_MS = 100
 """How often logs are checked for an overdue ``flush.ms``, once any log has set one."""
@@ -137,3 +145,64 @@ class Housekeeping:
             "expiry of producers",
             lambda partition: partition.log.producers.remove_expired(wall_ms),
         )
+
+
+# The controller's periodic tasks, on every broker for when it is the controller.
+
+
+class ExpiredTokens:
+    """Removes the delegation tokens that have expired."""
+
+    def __init__(self, config: BrokerConfig, controller: Controller, clock: Clock) -> None:
+        self._interval_ms = config.integer("delegation.token.expiry.check.interval.ms")
+        self._controller = controller
+        self._clock = clock
+
+    def start(self, tasks: Tasks) -> None:
+        tasks.periodic("expired tokens", self._interval_ms, self._round)
+
+    async def _round(self) -> None:
+        try:
+            while self._controller.is_active and await self._controller.decide(
+                lambda image: decide_remove_expired_tokens(image, now_ms=self._clock.wall_ms()),
+                decision_log.EXPIRED_TOKENS,
+            ):
+                pass  # one decision removes a limited number; repeat until none is left
+        except (KafkaError, CoordinationError) as error:
+            control_logger.warning(
+                "Expired delegation tokens were not removed; the next round tries again: %s", error
+            )
+
+
+class PreferredLeaderRebalancer:
+    """Moves leaderships back to the preferred replicas.
+
+    When a broker returns, other brokers lead its partitions. If it lacks more than
+    ``leader.imbalance.per.broker.percentage`` of its preferred leaderships, they move back to it.
+    """
+
+    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+
+    def start(self, tasks: Tasks) -> None:
+        if self._config.boolean("auto.leader.rebalance.enable"):
+            interval_ms = 1000 * self._config.integer("leader.imbalance.check.interval.seconds")
+            tasks.periodic("preferred leaders", interval_ms, self._round)
+
+    async def _round(self) -> None:
+        if self._controller.is_active:
+            await self._restore_preferred_leaders()
+
+    async def _restore_preferred_leaders(self) -> None:
+        percentage = self._config.integer("leader.imbalance.per.broker.percentage")
+        try:
+            while await self._controller.decide(
+                lambda image: decide_preferred_leaders.steps(image, imbalance_percentage=percentage),
+                decision_log.PREFERRED_LEADERS,
+            ):
+                pass  # one decision moves a limited number; repeat until none is left
+        except (KafkaError, CoordinationError) as error:
+            control_logger.warning(
+                "Leaderships were not moved back to preferred replicas; the next round tries again: %s", error
+            )

@@ -35,13 +35,11 @@ from nilometer.client.admin.group_admin import (
     reachable,
 )
 from nilometer.client.admin.group_descriptions import (
-    CLASSIC,
-    CONSUMER,
     DEAD,
     EMPTY,
+    GROUP_TYPES,
     SHARE,
     STATES,
-    STREAMS,
     GroupDescription,
     GroupListing,
     MemberDescription,
@@ -562,8 +560,6 @@ def _delete_share_offsets(
 
 # The group of commands: list, describe, delete, and those for offsets.
 
-GROUP_TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
-
 
 @commands.group()
 def group() -> None:
@@ -599,7 +595,7 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
     is_flag=False,
     flag_value="",
     metavar="[TYPE,…]",
-    help="Only groups of this type: classic, consumer, share or streams.",
+    help=f"Only groups of this type: {', '.join(GROUP_TYPES[:-1])} or {GROUP_TYPES[-1]}.",
 )
 @json_option
 @connection_options

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from nilometer.schema_registry.client import SchemaRegistry
 
 
-# ``--registry`` and ``--registry-config``: the registry with the schemas by which records are shown.
-
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS = "nilometer.registry"
 """Where the context of a command keeps the settings of ``--registry-config``."""

@@ -53,9 +53,6 @@ from nilometer.storage.directories.log_directory import (
 )
 from nilometer.storage.errors import CorruptCheckpoint
 
-# ``nilometer storage``: what a log directory says of its node of the metadata quorum, and how that goes on
-# when the majority of the voters is lost.
-
 
 def check_user(path: str) -> None:
     """Raise ClickException if a folder belongs to another user: its broker could not use what is written."""

@@ -63,6 +63,11 @@ SUPPORTED_FEATURES = (
 )
 """The features and levels that this version of the broker supports, by name."""
 
+FEATURES_OF_GROUPS: Mapping[str, str] = MappingProxyType(
+    {"consumer": GROUP_VERSION, "share": SHARE_VERSION, "streams": STREAMS_VERSION}
+)
+"""By kind, the feature that turns such groups on. Classic groups need none."""
+
 LEVELS_OF_NEW_CLUSTERS: Mapping[str, int] = MappingProxyType(
     {feature.name: feature.high for feature in SUPPORTED_FEATURES}
 )

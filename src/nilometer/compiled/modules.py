@@ -15,6 +15,7 @@ MODULES = (
     "broker.control.internal_topics",
     "broker.coordinator_shell",
     "broker.coordinator_shells",
+    "broker.fair_queue",
     "broker.groups.group_coordinator",
     "broker.groups.group_offsets",
     "broker.produce",

@@ -27,7 +27,7 @@ from nilometer.groups.requests import (
     OffsetFetch,
     metadata_bytes,
 )
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart
 from nilometer.wire.errors import ErrorCode, MalformedMessage
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_subscription
 
@@ -247,12 +247,12 @@ class ClassicGroup:
         return self._group_id
 
     @property
-    def type(self) -> GroupType:
-        return GroupType.CLASSIC
-
-    @property
     def is_empty(self) -> bool:
         return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def is_replaceable(self) -> bool:
+        return self.is_empty
 
     @property
     def uses_consumer_protocol(self) -> bool:
@@ -545,7 +545,7 @@ class ClassicGroup:
         return [CoordinatorRecord(GroupMetadataKey(self.group_id), None)]
 
     def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
+        return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, "classic")
 
     def metadata_bytes(self) -> int:
         return self._members_bytes + sum(metadata_bytes((), pending) for pending in self.pending_members)

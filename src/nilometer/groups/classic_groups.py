@@ -7,6 +7,7 @@ and sync, each with a time-out that ends it. Members leave, or an operator remov
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from msgspec.structs import replace
 
@@ -34,11 +35,24 @@ from nilometer.groups.requests import (
     SyncGroup,
     SyncGroupResult,
 )
-from nilometer.groups.turn import Group, GroupType, RebalanceNote, ShardState, TimerKey, TimerKind, Turn
+from nilometer.groups.turn import Group, RebalanceNote, ShardState, TimerKey, Turn
 from nilometer.wire.errors import ErrorCode
 
 NAMED_MAX = 20
 """So many members are named in the reason of a rebalance."""
+
+
+class ClassicTimer(Enum):
+    HEARTBEAT = auto()
+    """The session timeout of a member, or of one that has an id but has not joined yet."""
+    JOIN = auto()
+    """The end of the join phase: members that have not rejoined are removed."""
+    INITIAL_JOIN = auto()
+    """The end of the initial rebalance delay, which may then be extended."""
+    SYNC = auto()
+    """The end of the sync phase: members that have sent no SyncGroup are removed."""
+
+
 _STABLE_OR_COMPLETING = (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
@@ -85,9 +99,7 @@ class ClassicRebalance:
         delay_ms = self._state.config.group_initial_rebalance_delay_ms
         group.initial_delay_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         group.new_member_added = False
-        self._timers.schedule(
-            TimerKey(TimerKind.CLASSIC_INITIAL_JOIN, group.group_id), turn.now_ms + delay_ms
-        )
+        self._timers.schedule(TimerKey(ClassicTimer.INITIAL_JOIN, group.group_id), turn.now_ms + delay_ms)
 
     def on_initial_delay_over(self, turn: Turn, group: ClassicGroup) -> None:
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
@@ -99,15 +111,13 @@ class ClassicRebalance:
         delay_ms = min(self._state.config.group_initial_rebalance_delay_ms, remaining_ms)
         group.new_member_added = False
         group.initial_delay_remaining_ms = remaining_ms - delay_ms
-        self._timers.schedule(
-            TimerKey(TimerKind.CLASSIC_INITIAL_JOIN, group.group_id), turn.now_ms + delay_ms
-        )
+        self._timers.schedule(TimerKey(ClassicTimer.INITIAL_JOIN, group.group_id), turn.now_ms + delay_ms)
 
     # -- join ------------------------------------------------------------------------------------------
 
     def _schedule_join(self, turn: Turn, group: ClassicGroup) -> None:
         self._timers.schedule(
-            TimerKey(TimerKind.CLASSIC_JOIN, group.group_id), turn.now_ms + group.rebalance_timeout_ms
+            TimerKey(ClassicTimer.JOIN, group.group_id), turn.now_ms + group.rebalance_timeout_ms
         )
 
     def maybe_complete_join(self, turn: Turn, group: ClassicGroup) -> None:
@@ -144,7 +154,7 @@ class ClassicRebalance:
             self.expect_heartbeat(turn, group, member)
         group.pending_sync.update(group.members)
         self._timers.schedule(
-            TimerKey(TimerKind.CLASSIC_SYNC, group.group_id), turn.now_ms + group.rebalance_timeout_ms
+            TimerKey(ClassicTimer.SYNC, group.group_id), turn.now_ms + group.rebalance_timeout_ms
         )
 
     def joined(self, group: ClassicGroup, member_id: str) -> JoinGroupResult:
@@ -164,7 +174,7 @@ class ClassicRebalance:
     def on_synced(self, group: ClassicGroup, member_id: str) -> None:
         group.pending_sync.discard(member_id)
         if not group.pending_sync:
-            self._timers.cancel(TimerKey(TimerKind.CLASSIC_SYNC, group.group_id))
+            self._timers.cancel(TimerKey(ClassicTimer.SYNC, group.group_id))
 
     def become_stable(self, turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
         """End the sync phase with the leader's assignments; a member without one gets an empty assignment."""
@@ -195,7 +205,7 @@ class ClassicRebalance:
 
     def _end_sync_phase(self, group: ClassicGroup) -> None:
         group.pending_sync.clear()
-        self._timers.cancel(TimerKey(TimerKind.CLASSIC_SYNC, group.group_id))
+        self._timers.cancel(TimerKey(ClassicTimer.SYNC, group.group_id))
 
     # -- heartbeats and departures ---------------------------------------------------------------------
 
@@ -208,7 +218,7 @@ class ClassicRebalance:
 
     def expect_sign_of(self, turn: Turn, group: ClassicGroup, member_id: str, within_ms: int) -> None:
         """Set the session timer of a member, or of a pending one, to expire in ``within_ms``."""
-        key = TimerKey(TimerKind.CLASSIC_HEARTBEAT, group.group_id, member_id)
+        key = TimerKey(ClassicTimer.HEARTBEAT, group.group_id, member_id)
         self._timers.schedule(key, turn.now_ms + within_ms)
 
     def on_heartbeat_timeout(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
@@ -248,7 +258,7 @@ class ClassicRebalance:
         self.cancel_heartbeat(group, member_id)
 
     def cancel_heartbeat(self, group: ClassicGroup, member_id: str) -> None:
-        self._timers.cancel(TimerKey(TimerKind.CLASSIC_HEARTBEAT, group.group_id, member_id))
+        self._timers.cancel(TimerKey(ClassicTimer.HEARTBEAT, group.group_id, member_id))
 
     # -- waiting requests and their results ------------------------------------------------------------
 
@@ -277,7 +287,7 @@ class ClassicRebalance:
         return token is not None
 
     def _cancel_join_timers(self, group: ClassicGroup) -> None:
-        for kind in (TimerKind.CLASSIC_JOIN, TimerKind.CLASSIC_INITIAL_JOIN):
+        for kind in (ClassicTimer.JOIN, ClassicTimer.INITIAL_JOIN):
             self._timers.cancel(TimerKey(kind, group.group_id))
 
     def cancel_timers(self, group: ClassicGroup) -> None:
@@ -536,8 +546,8 @@ class ClassicGroups:
     # -- requests of members ---------------------------------------------------------------------------
 
     def join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
-        """Process a JoinGroup to a classic group, an empty consumer or streams group, or a new group; reject
-        one to a share group, and to a streams group with members."""
+        """Process a JoinGroup to a classic group, a new group, or one of another kind, which it replaces or
+        is rejected for."""
         refusal = self._join.refusal(request)
         if refusal is not ErrorCode.none:
             turn.resolve(token, JoinGroupResult(refusal, request.member_id))
@@ -545,9 +555,7 @@ class ClassicGroups:
         found = self._state.groups.get(request.group_id)
         if isinstance(found, ClassicGroup):
             self._join.join(turn, token, found, request)
-        elif found is not None and (
-            found.type is GroupType.SHARE or (found.type is GroupType.STREAMS and not found.is_empty)
-        ):
+        elif found is not None and not found.is_replaceable:
             turn.resolve(token, JoinGroupResult(ErrorCode.inconsistent_group_protocol))
         elif request.member_id != NO_MEMBER_ID:
             turn.resolve(token, JoinGroupResult(ErrorCode.unknown_member_id, request.member_id))
@@ -555,8 +563,8 @@ class ClassicGroups:
             self._join_first(turn, token, request, found)
 
     def _join_first(self, turn: Turn, token: Token, request: JoinGroup, replaced: Group | None) -> None:
-        """Create the group with its first member, if the request is valid; it replaces an empty consumer
-        or streams group."""
+        """Create the group with its first member, if the request is valid; it replaces the
+        group that had its id."""
         group = ClassicGroup(request.group_id)
         if not group.supports_protocols_of(request):
             self._join.join(turn, token, group, request)
@@ -622,13 +630,13 @@ class ClassicGroups:
         group = self.find(key.group_id)
         if group is None:
             return
-        if key.kind is TimerKind.CLASSIC_HEARTBEAT:
+        if key.kind is ClassicTimer.HEARTBEAT:
             self._rebalance.on_heartbeat_timeout(turn, group, key.member_id)
-        elif key.kind is TimerKind.CLASSIC_INITIAL_JOIN:
+        elif key.kind is ClassicTimer.INITIAL_JOIN:
             self._rebalance.on_initial_delay_over(turn, group)
-        elif key.kind is TimerKind.CLASSIC_JOIN:
+        elif key.kind is ClassicTimer.JOIN:
             self._rebalance.on_join_timeout(turn, group)
-        elif key.kind is TimerKind.CLASSIC_SYNC:
+        elif key.kind is ClassicTimer.SYNC:
             self._rebalance.on_sync_timeout(turn, group)
 
     # -- the end of a group, and changes between the protocols -------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from functools import partial
 from itertools import chain, islice
 
@@ -35,7 +36,7 @@ from nilometer.groups.requests import (
     OffsetFetchTopic,
     OffsetFetchTopicResult,
 )
-from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, TimerKind, Turn
+from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, Turn
 from nilometer.identifiers import TopicId, topic_id_of
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
@@ -443,8 +444,16 @@ EFFORT_OF_A_GROUP = 8
 GROUPS_BEFORE_CHECK = 1_000
 """So many groups more than after the last check, and twice as many as then, are checked at once: a client may
 make thousands in a second that nothing is left in, each of some kilobytes."""
-_EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
-_PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
+
+
+class OffsetsTimer(Enum):
+    EXPIRY = auto()
+    PURGE = auto()
+    """More offsets of deleted topics are to be removed than fit into one batch."""
+
+
+_EXPIRY = TimerKey(OffsetsTimer.EXPIRY)
+_PURGE = TimerKey(OffsetsTimer.PURGE)
 
 
 class OffsetExpiry:
@@ -477,7 +486,13 @@ class OffsetExpiry:
 
     # -- by age ----------------------------------------------------------------------------------------
 
-    def on_expiry(self, turn: Turn) -> None:
+    def on_timer(self, turn: Turn, key: TimerKey) -> None:
+        if key == _EXPIRY:
+            self._on_expiry(turn)
+        else:
+            self._on_purge(turn)
+
+    def _on_expiry(self, turn: Turn) -> None:
         """Go on with the round over all groups, or begin the next one."""
         if not self._round:
             self._round.extend(self._state.groups.values())
@@ -535,7 +550,7 @@ class OffsetExpiry:
                 self._topic_ids.pop(name, None)
             if known is not None and (topic is None or topic.id != known):
                 self._deleted[name] = None if topic is None else topic.id
-        self.on_purge(turn)
+        self._on_purge(turn)
 
     def note_commit(self, topics: list[str]) -> None:
         for name in topics:
@@ -543,7 +558,7 @@ class OffsetExpiry:
             if topic is not None:
                 self._topic_ids.setdefault(name, topic.id)
 
-    def on_purge(self, turn: Turn) -> None:
+    def _on_purge(self, turn: Turn) -> None:
         self._offsets.write_tombstones(turn)
         budget = TOMBSTONES_PER_CALL_MAX - turn.records_count
         while self._deleted and budget > 0:

@@ -24,82 +24,6 @@ from nilometer.groups.streams_topology import (
 )
 from nilometer.wire.errors import ErrorCode
 
-__all__ = [
-    "NO_GENERATION",
-    "NO_MEMBER_ID",
-    "AlterShareGroupOffsets",
-    "ConsumerGroupDescribe",
-    "ConsumerGroupDescribeResult",
-    "ConsumerGroupHeartbeat",
-    "ConsumerGroupHeartbeatResult",
-    "DeleteGroups",
-    "DeleteGroupsResult",
-    "DeleteShareGroupOffsets",
-    "DeletedGroup",
-    "DescribeGroups",
-    "DescribeGroupsResult",
-    "DescribedConsumerGroup",
-    "DescribedConsumerGroupMember",
-    "DescribedGroup",
-    "DescribedGroupMember",
-    "DescribedShareGroup",
-    "DescribedShareGroupMember",
-    "DescribedStreamsGroup",
-    "DescribedStreamsMember",
-    "DescribedTopicPartitions",
-    "GroupRequest",
-    "GroupResult",
-    "Heartbeat",
-    "HeartbeatResult",
-    "JoinGroup",
-    "JoinGroupMember",
-    "JoinGroupProtocol",
-    "JoinGroupResult",
-    "LastRebalance",
-    "LeaveGroup",
-    "LeaveGroupMember",
-    "LeaveGroupMemberResult",
-    "LeaveGroupResult",
-    "ListGroups",
-    "ListGroupsResult",
-    "ListedGroup",
-    "OffsetCommit",
-    "OffsetCommitPartition",
-    "OffsetCommitPartitionResult",
-    "OffsetCommitResult",
-    "OffsetCommitTopic",
-    "OffsetCommitTopicResult",
-    "OffsetDelete",
-    "OffsetDeletePartitionResult",
-    "OffsetDeleteResult",
-    "OffsetDeleteTopic",
-    "OffsetDeleteTopicResult",
-    "OffsetFetch",
-    "OffsetFetchPartitionResult",
-    "OffsetFetchResult",
-    "OffsetFetchTopic",
-    "OffsetFetchTopicResult",
-    "ShareGroupDescribe",
-    "ShareGroupDescribeResult",
-    "ShareGroupHeartbeat",
-    "ShareGroupHeartbeatResult",
-    "ShareGroupOffsetsRequest",
-    "ShareGroupOffsetsResult",
-    "ShareGroupPartitions",
-    "StreamsGroupDescribe",
-    "StreamsGroupDescribeResult",
-    "StreamsGroupHeartbeat",
-    "StreamsGroupHeartbeatResult",
-    "SyncGroup",
-    "SyncGroupAssignment",
-    "SyncGroupResult",
-    "TopicPartitions",
-    "metadata_bytes",
-    "streams_bytes",
-    "subscription_bytes",
-]
-
-
 NO_GENERATION = -1
 NO_MEMBER_ID = ""
 
@@ -795,6 +719,46 @@ GroupResult: TypeAlias = (
     | StreamsGroupHeartbeatResult
     | StreamsGroupDescribeResult
 )
+
+
+OfOneGroup: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetDelete
+    | ConsumerGroupHeartbeat
+    | ShareGroupHeartbeat
+    | StreamsGroupHeartbeat
+)
+OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
+"""The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
+FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat, ShareGroupHeartbeat, StreamsGroupHeartbeat)
+"""The requests that may create a group."""
+
+
+def member_bytes(request: GroupRequest) -> int:
+    """Return about how much memory the member of this request takes; 0 if it neither joins nor subscribes."""
+    if isinstance(request, JoinGroup):
+        ids = (request.client_id, request.client_id, request.member_id)
+        return metadata_bytes(
+            request.protocols,
+            *ids,
+            request.group_instance_id,
+            request.group_instance_id,
+            request.protocol_type,
+        )
+    if isinstance(request, ConsumerGroupHeartbeat) and (
+        request.member_epoch == 0 or request.subscribed_topic_names or request.subscribed_topic_regex
+    ):
+        ids = (request.member_id, request.client_id, request.instance_id, request.rack_id)
+        return subscription_bytes(request.subscribed_topic_names or (), *ids, request.subscribed_topic_regex)
+    if isinstance(request, ShareGroupHeartbeat) and request.subscribed_topic_names:
+        ids = (request.member_id, request.client_id, request.rack_id)
+        return subscription_bytes(request.subscribed_topic_names, *ids)
+    if isinstance(request, StreamsGroupHeartbeat):
+        return streams_bytes(request)
+    return 0
 
 
 def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = None) -> GroupResult:

@@ -1,11 +1,11 @@
-"""The settings of a group coordinator, with Kafka's names and defaults, and those that a single group may
-have of its own (KIP-848, KIP-932, KIP-1071).
+"""The settings of a group coordinator, with Kafka's names, defaults and ranges: first the keys of a broker,
+then their values, then what a single group may have of its own (KIP-848, KIP-932, KIP-1071).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,12 +20,159 @@ from nilometer.config import (
     ConfigRule,
     ConfigValue,
     ConfigValues,
+    Settings,
+    key_table,
     parse_duration_ms,
 )
 
 INT32_MAX = 2**31 - 1
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
+
+KINDS = ("consumer", "share", "streams")
+"""The kinds of groups whose members send heartbeats to a coordinator that assigns."""
+
+ASSIGNORS: Mapping[str, Mapping[str, str]] = {
+    "consumer": {
+        "uniform": "uniform",
+        "range": "range",
+        "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+        "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+    },
+    "share": {
+        "simple": "simple",
+        "org.apache.kafka.coordinator.group.assignor.SimpleAssignor": "simple",
+    },
+    "streams": {
+        "sticky": "sticky",
+        "org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor": "sticky",
+    },
+}
+"""By kind, the accepted names of its assignors, each with its short name."""
+
+
+def _why_repeated(value: ConfigValue) -> str | None:
+    """Return what is wrong with a list that names something twice; None if it does not."""
+    assert isinstance(value, tuple)
+    return "must not contain duplicates" if len(set(value)) < len(value) else None
+
+
+def _keys_of_members(kind: str) -> tuple[ConfigKey, ...]:
+    """Return the keys that every kind has."""
+    return key_table(
+        f"""
+group.{kind}.session.timeout.ms: int 1.. = 45_000
+    A member of a {kind} group without a heartbeat for this long is removed.
+group.{kind}.min.session.timeout.ms: int 1.. = 45_000
+    The lowest session timeout allowed for a {kind} group.
+group.{kind}.max.session.timeout.ms: int 1.. = 60_000
+    The highest session timeout allowed for a {kind} group.
+group.{kind}.heartbeat.interval.ms: int 1.. = 5000
+    The heartbeat interval of members of a {kind} group.
+group.{kind}.min.heartbeat.interval.ms: int 1.. = 5000
+    The lowest heartbeat interval allowed for a {kind} group.
+group.{kind}.max.heartbeat.interval.ms: int 1.. = 15_000
+    The highest heartbeat interval allowed for a {kind} group.
+group.{kind}.assignment.interval.ms: int 0.. = 1000
+    The minimum time between two target assignments of one {kind} group.
+group.{kind}.min.assignment.interval.ms: int 0.. = 0
+    The lowest assignment interval allowed for a {kind} group.
+group.{kind}.max.assignment.interval.ms: int 0.. = 15_000
+    The highest assignment interval allowed for a {kind} group.
+"""
+    )
+
+
+_CLASSIC_GROUPS = key_table(
+    f"""
+group.min.session.timeout.ms: int = 6000
+    The shortest session.timeout.ms that a member of a classic group may request.
+group.max.session.timeout.ms: int = 1_800_000
+    The longest session.timeout.ms that a member of a classic group may request.
+group.initial.rebalance.delay.ms: int = 3000
+    How long an empty classic group waits for more members before its first rebalance.
+group.max.size: int 1.. = {INT32_MAX}
+    The maximum number of members of one classic group.
+group.coordinator.rebalance.protocols: list (classic|{"|".join(KINDS)}) = classic,consumer,streams
+    The enabled rebalance protocols. Share groups are turned on by the feature share.version, and streams
+    groups need streams.version, too.
+"""
+)
+
+_CONSUMER_GROUPS = key_table(
+    f"""
+group.consumer.max.size: int 1.. = {INT32_MAX}
+    The maximum number of members of one consumer group.
+group.consumer.assignors: list = uniform,range
+    The server-side assignors; the first is used if members name none.
+group.consumer.migration.policy: string (bidirectional|upgrade|downgrade|disabled) = bidirectional
+    Whether groups with members may change from the classic to the consumer protocol (upgrade), back
+    (downgrade), both (bidirectional), or neither (disabled).
+""",
+    choices={"group.consumer.assignors": tuple(ASSIGNORS["consumer"])},
+)
+
+_SHARE_GROUPS = key_table(
+    """
+group.share.max.size: int 1..1000 = 200
+    The maximum number of members of one share group.
+group.share.assignors: list = simple
+    The server-side assignor of share groups.
+group.share.record.lock.duration.ms: int 1000..3_600_000 = 30_000
+    A record that a member of a share group has not acknowledged after this long is delivered again.
+group.share.min.record.lock.duration.ms: int 1000..30_000 = 15_000
+    The shortest lock of a record allowed for a share group.
+group.share.max.record.lock.duration.ms: int 30_000..3_600_000 = 60_000
+    The longest lock of a record allowed for a share group.
+group.share.delivery.count.limit: int 2..10 = 5
+    How often a record is delivered to a share group at most.
+group.share.min.delivery.count.limit: int 2..5 = 2
+    The lowest limit of deliveries allowed for a share group.
+group.share.max.delivery.count.limit: int 5..25 = 10
+    The highest limit of deliveries allowed for a share group.
+group.share.partition.max.record.locks: int 100..10_000 = 2000
+    How many records of one partition the members of a share group may hold at the same time.
+group.share.min.partition.max.record.locks: int 100..2000 = 100
+    The lowest limit of record locks allowed for a share group.
+group.share.max.partition.max.record.locks: int 2000..10_000 = 4000
+    The highest limit of record locks allowed for a share group.
+""",
+    choices={"group.share.assignors": tuple(ASSIGNORS["share"])},
+)
+
+_STREAMS_GROUPS = key_table(
+    f"""
+group.streams.max.size: int 1.. = {INT32_MAX}
+    The maximum number of members of one streams group.
+group.streams.assignors: list = sticky
+    The task assignors of streams groups; the first is used if a group names none.
+group.streams.num.standby.replicas: int 0.. = 0
+    How many standby tasks each task with state has.
+group.streams.max.standby.replicas: int 0.. = 2
+    The highest number of standby tasks allowed for a streams group.
+group.streams.initial.rebalance.delay.ms: int 0.. = 3000
+    How long an empty streams group waits for more members before its first assignment.
+group.streams.rack.aware.assignment.tags: list =
+    Tags (client.tag.NAME of Kafka Streams) that each member of a streams group is to have.
+group.streams.task.offset.interval.ms: int 1.. = 60_000
+    How often members of a streams group tell how far they have the state of their tasks.
+group.streams.min.task.offset.interval.ms: int 1.. = 15_000
+    The shortest such interval allowed for a streams group.
+group.streams.acceptable.recovery.lag: long 0.. = 10_000
+    Up to how many records behind a member may count as having the state of a task.
+""",
+    choices={"group.streams.assignors": tuple(ASSIGNORS["streams"])},
+    checks={"group.streams.rack.aware.assignment.tags": _why_repeated},
+)
+
+GROUP_KEYS = (
+    *_CLASSIC_GROUPS,
+    *(key for kind in KINDS for key in _keys_of_members(kind)),
+    *_CONSUMER_GROUPS,
+    *_SHARE_GROUPS,
+    *_STREAMS_GROUPS,
+)
+"""The keys of a broker about its groups, but those of offsets."""
 
 
 class ConsumerGroupMigrationPolicy(Enum):
@@ -164,12 +311,10 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"group.{kind}.heartbeat.interval.ms must be below group.{kind}.session.timeout.ms"
                 )
-        if not self.group_consumer_assignors:
-            raise ValueError("group.consumer.assignors must name at least one assignor")
+            if not getattr(self, f"group_{kind}_assignors"):
+                raise ValueError(f"group.{kind}.assignors must name at least one assignor")
         if len(self.group_share_assignors) != 1:
             raise ValueError("group.share.assignors must name exactly one assignor")
-        if not self.group_streams_assignors:
-            raise ValueError("group.streams.assignors must name at least one assignor")
 
 
 def _ordered(lower: str, low: int, upper: str, high: int) -> None:
@@ -177,21 +322,55 @@ def _ordered(lower: str, low: int, upper: str, high: int) -> None:
         raise ValueError(f"{lower} ({low}) must not be above {upper} ({high})")
 
 
+MINUTE_MS = 60_000
+SESSIONS_MAX_KEY = "group.share.max.share.sessions"
+
+
+def group_config(config: Settings) -> GroupConfig:
+    """Return the values of a broker's keys. Raises ConfigError if they contradict each other."""
+    members, sessions = config.integer("group.share.max.size"), config.integer(SESSIONS_MAX_KEY)
+    if members > sessions:
+        raise ConfigError(
+            "group.share.max.size",
+            f"group.share.max.size ({members}) must not be above {SESSIONS_MAX_KEY} ({sessions})",
+        )
+    named = config.fields_of(GroupConfig)
+    for kind in KINDS:
+        given = config.strings(f"group.{kind}.assignors")
+        named[f"group_{kind}_assignors"] = tuple(ASSIGNORS[kind][name] for name in given)
+    named["group_consumer_migration_policy"] = ConsumerGroupMigrationPolicy(
+        config.string("group.consumer.migration.policy")
+    )
+    try:
+        return GroupConfig(
+            offsets_retention_ms=config.integer("offsets.retention.minutes") * MINUTE_MS, **named
+        )
+    except ValueError as error:
+        raise ConfigError(str(error).split(" ", 1)[0], str(error)) from None
+
+
+SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+_TAGS = "streams.rack.aware.assignment.tags"
+_OF_ALL_KINDS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_BY_NAME = {key.name: key for key in GROUP_KEYS}
+
+
 class _Setting(msgspec.Struct, frozen=True):
-    """A setting of a group within bounds that its broker has."""
+    """A number that a broker has for all groups of a kind, and a group may have of its own, within bounds."""
 
     name: str
-    doc: str
     lowest: str | None
     highest: str | None
     """The broker's settings with the bounds, without ``group.``; None: 0 and the highest number."""
-    kind: ConfigKind = ConfigKind.INT
 
     @classmethod
-    def between(cls, name: str, doc: str) -> _Setting:
-        """Return the setting whose bounds are called after it: ``share.min.session.timeout.ms``."""
+    def of(cls, name: str) -> _Setting:
         kind, rest = name.split(".", 1)
-        return cls(name, doc, f"{kind}.min.{rest}", f"{kind}.max.{rest}")
+        low, high = (f"{kind}.{end}.{rest.removeprefix('num.')}" for end in ("min", "max"))
+        return cls(
+            name, low if f"group.{low}" in _BY_NAME else None, high if f"group.{high}" in _BY_NAME else None
+        )
 
     @property
     def field(self) -> str:
@@ -209,95 +388,39 @@ def _field(name: str) -> str:
     return "group_" + name.replace(".", "_")
 
 
-SESSION_TIMEOUT = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
-SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
-SHARE_ISOLATION_LEVEL = "share.isolation.level"
-SHARE_RENEW_ACKNOWLEDGE_ENABLE = "share.renew.acknowledge.enable"
-DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
-COPIES_DEAD_LETTERS = "errors.deadletterqueue.copy.record.enable"
-
-KINDS = ("consumer", "share", "streams")
-"""The kinds of groups whose members send heartbeats to a coordinator that assigns."""
-_BETWEEN = (
-    _Setting.between(name, doc)
-    for name, doc in (
-        (SESSION_TIMEOUT, "A member of the group without a heartbeat for this long is removed."),
-        (HEARTBEAT_INTERVAL, "The heartbeat interval of the group's members."),
-        (
-            "consumer.assignment.interval.ms",
-            "The minimum time between two target assignments of the group.",
-        ),
-        (
-            "share.session.timeout.ms",
-            "A member of the share group without a heartbeat for this long is removed.",
-        ),
-        ("share.heartbeat.interval.ms", "The heartbeat interval of the share group's members."),
-        (
-            "share.assignment.interval.ms",
-            "The minimum time between two target assignments of the share group.",
-        ),
-        (
-            "share.record.lock.duration.ms",
-            "A record that a member has not acknowledged after this long is delivered again.",
-        ),
-        (
-            "share.delivery.count.limit",
-            "How often a record is delivered at most before it is archived.",
-        ),
-        (
-            "share.partition.max.record.locks",
-            "How many records of one partition the members may hold at the same time.",
-        ),
-        (
-            "streams.session.timeout.ms",
-            "A member of the streams group without a heartbeat for this long is removed.",
-        ),
-        ("streams.heartbeat.interval.ms", "The heartbeat interval of the streams group's members."),
-        (
-            "streams.assignment.interval.ms",
-            "The minimum time between two target assignments of the streams group.",
-        ),
-    )
-)
 _SETTINGS = {
-    setting.name: setting
-    for setting in (
-        *_BETWEEN,
-        _Setting(
-            "streams.num.standby.replicas",
-            "How many standby tasks each task with state has.",
-            None,
-            "streams.max.standby.replicas",
-        ),
-        _Setting(
-            "streams.initial.rebalance.delay.ms",
-            "How long an empty streams group waits for more members before its first assignment.",
-            None,
-            None,
-        ),
-        _Setting(
-            "streams.task.offset.interval.ms",
-            "How often members tell how far they have the state of their tasks.",
-            "streams.min.task.offset.interval.ms",
-            None,
-        ),
-        _Setting(
-            "streams.acceptable.recovery.lag",
-            "Up to how many records behind a member may count as having the state of a task.",
-            None,
-            None,
-            ConfigKind.LONG,
-        ),
+    name: _Setting.of(name)
+    for name in (
+        *(f"{kind}.{each}" for kind in KINDS for each in _OF_ALL_KINDS),
+        "share.record.lock.duration.ms",
+        "share.delivery.count.limit",
+        "share.partition.max.record.locks",
+        "streams.num.standby.replicas",
+        "streams.initial.rebalance.delay.ms",
+        "streams.task.offset.interval.ms",
+        "streams.acceptable.recovery.lag",
     )
 }
 
 
 def definition_of(config: GroupConfig) -> ConfigDefinition:
-    """Return the keys, with the bounds and defaults of a broker's ``config``."""
+    """Return the keys of a group, with the bounds and defaults of a broker's ``config``."""
     keys = [_key(setting, config) for setting in _SETTINGS.values()]
-    rules = [_session_rule(kind) for kind in KINDS]
-    return ConfigDefinition.of("group", [*keys, *_SHARE_KEYS, *_streams_keys(config)], rules)
+    assignors = config.group_streams_assignors
+    assignor = ConfigKey(
+        name="streams.assignor.name",
+        kind=ConfigKind.STRING,
+        default=assignors[0],
+        choices=assignors,
+        doc="The task assignor of the streams group.",
+        dynamic=True,
+    )
+    tags = replace(_OWN_KEYS[_TAGS], default=config.group_streams_rack_aware_assignment_tags)
+    return ConfigDefinition.of(
+        "group",
+        [*keys, *(_OWN_KEYS | {_TAGS: tags}).values(), assignor],
+        [_session_rule(kind) for kind in KINDS],
+    )
 
 
 def _key(setting: _Setting, config: GroupConfig) -> ConfigKey:
@@ -313,11 +436,12 @@ def _key(setting: _Setting, config: GroupConfig) -> ConfigKey:
             return f"must be less than or equal to {highest}"
         return None
 
-    return ConfigKey(
+    return replace(
+        _BY_NAME[f"group.{setting.name}"],
         name=setting.name,
-        kind=setting.kind,
         default=getattr(config, setting.field),
-        doc=setting.doc,
+        minimum=None,
+        maximum=None,
         validate=check,
         dynamic=True,
     )
@@ -335,93 +459,34 @@ def _why_no_topic_of_dead_letters(value: ConfigValue) -> str | None:
     return "must not begin with __, as internal topics do" if str(value).startswith("__") else None
 
 
-_SHARE_KEYS = (
-    ConfigKey(
-        name=SHARE_AUTO_OFFSET_RESET,
-        kind=ConfigKind.STRING,
-        default="latest",
-        doc="Where the share group begins to read a partition: earliest, latest, or by_duration:PT1H, which "
-        "means the records of the last hour.",
-        validate=_why_no_offset_reset,
-        dynamic=True,
-    ),
-    ConfigKey(
-        name=SHARE_ISOLATION_LEVEL,
-        kind=ConfigKind.STRING,
-        default=READ_UNCOMMITTED,
-        choices=(READ_COMMITTED, READ_UNCOMMITTED),
-        doc="Whether the share group gets the records of transactions only once they are committed.",
-        dynamic=True,
-    ),
-    ConfigKey(
-        name=SHARE_RENEW_ACKNOWLEDGE_ENABLE,
-        kind=ConfigKind.BOOLEAN,
-        default=True,
-        doc="Whether members of the share group may renew the lock of a record.",
-        dynamic=True,
-    ),
-    ConfigKey(
-        name=DEAD_LETTER_TOPIC,
-        kind=ConfigKind.STRING,
-        default="",
-        doc="The topic for the dead letters of the share group: of records that were rejected, or delivered "
-        "as often as they may be (KIP-1191). Empty: the group has none; such records are only archived.",
-        validate=_why_no_topic_of_dead_letters,
-        dynamic=True,
-    ),
-    ConfigKey(
-        name=COPIES_DEAD_LETTERS,
-        kind=ConfigKind.BOOLEAN,
-        default=False,
-        doc="Whether a dead letter has the record's key, value and headers, too, beside the headers that say "
-        "where the record is and why it is dead.",
-        dynamic=True,
-    ),
-)
-
-
-def why_repeated(value: ConfigValue) -> str | None:
-    """Return what is wrong with a list that names something twice; None if it does not."""
-    assert isinstance(value, tuple)
-    return "must not contain duplicates" if len(set(value)) < len(value) else None
-
-
-STREAMS_ASSIGNOR_NAME = "streams.assignor.name"
-STREAMS_RACK_AWARE_ASSIGNMENT_TAGS = "streams.rack.aware.assignment.tags"
-_STREAMS_TAGS_KEY = ConfigKey(
-    name=STREAMS_RACK_AWARE_ASSIGNMENT_TAGS,
-    kind=ConfigKind.LIST,
-    default=(),
-    doc="Tags (client.tag.NAME of Kafka Streams) that each member of the streams group is to have.",
-    validate=why_repeated,
-    dynamic=True,
-)
-
-
-def _streams_keys(config: GroupConfig) -> list[ConfigKey]:
-    assignors = config.group_streams_assignors
-    return [
-        msgspec.structs.replace(_STREAMS_TAGS_KEY, default=config.group_streams_rack_aware_assignment_tags),
-        ConfigKey(
-            name=STREAMS_ASSIGNOR_NAME,
-            kind=ConfigKind.STRING,
-            default=assignors[0],
-            choices=assignors,
-            doc="The task assignor of the streams group.",
-            dynamic=True,
+_OWN_KEYS = {
+    key.name: key
+    for key in (
+        *key_table(
+            f"""
+{SHARE_AUTO_OFFSET_RESET}: string dynamic = latest
+    Where the share group begins to read a partition: earliest, latest, or by_duration:PT1H, which means the
+    records of the last hour.
+share.isolation.level: string ({READ_COMMITTED}|{READ_UNCOMMITTED}) dynamic = {READ_UNCOMMITTED}
+    Whether the share group gets the records of transactions only once they are committed.
+share.renew.acknowledge.enable: boolean dynamic = true
+    Whether members of the share group may renew the lock of a record.
+{DEAD_LETTER_TOPIC}: string dynamic =
+    The topic for the dead letters of the share group: of records that were rejected, or delivered as often as
+    they may be (KIP-1191). Empty: the group has none; such records are only archived.
+errors.deadletterqueue.copy.record.enable: boolean dynamic = false
+    Whether a dead letter has the record's key, value and headers, too, beside the headers that say where the
+    record is and why it is dead.
+""",
+            checks={
+                SHARE_AUTO_OFFSET_RESET: _why_no_offset_reset,
+                DEAD_LETTER_TOPIC: _why_no_topic_of_dead_letters,
+            },
         ),
-    ]
-
-
-_FIELDS_OF_KEYS: dict[str, tuple[ConfigKey, Callable[[Any], object]]] = {
-    SHARE_AUTO_OFFSET_RESET: (_SHARE_KEYS[0], ShareOffsetReset.parse),
-    SHARE_ISOLATION_LEVEL: (_SHARE_KEYS[1], str),
-    SHARE_RENEW_ACKNOWLEDGE_ENABLE: (_SHARE_KEYS[2], bool),
-    DEAD_LETTER_TOPIC: (_SHARE_KEYS[3], str),
-    COPIES_DEAD_LETTERS: (_SHARE_KEYS[4], bool),
-    STREAMS_RACK_AWARE_ASSIGNMENT_TAGS: (_STREAMS_TAGS_KEY, tuple),
+        replace(_BY_NAME[f"group.{_TAGS}"], name=_TAGS, dynamic=True),
+    )
 }
-"""For each key, how its value is converted for its field in `GroupConfig`."""
+"""The other settings of groups; brokers have none for the defaults of most."""
 
 
 def _session_rule(kind: str) -> ConfigRule:
@@ -455,11 +520,13 @@ def config_of_group(config: GroupConfig, texts: Mapping[str, str]) -> GroupConfi
         if changed.get(heartbeat, getattr(config, heartbeat)) >= session_ms:
             changed.pop(session, None)
             changed.pop(heartbeat, None)
-    for name, (key, convert) in _FIELDS_OF_KEYS.items():
+    for name, key in _OWN_KEYS.items():
         if name in texts:
             with contextlib.suppress(ConfigError):  # left by another version
-                field = _field(name) if hasattr(config, _field(name)) else name.replace(".", "_")
-                changed[field] = convert(key.parse(texts[name]))
+                value: Any = key.parse(texts[name])
+                if name == SHARE_AUTO_OFFSET_RESET:
+                    value = ShareOffsetReset.parse(value)
+                changed[_field(name) if name == _TAGS else name.replace(".", "_")] = value
     return replace(config, **changed)
 
 

@@ -23,15 +23,18 @@ from typing import Any, assert_never
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import Token, TransactionalRecord, TransactionEnd
 from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic_groups import ClassicGroups, ClassicTimer
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
-from nilometer.groups.offsets import OffsetExpiry, Offsets
+from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.offsets import OffsetExpiry, Offsets, OffsetsTimer
 from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareGroupKey,
+    StreamsGroupKey,
 )
 from nilometer.groups.requests import (
     AlterShareGroupOffsets,
@@ -62,24 +65,19 @@ from nilometer.groups.requests import (
     refusal,
 )
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.share_group import SHARE_GROUP_KEYS, ShareGroup
-from nilometer.groups.share_groups import Deletion, ShareGroups
-from nilometer.groups.streams.group import STREAMS_GROUP_KEYS, StreamsGroup
-from nilometer.groups.streams.streams_groups import StreamsGroups
+from nilometer.groups.share_group import ShareGroup
+from nilometer.groups.share_groups import Deletion, ShareGroups, ShareTimer
+from nilometer.groups.streams.group import StreamsGroup
+from nilometer.groups.streams.streams_groups import StreamsGroups, StreamsTimer
 from nilometer.groups.topics import Topics
 from nilometer.groups.turn import (
-    CLASSIC_KINDS,
-    SHARE_KINDS,
-    STREAMS_KINDS,
     Computation,
     ConsumerGroupHandler,
     Effects,
     Group,
-    GroupType,
     ShardState,
     ShareStateResult,
     TimerKey,
-    TimerKind,
     Turn,
     unlimited,
 )
@@ -91,8 +89,6 @@ EFFORT_PER_CALL_MAX = 256
 """So many members of classic groups are taken out in one call, or fewer of other groups."""
 EFFORT_OF_A_CONSUMER_GROUP = 32
 """A group of another kind looks at all its members when one of them has gone."""
-
-_WITHOUT_CLASSIC_MEMBERS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 class GroupShard:
@@ -123,9 +119,9 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self._classic.replay(key, value)
-        elif isinstance(key, SHARE_GROUP_KEYS):
+        elif isinstance(key, ShareGroupKey):
             self._share.replay(record)
-        elif isinstance(key, STREAMS_GROUP_KEYS):
+        elif isinstance(key, StreamsGroupKey):
             self._streams.replay(record)
         else:
             self._consumer.replay(record)
@@ -206,13 +202,13 @@ class GroupShard:
         have no such members."""
         group = self._state.groups.get(request.group_id)
         if isinstance(request, JoinGroup):
-            if group is not None and group.type is GroupType.CONSUMER and not group.is_empty:
+            if isinstance(group, ConsumerGroup) and not group.is_empty:
                 self._consumer.classic_join(turn, token, request)
             else:
                 self._classic.join(turn, token, request)
             return
         error = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
-        if error is ErrorCode.none and (group is None or group.type in _WITHOUT_CLASSIC_MEMBERS):
+        if error is ErrorCode.none and not isinstance(group, ClassicGroup | ConsumerGroup):
             error = ErrorCode.unknown_member_id
         match request:
             case _ if error is not ErrorCode.none:
@@ -335,22 +331,21 @@ class GroupShard:
             if key is None:
                 break
             self._on_timer(turn, key)
-            effort += 1 if key.kind in CLASSIC_KINDS else EFFORT_OF_A_CONSUMER_GROUP
+            effort += 1 if isinstance(key.kind, ClassicTimer) else EFFORT_OF_A_CONSUMER_GROUP
         return turn.effects(self._waiting)
 
     def _on_timer(self, turn: Turn, key: TimerKey) -> None:
-        if key.kind is TimerKind.OFFSETS_EXPIRY:
-            self._expiry.on_expiry(turn)
-        elif key.kind is TimerKind.OFFSETS_PURGE:
-            self._expiry.on_purge(turn)
-        elif key.kind in CLASSIC_KINDS:
-            self._classic.on_timer(turn, key)
-        elif key.kind in SHARE_KINDS:
-            self._share.on_timer(turn, key)
-        elif key.kind in STREAMS_KINDS:
-            self._streams.on_timer(turn, key)
-        else:
-            self._consumer.on_timer(turn, key)
+        match key.kind:
+            case OffsetsTimer():
+                self._expiry.on_timer(turn, key)
+            case ClassicTimer():
+                self._classic.on_timer(turn, key)
+            case ShareTimer():
+                self._share.on_timer(turn, key)
+            case StreamsTimer():
+                self._streams.on_timer(turn, key)
+            case _:
+                self._consumer.on_timer(turn, key)
 
     # -- observation -------------------------------------------------------------------------------------
 

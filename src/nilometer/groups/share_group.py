@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.groups.consumer.assignors import MemberSpec, subscribers_of
-from nilometer.groups.consumer.group import DELETED_EPOCH, FIRST_EPOCH, LEAVE_GROUP_MEMBER_EPOCH
+from nilometer.groups.consumer.group import LEAVE_GROUP_MEMBER_EPOCH
+from nilometer.groups.group_with_epochs import DELETED_EPOCH, GroupWithEpochs
 from nilometer.groups.records import (
     CoordinatorRecord,
     RecordKey,
@@ -33,11 +34,10 @@ from nilometer.groups.records import (
     TopicInfo,
     TopicPartitionsInfo,
 )
-from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of, topic_partitions
 from nilometer.groups.turn import (
     DeleteShareState,
-    GroupType,
     InitializeShareState,
     RetentionStart,
     UnwrittenTarget,
@@ -161,18 +161,8 @@ def _kept(previous: Assignment, partitions: Iterable[_Partition]) -> set[_Partit
 # All of it is computed from records. Members commit no offsets, and revoke nothing: several may read a
 # partition.
 
-PROTOCOL_TYPE: Final = "share"
 STABLE: Final = 0
 """The only state of a member in its record."""
-
-SHARE_GROUP_KEYS = (
-    ShareGroupMetadataKey,
-    ShareGroupMemberMetadataKey,
-    ShareGroupTargetAssignmentMetadataKey,
-    ShareGroupTargetAssignmentMemberKey,
-    ShareGroupCurrentMemberAssignmentKey,
-    ShareGroupStatePartitionMetadataKey,
-)
 
 
 class ShareMember(msgspec.Struct, frozen=True):
@@ -309,35 +299,22 @@ def _without(all_of: Assignment, some: Assignment) -> Assignment:
     return {topic_id: found for topic_id, found in rest.items() if found}
 
 
-class ShareGroup:
-    """One share group; see the module. Callers must not change its fields, except soft state."""
+class ShareGroup(GroupWithEpochs[ShareMember, Assignment]):
+    """One share group; see the module."""
+
+    kind = "share"
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.group_epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        """The hash of the subscribed topics when the group epoch was last raised."""
-        self.members: dict[str, ShareMember] = {}
-        self.target: dict[str, Assignment] = {}
-        self.assignment_epoch = FIRST_EPOCH
-        """The group epoch that the target assignment was made for."""
-        self.assignment_timestamp = 0
+        super().__init__(group_id)
         self.partitions = StatePartitions()
         self.subscribers: Counter[str] = Counter()
         """How many members subscribe to each topic."""
         self.targeted: dict[UUID, dict[int, int]] = {}
         """To how many members the target assignment gives each partition."""
-        self._held = HeldBytes()
         self._usual_names: frozenset[str] = frozenset()
         """Of the last member that joined: most members name the same, and then have the same object."""
-        self.assigning_epoch: int | None = None
-        """Soft state: the group epoch for which a target assignment is being computed, or written; None: for
-        none."""
         self.unwritten: UnwrittenTarget | None = None
         """Soft state: the target assignment that is being written."""
-        self.metadata_version_seen = -1
-        """Soft state: the ``Topics.version`` at which the topics were last compared with
-        ``metadata_hash``."""
         self.asked: InitializeShareState | DeleteShareState | None = None
         """Soft state: what the share coordinator was asked, and has not answered."""
         self.next_request_ms = 0
@@ -354,12 +331,8 @@ class ShareGroup:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
-    def type(self) -> GroupType:
-        return GroupType.SHARE
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
+    def is_replaceable(self) -> bool:
+        return False
 
     @property
     def state(self) -> str:
@@ -378,26 +351,12 @@ class ShareGroup:
     def check_offset_delete(self) -> ErrorCode:
         return ErrorCode.group_id_not_found
 
-    def check_delete(self) -> ErrorCode:
-        return ErrorCode.non_empty_group if self.members else ErrorCode.none
-
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers
 
     def retention_start(self) -> RetentionStart | None:
         """None: a share group stays until it is deleted."""
         return None
-
-    def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
-
-    def metadata_bytes(self) -> int:
-        return self._held.total
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """Return the tombstones of all records of the group: assignments first, then members, then the group,
-        so that a reader of only a part of them has a consistent group."""
-        return [CoordinatorRecord(key, None) for key in self._keys()]
 
     def _keys(self) -> Iterator[RecordKey]:
         for member_id in sorted(self.members):
@@ -412,7 +371,6 @@ class ShareGroup:
 
     # ── applying records ────────────────────────────────────────────────────────────────────────
     def apply(self, record: CoordinatorRecord) -> None:
-        """Apply one record of this group. A tombstone of an unknown key changes nothing."""
         key, value = record.key, record.value
         match key:
             case ShareGroupCurrentMemberAssignmentKey():
@@ -430,8 +388,7 @@ class ShareGroup:
                 self.partitions = StatePartitions() if value is None else StatePartitions.from_record(value)
             case ShareGroupTargetAssignmentMetadataKey():
                 assert value is None or isinstance(value, ShareGroupTargetAssignmentMetadataValue)
-                self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
-                self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+                self._apply_assignment_epoch(value)
             case ShareGroupMetadataKey():
                 assert value is None or isinstance(value, ShareGroupMetadataValue)
                 self.group_epoch = DELETED_EPOCH if value is None else value.epoch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -26,10 +27,8 @@ from nilometer.groups.consumer.rebalance import (
     assignment_delay_ms,
     member_specs,
 )
+from nilometer.groups.group_with_epochs import Draft, GroupsOfKind, RecordTypes
 from nilometer.groups.records import (
-    CoordinatorRecord,
-    RecordKey,
-    RecordValue,
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupMemberMetadataKey,
     ShareGroupMetadataKey,
@@ -55,7 +54,6 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.share_group import (
-    SHARE_GROUP_KEYS,
     ShareGroup,
     ShareMember,
     StatePartitions,
@@ -71,7 +69,6 @@ from nilometer.groups.turn import (
     ShardState,
     ShareStateResult,
     TimerKey,
-    TimerKind,
     Turn,
     UnwrittenTarget,
 )
@@ -98,7 +95,17 @@ SOON_MS: Final = 200
 """The heartbeat interval while the share coordinator is asked, so that a member gets its partitions soon."""
 TOPICS_PER_CALL_MAX: Final = 10_000
 """So many topics with a state are looked for in the image in one call, and those of one group."""
-_TOPICS = TimerKey(TimerKind.SHARE_TOPICS)
+
+
+class ShareTimer(Enum):
+    SESSION = auto()
+    TOPICS = auto()
+    """Topics of share groups may have been deleted."""
+    TARGET = auto()
+    """More of a target assignment is to be written than a turn may."""
+
+
+_TOPICS = TimerKey(ShareTimer.TOPICS)
 
 
 class Deletion(msgspec.Struct):
@@ -125,34 +132,15 @@ def _assign(
     return assign_simply(member_specs(wanted, target, ids), assignable)
 
 
-class _Draft:
-    """Writes the records of one group in one turn, and applies each of them at once."""
-
-    __slots__ = ("group", "turn")
-
-    def __init__(self, group: ShareGroup, turn: Turn) -> None:
-        self.group = group
-        self.turn = turn
-
-    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
-        record = CoordinatorRecord(key, value)
-        self.group.apply(record)
-        self.turn.write(record)
-
-    def member_metadata(self, member: ShareMember) -> None:
-        key = ShareGroupMemberMetadataKey(self.group.group_id, member.member_id)
-        self._write(key, member.metadata_value())
-
-    def member_assignment(self, member: ShareMember) -> None:
-        key = ShareGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
-        self._write(key, member.assignment_value())
-
-    def remove_member(self, member_id: str) -> None:
-        """Write the tombstones of a member: its assignments first, its metadata last."""
-        group_id = self.group.group_id
-        self._write(ShareGroupCurrentMemberAssignmentKey(group_id, member_id), None)
-        self._write(ShareGroupTargetAssignmentMemberKey(group_id, member_id), None)
-        self._write(ShareGroupMemberMetadataKey(group_id, member_id), None)
+class _Draft(Draft[ShareGroup]):
+    __slots__ = ()
+    types = RecordTypes(
+        ShareGroupMemberMetadataKey,
+        ShareGroupCurrentMemberAssignmentKey,
+        ShareGroupTargetAssignmentMemberKey,
+        ShareGroupTargetAssignmentMetadataKey,
+        ShareGroupTargetAssignmentMetadataValue,
+    )
 
     def group_epoch(self, topics: Topics, cause: str) -> None:
         """Raise the group epoch. ``cause``: for the log."""
@@ -179,20 +167,14 @@ class _Draft:
         group.unwritten = group.assigning_epoch = None
         return False
 
-    def assignment_epoch(self, epoch: int, wall_ms: int) -> None:
-        self._write(
-            ShareGroupTargetAssignmentMetadataKey(self.group.group_id),
-            ShareGroupTargetAssignmentMetadataValue(epoch, wall_ms),
-        )
-
     def partitions(self, partitions: StatePartitions) -> None:
         key = ShareGroupStatePartitionMetadataKey(self.group.group_id)
         self._write(key, partitions.to_record())
 
 
-class ShareGroups:
+class ShareGroups(GroupsOfKind[ShareGroup]):
     def __init__(self, state: ShardState, classic_groups: ClassicGroups) -> None:
-        self._state = state
+        super().__init__(state, ShareGroup, ShareGroupMetadataKey)
         self._classic_groups = classic_groups
         self._deletions: dict[str, list[Deletion]] = {}
         """By group id, those that wait for the group's state to be deleted."""
@@ -206,54 +188,27 @@ class ShareGroups:
     def _topics(self) -> Topics:
         return self._state.topics
 
-    def find(self, group_id: str) -> ShareGroup | None:
-        group = self._state.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def get(self, group_id: str) -> ShareGroup:
-        """Return the share group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, ShareGroup):
-            return group
-        error = "is not a share group" if group is not None else "not found"
-        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {error}.")
-
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading."""
-        key = record.key
-        assert isinstance(key, SHARE_GROUP_KEYS)
-        group = self.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            group = self._state.groups[key.group_id] = ShareGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, ShareGroupMetadataKey):
-            del self._state.groups[key.group_id]
-
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's session; look for topics that were deleted meanwhile."""
-        for group in self._state.groups.values():
-            if isinstance(group, ShareGroup):
-                for member_id in group.members:
-                    self._expect_heartbeat(turn, group, member_id)
+        for group in self.all():
+            for member_id in group.members:
+                self._expect_heartbeat(turn, group, member_id)
         self.on_image(turn)
 
     def on_image(self, turn: Turn) -> None:
         """Begin to look for topics that were deleted."""
-        groups = self._state.groups.values()
-        self._round = [group for group in groups if isinstance(group, ShareGroup) and group.partitions.names]
+        self._round = [group for group in self.all() if group.partitions.names]
         if self._round:
             self._forget_deleted_topics(turn)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        if key.kind is TimerKind.SHARE_TOPICS:
+        if key.kind is ShareTimer.TOPICS:
             self._forget_deleted_topics(turn)
             return
         group = self.find(key.group_id)
-        if group is not None and key.kind is TimerKind.SHARE_TARGET:
+        if group is not None and key.kind is ShareTimer.TARGET:
             self._write_on(_Draft(group, turn))
         elif group is not None and key.member_id in group.members:
             why = f"member {key.member_id} was fenced: its session timed out"
@@ -261,7 +216,7 @@ class ShareGroups:
 
     def _expect_heartbeat(self, turn: Turn, group: ShareGroup, member_id: str) -> None:
         timeout_ms = self._state.config_of(group.group_id).group_share_session_timeout_ms
-        key = TimerKey(TimerKind.SHARE_SESSION, group.group_id, member_id)
+        key = TimerKey(ShareTimer.SESSION, group.group_id, member_id)
         self._state.timers.schedule(key, turn.now_ms + timeout_ms)
 
     def _forget_deleted_topics(self, turn: Turn) -> None:
@@ -352,7 +307,7 @@ class ShareGroups:
 
     def _remove(self, turn: Turn, group: ShareGroup, member_id: str, cause: str) -> None:
         """Remove a member; the others get its partitions with their next heartbeats."""
-        self._state.timers.cancel(TimerKey(TimerKind.SHARE_SESSION, group.group_id, member_id))
+        self._state.timers.cancel(TimerKey(ShareTimer.SESSION, group.group_id, member_id))
         draft = _Draft(group, turn)
         draft.remove_member(member_id)
         draft.group_epoch(self._topics, cause)
@@ -393,7 +348,7 @@ class ShareGroups:
 
     def _write_on(self, draft: _Draft) -> None:
         if draft.target():
-            key = TimerKey(TimerKind.SHARE_TARGET, draft.group.group_id)
+            key = TimerKey(ShareTimer.TARGET, draft.group.group_id)
             self._state.timers.schedule(key, draft.turn.now_ms + 1)
 
     # ── the state of share partitions ───────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -36,57 +36,9 @@ from nilometer.groups.topics import Assignment, Topics
 from nilometer.wire.errors import ErrorCode
 
 
-class TimerKind(Enum):
-    CLASSIC_HEARTBEAT = auto()
-    """The session timeout of a member, or of one that has an id but has not joined yet."""
-    CLASSIC_JOIN = auto()
-    """The end of the join phase: members that have not rejoined are removed."""
-    CLASSIC_INITIAL_JOIN = auto()
-    """The end of the initial rebalance delay, which may then be extended."""
-    CLASSIC_SYNC = auto()
-    """The end of the sync phase: members that have sent no SyncGroup are removed."""
-    CONSUMER_SESSION = auto()
-    CONSUMER_REBALANCE = auto()
-    """Until when a member must confirm that it has revoked partitions."""
-    CONSUMER_JOIN = auto()
-    """Until when a member of the classic protocol must rejoin."""
-    CONSUMER_SYNC = auto()
-    """Until when a member of the classic protocol that has joined must send SyncGroup."""
-    CONSUMER_ASSIGNMENT = auto()
-    CONSUMER_REGEX = auto()
-    SHARE_SESSION = auto()
-    SHARE_TOPICS = auto()
-    """Topics of share groups may have been deleted."""
-    SHARE_TARGET = auto()
-    """More of a target assignment is to be written than a turn may."""
-    STREAMS_SESSION = auto()
-    STREAMS_REBALANCE = auto()
-    """Until when a member must confirm that it has revoked tasks."""
-    STREAMS_INITIAL_DELAY = auto()
-    """Until when a new group waits for more members before its first assignment."""
-    OFFSETS_EXPIRY = auto()
-    OFFSETS_PURGE = auto()
-    """More offsets of deleted topics are to be removed than fit into one batch."""
-
-
-CLASSIC_KINDS = frozenset(
-    {
-        TimerKind.CLASSIC_HEARTBEAT,
-        TimerKind.CLASSIC_JOIN,
-        TimerKind.CLASSIC_INITIAL_JOIN,
-        TimerKind.CLASSIC_SYNC,
-    }
-)
-
-
-SHARE_KINDS = frozenset({TimerKind.SHARE_SESSION, TimerKind.SHARE_TOPICS, TimerKind.SHARE_TARGET})
-STREAMS_KINDS = frozenset(
-    {TimerKind.STREAMS_SESSION, TimerKind.STREAMS_REBALANCE, TimerKind.STREAMS_INITIAL_DELAY}
-)
-
-
 class TimerKey(NamedTuple):
-    kind: TimerKind
+    kind: Enum
+    """Of an enumeration of the timers of one kind of group, or of offsets."""
     group_id: str = ""
     member_id: str = ""
 
@@ -213,15 +165,6 @@ class Turn(coordinators.Turn[CoordinatorRecord, GroupResult, GroupAction]):
     __slots__ = ()
 
 
-class GroupType(Enum):
-    """The type of a group, with its name in ListGroups."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-    SHARE = "share"
-    STREAMS = "streams"
-
-
 class RetentionStart(msgspec.Struct, frozen=True):
     """The time from which the retention of a group's offsets is counted."""
 
@@ -237,12 +180,13 @@ class Group(Protocol):
     def group_id(self) -> str: ...
 
     @property
-    def type(self) -> GroupType: ...
+    def is_empty(self) -> bool:
+        """Whether the group has no members: it may be deleted."""
+        ...
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the group has no members: it may be deleted, or (classic and consumer groups) replaced by
-        one of the other protocol."""
+    def is_replaceable(self) -> bool:
+        """Whether a classic group with the same id may take the place of this one."""
         ...
 
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
@@ -317,7 +261,7 @@ class ConsumerGroupHandler(Protocol):
         ...
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        """Process a timer that is due, of one of the kinds whose name begins with CONSUMER."""
+        """Process a timer that is due, a ``ConsumerTimer``."""
         ...
 
     def heartbeat(self, turn: Turn, token: Token, request: ConsumerGroupHeartbeat) -> None:

@@ -297,10 +297,10 @@ async def create(
     buries = _brokers_bury(admin, group)
     places = (partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT)
     letters = {ACCEPTS_DEAD_LETTERS: "true"} if buries else {}
-    await _create_topic(admin, NewTopic(dead_letter_topic(queue), 1, places[1], letters))
+    await admin.ensure_topic(NewTopic(dead_letter_topic(queue), 1, places[1], letters))
     for pause_s in pauses:
         kept = {"message.timestamp.type": "LogAppendTime", "retention.ms": str((pause_s + KEPT_S) * 1000)}
-        await _create_topic(admin, NewTopic(retry_topic(queue, pause_s), 1, places[1], kept))
+        await admin.ensure_topic(NewTopic(retry_topic(queue, pause_s), 1, places[1], kept))
     if buries:
         await admin.incremental_alter_configs(
             ResourceType.TOPIC, dead_letter_topic(queue), [ConfigChange(ACCEPTS_DEAD_LETTERS, "true")]
@@ -308,7 +308,7 @@ async def create(
     changes = [ConfigChange(name, value) for name, value in wanted.items() if name not in given]
     if changes:
         await admin.incremental_alter_configs(ResourceType.GROUP, queue, changes)
-    await _create_topic(admin, NewTopic(queue, *places, configs))  # last: who sees it sees the settings
+    await admin.ensure_topic(NewTopic(queue, *places, configs))  # last: who sees it sees the settings
     with suppress(KafkaError):
         await admin.client.retry(lambda: _known_by_all(admin, queue), KNOWN_TIMEOUT_MS)
         await admin.client.retry(lambda: _settings_known(admin, queue, wanted), KNOWN_TIMEOUT_MS)
@@ -355,12 +355,6 @@ async def _limit_of_brokers(admin: Admin) -> int:
     found = await admin.describe_configs(ResourceType.BROKER, str(node_id))
     entry = found.get(BROKER_LIMIT)
     return int(entry.value or 0) if entry is not None else 0
-
-
-async def _create_topic(admin: Admin, topic: NewTopic) -> None:
-    outcome = (await admin.create_topics([topic]))[topic.name]
-    if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
-        raise outcome
 
 
 async def _known_by_all(admin: Admin, queue: str) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from nilometer.share.delivery_state import DeliveryState
+from nilometer.share.state_records import DeliveryState
 
 AVAILABLE: Final = DeliveryState.AVAILABLE
 ACQUIRED: Final = DeliveryState.ACQUIRED

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from nilometer.share.delivery_state import DeliveryState, StateBatch
+from nilometer.share.state_records import DeliveryState, StateBatch
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.record_batch import batches

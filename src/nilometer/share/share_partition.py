@@ -42,7 +42,6 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from nilometer.invariants import check
-from nilometer.share.delivery_state import DeliveryState, SharePartitionState, StateBatch
 from nilometer.share.in_flight import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -72,6 +71,7 @@ from nilometer.share.partition_events import (
     SpanView,
     Write,
 )
+from nilometer.share.state_records import DeliveryState, SharePartitionState, StateBatch
 from nilometer.steps import at_once
 from nilometer.wire.errors import NONE, ErrorCode
 

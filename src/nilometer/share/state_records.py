@@ -1,5 +1,8 @@
-"""The records of ``__share_group_state``, in Kafka's format, and the state that they result in (KIP-932,
-KIP-1226).
+"""The part of a share partition's state that outlives its leader, and its records in ``__share_group_state``,
+in Kafka's format (KIP-932, "Managing durable share-partition state"; KIP-1226).
+
+It is the start offset, and the state of each batch of records above it. The share partition's leader writes
+it, the share coordinator keeps it.
 
 A snapshot has the whole state of a share partition, an update what has changed since (version 0 of each key
 and value). A tombstone with the key of a snapshot deletes the state.
@@ -10,23 +13,67 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from enum import IntEnum
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.identifiers import topic_id_of, uuid_from_text
-from nilometer.share.delivery_state import (
-    NO_START_OFFSET,
-    UNKNOWN_COUNT,
-    DeliveryState,
-    SharePartitionKey,
-    SharePartitionState,
-    StateBatch,
-)
+from nilometer.identifiers import TopicId, topic_id_of, uuid_from_text
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.value_bytes import Reader, Writer
+
+NO_START_OFFSET = -1
+"""The start offset has not been decided: the leader takes it from ``share.auto.offset.reset``."""
+UNKNOWN_COUNT = -1
+"""The delivery-complete count was written by a leader that does not count."""
+
+
+class DeliveryState(IntEnum):
+    """The state of a record, with Kafka's numbers."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    """Never written: without its leader a record that was acquired is available again."""
+    ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Its dead letter is to be written before it is archived (KIP-1191; ``share.version`` 2)."""
+    ARCHIVED = 4
+
+
+class StateBatch(msgspec.Struct, frozen=True):
+    """The records from ``first_offset`` to ``last_offset``, both included, have one state."""
+
+    first_offset: int
+    last_offset: int
+    state: DeliveryState
+    delivery_count: int
+    """How often the records were delivered, so far; at least 0."""
+
+
+class SharePartitionKey(NamedTuple):
+    group_id: str
+    topic_id: TopicId
+    partition: int
+
+
+class SharePartitionState(msgspec.Struct, frozen=True):
+    """What the share coordinator knows of a share partition."""
+
+    state_epoch: int
+    """Increases when the group coordinator initializes the state again, which fences earlier writers."""
+    leader_epoch: int
+    """Of the partition's leader that read or wrote the state last; -1 if none did."""
+    start_offset: int
+    """Below it all records are done; or ``NO_START_OFFSET``."""
+    delivery_complete_count: int
+    """How many records from the start offset on are acknowledged or archived, or ``UNKNOWN_COUNT``."""
+    batches: tuple[StateBatch, ...] = ()
+    """In order, without overlaps, none below the start offset. Offsets between them are available, and were
+    never delivered."""
+
 
 SNAPSHOT, UPDATE = 0, 1
 """The types of records, the versions of their keys."""

@@ -24,15 +24,19 @@ from nilometer import coordinators
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import Timers, Token, TransactionalRecord, TransactionEnd
 from nilometer.identifiers import TopicId
-from nilometer.share.delivery_state import (
+from nilometer.share.state_records import (
     NO_START_OFFSET,
     UNKNOWN_COUNT,
     DeliveryState,
     SharePartitionKey,
     SharePartitionState,
+    ShareRecord,
+    ShareSnapshot,
+    ShareUpdate,
     StateBatch,
+    merged,
+    merged_batches,
 )
-from nilometer.share.state_records import ShareRecord, ShareSnapshot, ShareUpdate, merged, merged_batches
 from nilometer.wire.errors import ErrorCode
 
 DEFAULT_EPOCH = 0

@@ -26,7 +26,8 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import cleanup, disks, metadata
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
 from nilometer.simulation.checkers.disks import CheckpointFiles, FailedDisks
-from nilometer.simulation.checkers.history import GroupLedger, LongHistory, Outcome, check
+from nilometer.simulation.checkers.group_ledger import GroupLedger
+from nilometer.simulation.checkers.history import LongHistory, Outcome, check
 from nilometer.simulation.checkers.metadata import MetadataResponses
 from nilometer.simulation.checkers.running_brokers import (
     Bounds,
@@ -57,7 +58,6 @@ from nilometer.simulation.workload.consumers import GroupMember, Reader
 from nilometer.simulation.workload.foreign_producers import ForeignProducer
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.metadata_writers import WRITERS, MetadataLedger, MetadataWriter
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
 from nilometer.simulation.workload.random_administrator import RandomAdministrator
@@ -270,7 +270,7 @@ class RunClients:
     async def create_topics(self, runtime: Runtime) -> None:
         async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
             for topic in self._plan.topics:
-                await ensure_topic(admin, NewTopic(topic.name, topic.partitions, 3, topic.configs))
+                await admin.ensure_topic(NewTopic(topic.name, topic.partitions, 3, topic.configs))
             if self.members:
                 await self._create_group_topic(admin)
             for workload in self._larger:

@@ -24,7 +24,6 @@ from nilometer.simulation.checkers.history import LongHistory, Outcome
 from nilometer.simulation.checkers.share_groups import FINDINGS_MAX, Fetch, Session, ShareLedger
 from nilometer.simulation.checkers.transactions import Fate, TransactionLedger
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.workload.producers import Writer, WriterPlan
 from nilometer.simulation.workload.transactions import V2, TransactionalProgram, TransactionPlan, make_client
 from nilometer.simulation.world import Host, Program
@@ -591,7 +590,7 @@ class ShareWorkload:
     async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
         """Create the topic of the records and that of the states, and configure the group. Raises
         KafkaError."""
-        await ensure_topic(admin, NewTopic(TOPIC, PARTITIONS, REPLICAS, TWO_IN_SYNC | self._durable))
+        await admin.ensure_topic(NewTopic(TOPIC, PARTITIONS, REPLICAS, TWO_IN_SYNC | self._durable))
         async with make_client(runtime, self._cluster.bootstrap_servers, "share-set-up") as client:
             await client.retry(Coordinator(client, GROUP).find, SET_UP_MS)
             topic = await client.topic(TOPIC, SET_UP_MS)

@@ -19,7 +19,6 @@ from nilometer.simulation.checkers.transactions import CoordinatorStates, Transa
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
 from nilometer.simulation.workload.consumers import Reader
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.workload.transactions import (
     TransactionalProgram,
     TransactionalWriter,
@@ -140,8 +139,8 @@ class TransactionWorkload:
         plain = SMALL_SEGMENTS | self._durable
         counts = Counter(each.topic for each in PLAIN)
         for name, count in counts.items():
-            await ensure_topic(admin, NewTopic(name, count, REPLICAS, plain))
-        await ensure_topic(admin, NewTopic(TABLE.topic, 1, REPLICAS, COMPACTED | self._durable))
+            await admin.ensure_topic(NewTopic(name, count, REPLICAS, plain))
+        await admin.ensure_topic(NewTopic(TABLE.topic, 1, REPLICAS, COMPACTED | self._durable))
         async with make_client(runtime, self._cluster.bootstrap_servers, "set-up") as client:
             await client.retry(Coordinator(client, TRANSFORMERS).find, SET_UP_MS)
             await client.retry(Coordinator(client, "any", CoordinatorType.TRANSACTION).find, SET_UP_MS)

@@ -1,5 +1,5 @@
-"""Building the messages of an API once for all versions, and the interface of one version, which also reads
-and writes them.
+"""Building the messages of an API once for all versions: the fields of kio's classes as plain data, what is
+built by them, and the interface of one version (:class:`Api`), which also reads and writes its messages.
 """
 
 from __future__ import annotations

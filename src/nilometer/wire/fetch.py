@@ -34,8 +34,6 @@ from nilometer.wire.primitives import (
     unsigned,
 )
 
-# Fetch, versions 4 to 18, by hand-written code: a broker decodes requests and encodes responses.
-
 # Decoding the body of a Fetch request, versions 4 to 18, by hand-written code.
 #
 # In-sync followers fetch after every append, so this is as frequent as Produce; nearly all these fetches have

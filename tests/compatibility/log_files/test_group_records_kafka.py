@@ -15,7 +15,6 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
@@ -26,6 +25,8 @@ from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataValue,
     OffsetCommitValue,
+    decode_record,
+    encode_record,
 )
 from nilometer.identifiers import uuid_to_text
 from nilometer.wire.record_batch import batches

@@ -14,7 +14,6 @@ from nilometer.broker.sharing.persister import SharePersister
 from nilometer.broker.sharing.share_partitions import LedSharePartition
 from nilometer.broker.turns import LongWork
 from nilometer.share import share_partition, state_shard
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 from nilometer.share.in_flight import Span
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
@@ -26,7 +25,13 @@ from nilometer.share.partition_events import (
     fetched,
 )
 from nilometer.share.share_partition import SharePartition
-from nilometer.share.state_records import ShareUpdate
+from nilometer.share.state_records import (
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    ShareUpdate,
+    StateBatch,
+)
 from nilometer.share.state_shard import Prune, ShareStateShard, Turn
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.share_workload import SharePlan

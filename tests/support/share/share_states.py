@@ -18,8 +18,15 @@ from nilometer.cluster.records import (
 )
 from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
-from nilometer.share.state_records import ShareRecord, decode_record, encode_record
+from nilometer.share.state_records import (
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    ShareRecord,
+    StateBatch,
+    decode_record,
+    encode_record,
+)
 from nilometer.share.state_shard import (
     DeleteState,
     Effects,

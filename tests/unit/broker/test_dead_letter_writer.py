@@ -20,8 +20,8 @@ from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import ATTEMPTS, LETTERS_MAX, DeadLetters
 from nilometer.groups.settings import GroupConfig, share_group_config
 from nilometer.identifiers import TopicId
-from nilometer.share.delivery_state import SharePartitionKey
 from nilometer.share.partition_events import Dead, DeadReason, OffsetRange
+from nilometer.share.state_records import SharePartitionKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import ApiKey, api
 from nilometer.wire.record_batch import batches

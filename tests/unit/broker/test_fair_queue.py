@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.turns import COST_US_MIN, QUANTUM_US, FairQueue
+from nilometer.broker.fair_queue import COST_US_MIN, QUANTUM_US, FairQueue
 
 Item = tuple[str, str, int]  # client, client id, cost
 costs = st.integers(min_value=0, max_value=3 * QUANTUM_US)

@@ -10,7 +10,8 @@ import pytest
 from nilometer.broker.authentication.known_tokens import KnownTokens
 from nilometer.broker.authentication.sasl import ExpiringSession
 from nilometer.broker.connection import CloseConnection, Connection, Dispatcher
-from nilometer.broker.control.controller import Controller, ExpiredTokens
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.housekeeping import ExpiredTokens
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.controller.access import TokenLifetimes
 from nilometer.cluster.controller.decision import Decision

@@ -87,8 +87,7 @@ class Groups(GroupCoordinator):
         self.asked: list[tuple[str, GroupRequest]] = []
         self._reply = reply
 
-    @property
-    def serves_share_groups(self) -> bool:
+    def serves(self, kind: str) -> bool:
         return self._serves
 
     def ask(

@@ -12,7 +12,6 @@ from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.share_partitions import LedSharePartition, SharePartitions
 from nilometer.identifiers import TopicId, TopicIdPartition
 from nilometer.metrics import PAUSE, Registry
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
     Acquired,
@@ -23,6 +22,7 @@ from nilometer.share.partition_events import (
     ShareSettings,
 )
 from nilometer.share.share_partition import SharePartition
+from nilometer.share.state_records import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 
 
 class Partitions:

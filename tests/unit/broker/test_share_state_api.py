@@ -19,7 +19,7 @@ from nilometer.broker.sharing.share_coordinator import coordinator_key, parse_co
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import TopicId, uuid_from_text
-from nilometer.share.delivery_state import SharePartitionKey
+from nilometer.share.state_records import SharePartitionKey
 from nilometer.share.state_shard import StateRequest, StateResult
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

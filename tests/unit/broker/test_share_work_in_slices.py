@@ -23,15 +23,10 @@ from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedShare
 from nilometer.broker.turns import ELEMENTS_MAX, LongWork, Turns
 from nilometer.groups.turn import InitializeShareState
 from nilometer.identifiers import TopicIdPartition, topic_id_of
-from nilometer.share.delivery_state import (
-    DeliveryState,
-    SharePartitionKey,
-    SharePartitionState,
-    StateBatch,
-)
 from nilometer.share.partition_events import Acquired, AcquireMode, Fetched, OffsetRange, ShareSettings, Write
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
 from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
+from nilometer.share.state_records import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
 from nilometer.share.state_shard import StateRequest, StateResult, WriteState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode
@@ -108,7 +103,7 @@ def send(
     topics = (codec.make_request(topic, topic_id=TOPIC, partitions=parts),)
     parts_used = SimpleNamespace(
         turns=turns,
-        groups=SimpleNamespace(serves_share_groups=True),
+        groups=SimpleNamespace(serves=lambda kind: True),
         share_sessions=sessions,
         share_partitions=share_partitions(turns),
         metadata=SimpleNamespace(
@@ -440,7 +435,7 @@ def test_offsets_of_thousands_of_partitions_are_altered_slice_by_slice(
     topics = (codec.make_request("AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=parts),)
     parts_used = SimpleNamespace(
         turns=turns,
-        groups=SimpleNamespace(serves_share_groups=True),
+        groups=SimpleNamespace(serves=lambda kind: True),
         metadata=SimpleNamespace(image=SimpleNamespace(topic=lambda _: None)),
         rights=ALLOWED,
     )

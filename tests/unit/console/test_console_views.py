@@ -22,7 +22,7 @@ from nilometer.console.views.partition import Eligible, partition_view
 from nilometer.console.views.rates import AppendRates, Rate, Sample, chart
 from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown
 from nilometer.console.views.topics import config_rows, measures_of, topic_view, topics_page, topics_view
-from nilometer.groups import record_format
+from nilometer.groups import records
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import RebalanceState
@@ -252,7 +252,7 @@ def test_a_page_of_large_records_is_bounded() -> None:
 
 def test_a_committed_offset_is_decoded() -> None:
     key = OffsetCommitKey("g", "t", 3)
-    data = record_format.encode_record(CoordinatorRecord(key, OffsetCommitValue(42, "", 9)))
+    data = records.encode_record(CoordinatorRecord(key, OffsetCommitValue(42, "", 9)))
     found = view(record(*data, topic="__consumer_offsets"))
     assert found.decoded is not None
     document = json.loads(found.decoded)

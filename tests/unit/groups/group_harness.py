@@ -12,8 +12,13 @@ from typing import TypeVar
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import Producer, Token, TransactionalRecord, TransactionEnd
-from nilometer.groups.record_format import decode_record, encode_record
-from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+from nilometer.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    decode_record,
+    encode_record,
+)
 from nilometer.groups.requests import (
     DescribedGroup,
     DescribeGroups,

@@ -6,7 +6,6 @@ from consumer_group_harness import Consumer, ConsumerWorld
 from group_harness import REBALANCE_MS
 
 from nilometer.groups.consumer.group import MemberState
-from nilometer.groups.record_format import encode_record
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -14,6 +13,7 @@ from nilometer.groups.records import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
     CoordinatorRecord,
+    encode_record,
 )
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult, ListGroups, ListGroupsResult
 from nilometer.wire.errors import ErrorCode

@@ -7,10 +7,7 @@ from consumer_group_harness import ConsumerWorld, no_wait_config
 
 from nilometer.groups import topics
 from nilometer.groups.consumer import rebalance
-from nilometer.groups.records import (
-    ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorRecord,
-)
+from nilometer.groups.records import ConsumerGroupTargetAssignmentMetadataKey, CoordinatorRecord
 from nilometer.wire.errors import ErrorCode
 
 

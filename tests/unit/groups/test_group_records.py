@@ -9,19 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nilometer.groups.record_format import (
-    decode_by_type,
-    decode_record,
-    encode_key,
-    encode_record,
-    read_offset_commit,
-)
 from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode_by_type,
+    decode_record,
+    encode_key,
+    encode_record,
+    read_offset_commit,
 )
 from nilometer.wire.errors import MalformedMessage
 from support.groups.record_samples import GROUP, ID, NOW_MS, OFFSET, SAMPLES

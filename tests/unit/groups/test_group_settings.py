@@ -7,8 +7,6 @@ from consumer_group_harness import CONSUMER_SESSION_MS, ConsumerWorld
 from msgspec.structs import replace
 
 from nilometer.config import ConfigError
-from nilometer.groups.settings import HEARTBEAT_INTERVAL as HEARTBEAT
-from nilometer.groups.settings import SESSION_TIMEOUT as SESSION
 from nilometer.groups.settings import (
     GroupConfig,
     ShareGroupConfig,
@@ -17,6 +15,8 @@ from nilometer.groups.settings import (
     definition_of,
     share_group_config,
 )
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
 def test_a_group_with_settings_of_its_own_goes_by_them(world: ConsumerWorld) -> None:

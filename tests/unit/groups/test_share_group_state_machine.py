@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from share_group_harness import SHARE_SESSION_MS, ShareMemberClient, ShareWorld
 
 from nilometer.groups import share_groups, turn
-from nilometer.groups.record_format import decode_record
+from nilometer.groups.records import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.share_group import ShareGroup

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from streams_group_harness import STREAMS_SESSION_MS, StreamsClient, StreamsWorld, stateful
 
-from nilometer.groups.record_format import decode_record
+from nilometer.groups.records import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.streams import streams_groups

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.client.admin.admin import ConfigChange, ConfigEntry, ConfigSource
+from nilometer.client.admin.admin import ConfigChange, ConfigEntry, ConfigSource, NewTopic
 from nilometer.kafka import queue_settings
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.queue_settings import Duration
@@ -75,9 +75,8 @@ class Brokers:
     async def list_topics(self) -> dict[str, None]:
         return dict.fromkeys(self.topics)
 
-    async def create_topics(self, topics: list[Any]) -> dict[str, None]:
-        self.topics += [topic.name for topic in topics]
-        return {topic.name: None for topic in topics}
+    async def ensure_topic(self, topic: NewTopic) -> None:
+        self.topics.append(topic.name)
 
     async def incremental_alter_configs(self, _kind: object, _name: str, changes: list[ConfigChange]) -> None:
         self.settings |= {change.name: change.value or "" for change in changes}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.share.delivery_state import SharePartitionState, StateBatch
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
     AcknowledgeType,
@@ -17,6 +16,7 @@ from nilometer.share.partition_events import (
     Write,
 )
 from nilometer.share.share_partition import SharePartition
+from nilometer.share.state_records import SharePartitionState, StateBatch
 from nilometer.wire.errors import NONE, ErrorCode
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT

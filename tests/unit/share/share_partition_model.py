@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nilometer.share.delivery_state import DeliveryState, StateBatch
 from nilometer.share.partition_events import AcknowledgementBatch, Acquired, AcquireMode, Fetched, Write
+from nilometer.share.state_records import DeliveryState, StateBatch
 from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nilometer.share.delivery_state import DeliveryState
 from nilometer.share.share_partition import SharePartition
+from nilometer.share.state_records import DeliveryState
 from nilometer.simulation.model_check.explorer import Exploration
 from nilometer.simulation.model_check.share import (
     DELIVERY_LIMIT,

@@ -19,7 +19,6 @@ from share_partition_harness import (
 )
 
 from nilometer.invariants import InvariantBroken
-from nilometer.share.delivery_state import NO_START_OFFSET, DeliveryState, SharePartitionState, StateBatch
 from nilometer.share.partition_events import (
     Acknowledgement,
     AcknowledgementBatch,
@@ -29,6 +28,7 @@ from nilometer.share.partition_events import (
     Write,
 )
 from nilometer.share.share_partition import LOCKS_PER_TURN, RUNS_PER_STEP, SPANS_PER_STEP, SharePartition
+from nilometer.share.state_records import NO_START_OFFSET, DeliveryState, SharePartitionState, StateBatch
 from nilometer.wire.errors import NONE, ErrorCode
 
 AVAILABLE, ARCHIVED = DeliveryState.AVAILABLE, DeliveryState.ARCHIVED

@@ -22,7 +22,6 @@ from share_partition_model import (
     Record,
 )
 
-from nilometer.share.delivery_state import DeliveryState, SharePartitionState
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
     AcquireMode,
@@ -34,6 +33,7 @@ from nilometer.share.partition_events import (
     Write,
 )
 from nilometer.share.share_partition import SharePartition
+from nilometer.share.state_records import DeliveryState, SharePartitionState
 from nilometer.wire.errors import NONE
 from support.properties import examples
 

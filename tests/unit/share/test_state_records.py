@@ -9,19 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.identifiers import TopicId
-from nilometer.share.delivery_state import (
+from nilometer.share.state_records import (
+    NO_EPOCH,
     NO_START_OFFSET,
     UNKNOWN_COUNT,
     DeliveryState,
     SharePartitionKey,
     SharePartitionState,
-    StateBatch,
-)
-from nilometer.share.state_records import (
-    NO_EPOCH,
     ShareRecord,
     ShareSnapshot,
     ShareUpdate,
+    StateBatch,
     decode_record,
     encode_record,
     merged,

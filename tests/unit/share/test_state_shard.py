@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.share import state_shard
-from nilometer.share.delivery_state import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
-from nilometer.share.state_records import ShareSnapshot, ShareUpdate
+from nilometer.share.state_records import (
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatch,
+)
 from nilometer.share.state_shard import (
     DeleteState,
     InitializeState,

@@ -120,15 +120,16 @@ class ControllerRequests:
 
         client = None if acting_broker is not None else Client.of(request.context, request.header.client_id)
         decided: list[Unit] = []
-        begun: list[bool] = []
+        has_begun = False
 
         def decide_in_time(image: ClusterImage) -> Decision[R] | Steps[R]:
+            nonlocal has_begun
             if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
                 raise KafkaError(
                     ErrorCode.request_timed_out,
                     f"The controller did not process the request within {timeout_ms} ms.",
                 )
-            begun.append(True)
+            has_begun = True
             if request.connection.closed and acting_broker is None:
                 raise KafkaError(ErrorCode.network_exception, "The client has gone.")
             if needs is not None:
@@ -179,7 +180,7 @@ class ControllerRequests:
                 why = f"The change was not applied within {within_ms} ms."
                 return refuse(request, ErrorCode.request_timed_out, why)
             finally:
-                if not begun:  # it would wait with all that was asked for
+                if not has_begun:  # it would wait with all that was asked for
                     answering.cancel()
                 del answering  # its exception refers to this frame: both would stay as garbage
 

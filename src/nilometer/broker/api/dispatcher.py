@@ -86,9 +86,6 @@ class RequestStatistics:
         return [found[name] for name in sorted(found)]
 
 
-# Dispatches request frames to the handlers of their APIs, and turns errors into responses or a closed
-# connection.
-
 logger = logging.getLogger("nilometer.broker.api")
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)

@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from nilometer.broker.control import decision_log
 from nilometer.broker.control.decision_log import Cause, DecisionLog
 from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog, let_others_run
 from nilometer.broker.decision_lines import log_decision
-from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
-from nilometer.cluster.controller.access import decide_remove_expired_tokens
 from nilometer.cluster.controller.decision import Decision, Steps
 from nilometer.cluster.controller.features import check_format
-from nilometer.cluster.controller.reassignments import decide_preferred_leaders
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken
-from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -126,47 +121,34 @@ class Controller:
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
-        waits = [True]
-        deciding = self._tasks.spawn(self._decide(decide, cause, client, waits))
-        try:
-            return await asyncio.shield(deciding)
-        except asyncio.CancelledError:
-            if waits[0]:
-                deciding.cancel()
-            else:
-                deciding.add_done_callback(_log_abandoned_decision)
-            raise
-        finally:
-            del deciding  # its exception refers to this frame: both, and the request, would stay as garbage
+        return await in_turn(
+            self._tasks,
+            self._queue,
+            client,
+            lambda: self._decide(decide, cause),
+            _log_abandoned_decision,
+        )
 
-    async def _decide(
-        self,
-        decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
-        cause: Cause,
-        client: Client | None,
-        waits: list[bool],
-    ) -> R:
-        async with self._queue.turn(client):
-            waits[0] = False
-            self.decision_began_us = self._turns.now_us()
-            for _ in range(APPEND_ATTEMPTS_MAX):
-                await self._metadata.catch_up()
-                self._check_is_active()
-                number = self._metadata.image.number
-                try:
-                    made = decide(self._metadata.image)
-                    decision = (
-                        made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
-                    )
-                    entries = await self._entries(decision)
-                except Exception:
-                    if self._metadata.image.number == number:
-                        raise
-                    continue
-                if self._metadata.image.number != number:
-                    continue  # it changed between two steps
-                if await self._append_all(entries, cause):
-                    return decision.reply
+    async def _decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
+        self.decision_began_us = self._turns.now_us()
+        for _ in range(APPEND_ATTEMPTS_MAX):
+            await self._metadata.catch_up()
+            self._check_is_active()
+            number = self._metadata.image.number
+            try:
+                made = decide(self._metadata.image)
+                decision = (
+                    made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
+                )
+                entries = await self._entries(decision)
+            except Exception:
+                if self._metadata.image.number == number:
+                    raise
+                continue
+            if self._metadata.image.number != number:
+                continue  # it changed between two steps
+            if await self._append_all(entries, cause):
+                return decision.reply
         raise KafkaError(
             ErrorCode.request_timed_out, "the metadata changed while each attempt was decided; try again"
         )
@@ -278,6 +260,39 @@ class Controller:
             )
 
 
+async def in_turn(
+    tasks: Tasks,
+    queue: DecisionQueue,
+    client: Client | None,
+    work: Callable[[], Awaitable[R]],
+    on_abandoned: Callable[[asyncio.Task[R]], None] | None = None,
+) -> R:
+    """Return the result of ``work``, which begins when it is the client's turn.
+
+    Cancelling the caller takes back what has not begun; what has begun keeps its turn until it ends, and then
+    ``on_abandoned`` is called.
+    """
+    has_begun = False
+
+    async def run() -> R:
+        nonlocal has_begun
+        async with queue.turn(client):
+            has_begun = True
+            return await work()
+
+    running = tasks.spawn(run())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if not has_begun:
+            running.cancel()
+        elif on_abandoned is not None:
+            running.add_done_callback(on_abandoned)
+        raise
+    finally:
+        del running  # its exception refers to this frame: both, and the request, would stay as garbage
+
+
 def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
     """Log the failure of a decision whose client has disconnected."""
     if deciding.cancelled() or (error := deciding.exception()) is None:
@@ -286,67 +301,3 @@ def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
         logger.info("A decision whose client has disconnected was not applied: %s", error)
     else:
         logger.error("A decision whose client has disconnected failed", exc_info=error)
-
-
-# The periodic tasks of the controller: expired delegation tokens are removed, leaderships move back to
-# preferred replicas.
-
-# A periodic controller task: removes the delegation tokens that have expired.
-
-tasks_logger = logging.getLogger("nilometer.broker.control")
-
-
-class ExpiredTokens:
-    def __init__(self, config: BrokerConfig, controller: Controller, clock: Clock) -> None:
-        self._interval_ms = config.integer("delegation.token.expiry.check.interval.ms")
-        self._controller = controller
-        self._clock = clock
-
-    def start(self, tasks: Tasks) -> None:
-        tasks.periodic("expired tokens", self._interval_ms, self._round)
-
-    async def _round(self) -> None:
-        try:
-            while self._controller.is_active and await self._controller.decide(
-                lambda image: decide_remove_expired_tokens(image, now_ms=self._clock.wall_ms()),
-                decision_log.EXPIRED_TOKENS,
-            ):
-                pass  # one decision removes a limited number; repeat until none is left
-        except (KafkaError, CoordinationError) as error:
-            tasks_logger.warning(
-                "Expired delegation tokens were not removed; the next round tries again: %s", error
-            )
-
-
-# A periodic controller task: moves leaderships back to the preferred replicas.
-#
-# When a broker returns, other brokers lead its partitions. If it lacks more than
-# ``leader.imbalance.per.broker.percentage`` of its preferred leaderships, they move back to it.
-
-
-class PreferredLeaderRebalancer:
-    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
-        self._config = config
-        self._controller = controller
-
-    def start(self, tasks: Tasks) -> None:
-        if self._config.boolean("auto.leader.rebalance.enable"):
-            interval_ms = 1000 * self._config.integer("leader.imbalance.check.interval.seconds")
-            tasks.periodic("preferred leaders", interval_ms, self._round)
-
-    async def _round(self) -> None:
-        if self._controller.is_active:
-            await self._restore_preferred_leaders()
-
-    async def _restore_preferred_leaders(self) -> None:
-        percentage = self._config.integer("leader.imbalance.per.broker.percentage")
-        try:
-            while await self._controller.decide(
-                lambda image: decide_preferred_leaders.steps(image, imbalance_percentage=percentage),
-                decision_log.PREFERRED_LEADERS,
-            ):
-                pass  # one decision moves a limited number; repeat until none is left
-        except (KafkaError, CoordinationError) as error:
-            tasks_logger.warning(
-                "Leaderships were not moved back to preferred replicas; the next round tries again: %s", error
-            )

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.broker_peers import BrokerPeers
-from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller import Controller, in_turn
 from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
@@ -126,28 +126,13 @@ class ControllerChannel:
         the outcome of the request is then unknown. Cancelling the caller takes back what is not sent yet;
         what is sent keeps its turn until it is answered.
         """
-        waits = [True]
-        forwarding = self._tasks.spawn(self._forward_in_turn(header, body, context, timeout_ms, waits))
-        try:
-            return await asyncio.shield(forwarding)
-        except asyncio.CancelledError:
-            if waits[0]:
-                forwarding.cancel()
-            raise
-        finally:
-            del forwarding  # its exception refers to this frame: both would stay as garbage
-
-    async def _forward_in_turn(
-        self,
-        header: RequestHeader,
-        body: Message,
-        context: RequestContext,
-        timeout_ms: int | None,
-        waits: list[bool],
-    ) -> bytes:
-        async with self._queue.turn(Client.of(context, header.client_id)):
-            waits[0] = False
-            return await self._forward(header, body, context, max(timeout_ms or 0, REQUEST_TIMEOUT_MS))
+        within_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
+        return await in_turn(
+            self._tasks,
+            self._queue,
+            Client.of(context, header.client_id),
+            lambda: self._forward(header, body, context, within_ms),
+        )
 
     async def _forward(
         self, header: RequestHeader, body: Message, context: RequestContext, answer_timeout_ms: int

@@ -59,7 +59,7 @@ FIRST_WITH_OWN_MEMBER_IDS = 1
 
 
 def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
-    if not parts.groups.serves_consumer_groups:
+    if not parts.groups.serves("consumer"):
         return _respond_heartbeat(parts, request, ConsumerGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
@@ -130,7 +130,7 @@ def _may_describe(parts: Parts, request: Request, topic_id: UUID) -> bool:
 
 def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
-    if not parts.groups.serves_consumer_groups:
+    if not parts.groups.serves("consumer"):
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, refused)

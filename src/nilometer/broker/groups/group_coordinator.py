@@ -25,35 +25,24 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.features import (
-    DEAD_LETTERS_SHARE_VERSION,
-    GROUP_VERSION,
-    SHARE_VERSION,
-    STREAMS_VERSION,
-)
+from nilometer.cluster.features import DEAD_LETTERS_SHARE_VERSION, FEATURES_OF_GROUPS, SHARE_VERSION
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
-from nilometer.groups.record_format import decode_record, encode_record
-from nilometer.groups.records import CoordinatorRecord
+from nilometer.groups.records import CoordinatorRecord, decode_record, encode_record
 from nilometer.groups.requests import (
-    ConsumerGroupHeartbeat,
+    FOUNDING,
+    OF_NAMED_GROUPS,
     GroupRequest,
     GroupResult,
     Heartbeat,
     HeartbeatResult,
     JoinGroup,
     JoinGroupResult,
-    LeaveGroup,
-    OffsetCommit,
-    OffsetDelete,
     OffsetFetch,
-    ShareGroupHeartbeat,
-    StreamsGroupHeartbeat,
+    OfOneGroup,
     SyncGroup,
-    metadata_bytes,
+    member_bytes,
     refusal,
-    streams_bytes,
-    subscription_bytes,
 )
 from nilometer.groups.settings import ShareGroupConfig, share_group_config
 from nilometer.groups.turn import (
@@ -90,25 +79,9 @@ def refuse_for_log(request: GroupRequest, error: ErrorCode) -> GroupResult:
 
 logger = logging.getLogger("nilometer.broker.groups")
 
-OfOneGroup: TypeAlias = (
-    JoinGroup
-    | SyncGroup
-    | Heartbeat
-    | LeaveGroup
-    | OffsetDelete
-    | ConsumerGroupHeartbeat
-    | ShareGroupHeartbeat
-    | StreamsGroupHeartbeat
-)
 R = TypeVar("R", bound=GroupResult)
 Respond = Callable[[Sequence[GroupResult]], Response]
 
-_OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
-"""The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
-
-
-_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat, ShareGroupHeartbeat, StreamsGroupHeartbeat)
-"""The requests that may create a group."""
 GROUP_ID_MAX = 1_024
 """Characters of the id of a group that is created: each offset that it commits is a record with the id."""
 METADATA_BYTES_MAX = 64 * 1024 * 1024
@@ -204,9 +177,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
         self._config = config
         self._share_states = share_states
         self._rights = rights
-        protocols = config.strings("group.coordinator.rebalance.protocols")
-        self._may_serve_consumer_groups = "consumer" in protocols
-        self._may_serve_streams_groups = "streams" in protocols
+        self._kinds = {"share", *config.strings("group.coordinator.rebalance.protocols")}
         kind: CoordinatorKind[GroupRequest, GroupResult, CoordinatorRecord, GroupAction] = CoordinatorKind(
             name="group",
             subject="groups",
@@ -228,20 +199,9 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
         self._next_count_us = 0
         self._computations = Computations(runtime.disk)
 
-    @property
-    def serves_consumer_groups(self) -> bool:
-        """Whether the protocol of KIP-848 is on: on this broker, and in the cluster."""
-        return self._may_serve_consumer_groups and self._metadata.image.feature_level(GROUP_VERSION) >= 1
-
-    @property
-    def serves_share_groups(self) -> bool:
-        """Whether share groups (KIP-932) are on in the cluster."""
-        return self._metadata.image.feature_level(SHARE_VERSION) >= 1
-
-    @property
-    def serves_streams_groups(self) -> bool:
-        """Whether streams groups (KIP-1071) are on: on this broker, and in the cluster."""
-        return self._may_serve_streams_groups and self._metadata.image.feature_level(STREAMS_VERSION) >= 1
+    def serves(self, kind: str) -> bool:
+        """Whether groups of this kind are on: on this broker, and in the cluster."""
+        return kind in self._kinds and self._metadata.image.feature_level(FEATURES_OF_GROUPS[kind]) >= 1
 
     def share_group_config(self, group_id: str) -> ShareGroupConfig:
         """Return the settings in force for the partitions of a share group; any broker may ask."""
@@ -314,15 +274,15 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
         return GroupShard(self._config.groups, self._new_member_id, self._metadata.image, self._has_room)
 
     def _check(self, key: str, request: GroupRequest) -> ErrorCode:
-        if not key and isinstance(request, _OF_NAMED_GROUPS):
+        if not key and isinstance(request, OF_NAMED_GROUPS):
             return ErrorCode.invalid_group_id
-        if len(key) > GROUP_ID_MAX and isinstance(request, _FOUNDING):
+        if len(key) > GROUP_ID_MAX and isinstance(request, FOUNDING):
             return ErrorCode.invalid_group_id
         if isinstance(request, SyncGroup):
             # What Kafka answers if a group's record is too large for its topic.
             may_assign = self._may_assign(request)
             return ErrorCode.none if may_assign else ErrorCode.unknown_server_error
-        size = _member_bytes(request)
+        size = member_bytes(request)
         return ErrorCode.group_max_size_reached if size and not self._has_room(size) else ErrorCode.none
 
     def _may_assign(self, request: SyncGroup) -> bool:
@@ -400,30 +360,6 @@ def client_id(request: Request) -> str:
 def client_host(request: Request) -> str:
     """Return the client's IP address after a slash, as Kafka (Java) prints an address without a host name."""
     return f"/{request.connection.peer[0]}"
-
-
-def _member_bytes(request: GroupRequest) -> int:
-    """Return about how much memory the member of this request takes; 0 if it neither joins nor subscribes."""
-    if isinstance(request, JoinGroup):
-        ids = (request.client_id, request.client_id, request.member_id)
-        return metadata_bytes(
-            request.protocols,
-            *ids,
-            request.group_instance_id,
-            request.group_instance_id,
-            request.protocol_type,
-        )
-    if isinstance(request, ConsumerGroupHeartbeat) and (
-        request.member_epoch == 0 or request.subscribed_topic_names or request.subscribed_topic_regex
-    ):
-        ids = (request.member_id, request.client_id, request.instance_id, request.rack_id)
-        return subscription_bytes(request.subscribed_topic_names or (), *ids, request.subscribed_topic_regex)
-    if isinstance(request, ShareGroupHeartbeat) and request.subscribed_topic_names:
-        ids = (request.member_id, request.client_id, request.rack_id)
-        return subscription_bytes(request.subscribed_topic_names, *ids)
-    if isinstance(request, StreamsGroupHeartbeat):
-        return streams_bytes(request)
-    return 0
 
 
 def _log_rebalance(shell: GroupShell, note: RebalanceNote) -> None:

@@ -197,7 +197,7 @@ NOT_REQUESTED, NOT_STORED = 0, 1
 
 
 def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
-    if not parts.groups.serves_streams_groups:
+    if not parts.groups.serves("streams"):
         return _respond_heartbeat(request, StreamsGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     asked = of_message(
@@ -337,7 +337,7 @@ def _topic_partitions(request: Request, found: Mapping[str, tuple[int, ...]]) ->
 
 def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
-    if not parts.groups.serves_streams_groups:
+    if not parts.groups.serves("streams"):
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedStreamsGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, [StreamsGroupDescribeResult(refused)])
@@ -463,7 +463,7 @@ def _assignment(request: Request, assignment: msgspec.Struct) -> Message:
 
 def handle_description(parts: Parts, request: Request) -> Response:
     body = request.body
-    if not parts.groups.serves_streams_groups:
+    if not parts.groups.serves("streams"):
         return request.respond(error_code=ErrorCode.unsupported_version)
     if not parts.rights.access(request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return request.respond(error_code=ErrorCode.group_authorization_failed)

@@ -22,7 +22,7 @@ from nilometer.broker.settings.config_keys import (
     OWN_KEYS,
     REFUSED_KEYS,
 )
-from nilometer.broker.settings.coordinators import group_config, share_state_config, transaction_config
+from nilometer.broker.settings.coordinators import share_state_config, transaction_config
 from nilometer.broker.settings.listener_security import (
     SASL_MECHANISMS,
     SaslSettings,
@@ -68,6 +68,7 @@ from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zooke
 from nilometer.client.settings import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
+from nilometer.groups.settings import group_config
 from nilometer.security.principal import SecurityProtocol
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 

@@ -4,174 +4,13 @@ result in.
 
 from __future__ import annotations
 
-from nilometer.config import ConfigError, Settings, key_table
-from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig, why_repeated
+from nilometer.config import Settings, key_table
+from nilometer.groups import settings
 from nilometer.share.state_shard import ShareStateConfig
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 from nilometer.transactions.transaction import TransactionConfig
 
-# The settings of the group coordinator: their keys with Kafka's names, defaults and ranges, and their values
-# for ``groups``.
-
-INT_MAX = (1 << 31) - 1
-
-ASSIGNORS = {
-    "uniform": "uniform",
-    "range": "range",
-    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
-    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
-}
-"""The accepted names of server-side assignors, each with its short name."""
-
-
-SHARE_ASSIGNORS = {
-    "simple": "simple",
-    "org.apache.kafka.coordinator.group.assignor.SimpleAssignor": "simple",
-}
-"""The accepted names of the assignor of share groups, each with its short name."""
-
-
-CLASSIC_GROUPS = key_table(
-    f"""
-group.min.session.timeout.ms: int = 6000
-    The shortest session.timeout.ms that a member of a classic group may request.
-group.max.session.timeout.ms: int = 1_800_000
-    The longest session.timeout.ms that a member of a classic group may request.
-group.initial.rebalance.delay.ms: int = 3000
-    How long an empty classic group waits for more members before its first rebalance.
-group.max.size: int 1.. = {INT_MAX}
-    The maximum number of members of one classic group.
-"""
-)
-
-CONSUMER_GROUPS = key_table(
-    f"""
-group.coordinator.rebalance.protocols: list (classic|consumer|share|streams) = classic,consumer,streams
-    The enabled rebalance protocols. Share groups are turned on by the feature share.version, and streams
-    groups need streams.version, too.
-group.consumer.session.timeout.ms: int 1.. = 45_000
-    A member of a consumer group without a heartbeat for this long is removed.
-group.consumer.min.session.timeout.ms: int 1.. = 45_000
-    The lowest session timeout allowed for a consumer group.
-group.consumer.max.session.timeout.ms: int 1.. = 60_000
-    The highest session timeout allowed for a consumer group.
-group.consumer.heartbeat.interval.ms: int 1.. = 5000
-    The heartbeat interval of members of a consumer group.
-group.consumer.min.heartbeat.interval.ms: int 1.. = 5000
-    The lowest heartbeat interval allowed for a consumer group.
-group.consumer.max.heartbeat.interval.ms: int 1.. = 15_000
-    The highest heartbeat interval allowed for a consumer group.
-group.consumer.assignment.interval.ms: int 0.. = 1000
-    The minimum time between two target assignments of one consumer group.
-group.consumer.min.assignment.interval.ms: int 0.. = 0
-    The lowest assignment interval allowed for a consumer group.
-group.consumer.max.assignment.interval.ms: int 0.. = 15_000
-    The highest assignment interval allowed for a consumer group.
-group.consumer.max.size: int 1.. = {INT_MAX}
-    The maximum number of members of one consumer group.
-group.consumer.assignors: list = uniform,range
-    The server-side assignors; the first is used if members name none.
-group.consumer.migration.policy: string (bidirectional|upgrade|downgrade|disabled) = bidirectional
-    Whether groups with members may change from the classic to the consumer protocol (upgrade), back
-    (downgrade), both (bidirectional), or neither (disabled).
-""",
-    choices={"group.consumer.assignors": tuple(ASSIGNORS)},
-)
-
-SHARE_GROUPS = key_table(
-    """
-group.share.session.timeout.ms: int 1.. = 45_000
-    A member of a share group without a heartbeat for this long is removed.
-group.share.min.session.timeout.ms: int 1.. = 45_000
-    The lowest session timeout allowed for a share group.
-group.share.max.session.timeout.ms: int 1.. = 60_000
-    The highest session timeout allowed for a share group.
-group.share.heartbeat.interval.ms: int 1.. = 5000
-    The heartbeat interval of members of a share group.
-group.share.min.heartbeat.interval.ms: int 1.. = 5000
-    The lowest heartbeat interval allowed for a share group.
-group.share.max.heartbeat.interval.ms: int 1.. = 15_000
-    The highest heartbeat interval allowed for a share group.
-group.share.assignment.interval.ms: int 0.. = 1000
-    The minimum time between two target assignments of one share group.
-group.share.min.assignment.interval.ms: int 0.. = 0
-    The lowest assignment interval allowed for a share group.
-group.share.max.assignment.interval.ms: int 0.. = 15_000
-    The highest assignment interval allowed for a share group.
-group.share.max.size: int 1..1000 = 200
-    The maximum number of members of one share group.
-group.share.assignors: list = simple
-    The server-side assignor of share groups.
-group.share.record.lock.duration.ms: int 1000..3_600_000 = 30_000
-    A record that a member of a share group has not acknowledged after this long is delivered again.
-group.share.min.record.lock.duration.ms: int 1000..30_000 = 15_000
-    The shortest lock of a record allowed for a share group.
-group.share.max.record.lock.duration.ms: int 30_000..3_600_000 = 60_000
-    The longest lock of a record allowed for a share group.
-group.share.delivery.count.limit: int 2..10 = 5
-    How often a record is delivered to a share group at most.
-group.share.min.delivery.count.limit: int 2..5 = 2
-    The lowest limit of deliveries allowed for a share group.
-group.share.max.delivery.count.limit: int 5..25 = 10
-    The highest limit of deliveries allowed for a share group.
-group.share.partition.max.record.locks: int 100..10_000 = 2000
-    How many records of one partition the members of a share group may hold at the same time.
-group.share.min.partition.max.record.locks: int 100..2000 = 100
-    The lowest limit of record locks allowed for a share group.
-group.share.max.partition.max.record.locks: int 2000..10_000 = 4000
-    The highest limit of record locks allowed for a share group.
-""",
-    choices={"group.share.assignors": tuple(SHARE_ASSIGNORS)},
-)
-
-STREAMS_ASSIGNORS = {
-    "sticky": "sticky",
-    "org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor": "sticky",
-}
-"""The accepted names of the task assignors of streams groups, each with its short name."""
-
-STREAMS_GROUPS = key_table(
-    f"""
-group.streams.session.timeout.ms: int 1.. = 45_000
-    A member of a streams group without a heartbeat for this long is removed.
-group.streams.min.session.timeout.ms: int 1.. = 45_000
-    The lowest session timeout allowed for a streams group.
-group.streams.max.session.timeout.ms: int 1.. = 60_000
-    The highest session timeout allowed for a streams group.
-group.streams.heartbeat.interval.ms: int 1.. = 5000
-    The heartbeat interval of members of a streams group.
-group.streams.min.heartbeat.interval.ms: int 1.. = 5000
-    The lowest heartbeat interval allowed for a streams group.
-group.streams.max.heartbeat.interval.ms: int 1.. = 15_000
-    The highest heartbeat interval allowed for a streams group.
-group.streams.assignment.interval.ms: int 0.. = 1000
-    The minimum time between two target assignments of one streams group.
-group.streams.min.assignment.interval.ms: int 0.. = 0
-    The lowest assignment interval allowed for a streams group.
-group.streams.max.assignment.interval.ms: int 0.. = 15_000
-    The highest assignment interval allowed for a streams group.
-group.streams.max.size: int 1.. = {INT_MAX}
-    The maximum number of members of one streams group.
-group.streams.assignors: list = sticky
-    The task assignors of streams groups; the first is used if a group names none.
-group.streams.num.standby.replicas: int 0.. = 0
-    How many standby tasks each task with state has.
-group.streams.max.standby.replicas: int 0.. = 2
-    The highest number of standby tasks allowed for a streams group.
-group.streams.initial.rebalance.delay.ms: int 0.. = 3000
-    How long an empty streams group waits for more members before its first assignment.
-group.streams.rack.aware.assignment.tags: list =
-    Tags (client.tag.NAME of Kafka Streams) that each member of a streams group is to have.
-group.streams.task.offset.interval.ms: int 1.. = 60_000
-    How often members of a streams group tell how far they have the state of their tasks.
-group.streams.min.task.offset.interval.ms: int 1.. = 15_000
-    The shortest such interval allowed for a streams group.
-group.streams.acceptable.recovery.lag: long 0.. = 10_000
-    Up to how many records behind a member may count as having the state of a task.
-""",
-    choices={"group.streams.assignors": tuple(STREAMS_ASSIGNORS)},
-    checks={"group.streams.rack.aware.assignment.tags": why_repeated},
-)
+# The settings of the group coordinator; those about groups are in ``groups``.
 
 OFFSETS = key_table(
     f"""
@@ -201,7 +40,7 @@ offsets.topic.compression.codec: int 0..4 = 0
 """
 )
 
-GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *SHARE_GROUPS, *STREAMS_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
+GROUP_KEYS = [*settings.GROUP_KEYS, *OFFSETS, *OFFSETS_TOPIC]
 
 GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     {
@@ -212,39 +51,6 @@ GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 """Kafka's keys for threads and buffers that a single event loop does not have."""
-
-
-MINUTE_MS = 60_000
-SESSIONS_MAX_KEY = "group.share.max.share.sessions"
-
-
-def group_config(config: Settings) -> GroupConfig:
-    """Return the settings for ``groups``. Raises ConfigError if they contradict each other."""
-    members, sessions = config.integer("group.share.max.size"), config.integer(SESSIONS_MAX_KEY)
-    if members > sessions:
-        raise ConfigError(
-            "group.share.max.size",
-            f"group.share.max.size ({members}) must not be above {SESSIONS_MAX_KEY} ({sessions})",
-        )
-    named = config.fields_of(GroupConfig)
-    named["group_consumer_assignors"] = tuple(
-        dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors"))
-    )
-    named["group_share_assignors"] = tuple(
-        SHARE_ASSIGNORS[name] for name in config.strings("group.share.assignors")
-    )
-    named["group_streams_assignors"] = tuple(
-        dict.fromkeys(STREAMS_ASSIGNORS[name] for name in config.strings("group.streams.assignors"))
-    )
-    named["group_consumer_migration_policy"] = ConsumerGroupMigrationPolicy(
-        config.string("group.consumer.migration.policy")
-    )
-    try:
-        return GroupConfig(
-            offsets_retention_ms=config.integer("offsets.retention.minutes") * MINUTE_MS, **named
-        )
-    except ValueError as error:
-        raise ConfigError(str(error).split(" ", 1)[0], str(error)) from None
 
 
 # The settings of transactions: those of the coordinator, and of ``__transaction_state``, and their values

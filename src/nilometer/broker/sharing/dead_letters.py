@@ -38,8 +38,8 @@ from nilometer.config import ConfigValue
 from nilometer.coordination.store import CoordinationError
 from nilometer.groups.settings import DEAD_LETTER_TOPIC, ShareGroupConfig
 from nilometer.runtime import Runtime
-from nilometer.share.delivery_state import SharePartitionKey
 from nilometer.share.partition_events import Dead, DeadReason, OffsetRange
+from nilometer.share.state_records import SharePartitionKey
 from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey

@@ -24,14 +24,14 @@ from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
 from nilometer.identifiers import topic_id_of, uuid_from_text
 from nilometer.runtime import Runtime
-from nilometer.share.delivery_state import (
+from nilometer.share.partition_events import Write
+from nilometer.share.state_records import (
     UNKNOWN_COUNT,
     DeliveryState,
     SharePartitionKey,
     SharePartitionState,
     StateBatch,
 )
-from nilometer.share.partition_events import Write
 from nilometer.share.state_shard import (
     DeleteState,
     InitializeState,

@@ -28,14 +28,16 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.identifiers import topic_id_of, uuid_from_text
 from nilometer.runtime import Runtime
-from nilometer.share.delivery_state import (
+from nilometer.share.state_records import (
     UNKNOWN_COUNT,
     DeliveryState,
     SharePartitionKey,
     SharePartitionState,
+    ShareRecord,
     StateBatch,
+    decode_record,
+    encode_record,
 )
-from nilometer.share.state_records import ShareRecord, decode_record, encode_record
 from nilometer.share.state_shard import (
     DeleteState,
     InitializeState,

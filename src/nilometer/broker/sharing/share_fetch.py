@@ -140,7 +140,7 @@ class _Asked:
 
     def check(self) -> None:
         """Raises KafkaError if the member may not do this at all."""
-        if not self.parts.groups.serves_share_groups:
+        if not self.parts.groups.serves("share"):
             raise KafkaError(ErrorCode.unsupported_version, "share.version is 0")
         group_id, member_id = self.member
         if not group_id or not 0 < len(member_id) <= MEMBER_ID_MAX:

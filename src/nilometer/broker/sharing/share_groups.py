@@ -53,7 +53,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def handle_heartbeat(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
-    if not parts.groups.serves_share_groups:
+    if not parts.groups.serves("share"):
         return _respond_heartbeat(request, ShareGroupHeartbeatResult(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
@@ -95,7 +95,7 @@ def _topics(request: Request, topics: Sequence[msgspec.Struct]) -> Sequence[Mess
 
 def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     groups = request.body.group_ids
-    if not parts.groups.serves_share_groups:
+    if not parts.groups.serves("share"):
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
         return _respond_describe(parts, request, refused)
@@ -155,7 +155,7 @@ def handle_describe_partitions(parts: Parts, request: Request) -> Response:
     body: wire.DescribeSharePartitionsRequest = request.body
     access = parts.rights.access(request)
     error = NONE
-    if not parts.groups.serves_share_groups:
+    if not parts.groups.serves("share"):
         error = ErrorCode.unsupported_version
     elif not access.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
         error = ErrorCode.group_authorization_failed

@@ -33,7 +33,7 @@ from nilometer.groups.requests import (
     ShareGroupPartitions,
 )
 from nilometer.identifiers import uuid_from_text
-from nilometer.share.delivery_state import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
+from nilometer.share.state_records import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
 from nilometer.share.state_shard import ReadSummary, StateResult
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.api_keys import ApiKey
@@ -141,7 +141,7 @@ async def _ask(parts: Parts, request: ShareGroupOffsetsRequest) -> ShareGroupOff
 
 def _why_not(parts: Parts, request: Request, operation: Operation, group_id: str) -> ErrorCode:
     """Return why the client may not do this to the group; NONE if it may."""
-    if not parts.groups.serves_share_groups:
+    if not parts.groups.serves("share"):
         return ErrorCode.unsupported_version
     if not group_id:
         return ErrorCode.invalid_group_id

@@ -27,7 +27,6 @@ from nilometer.broker.turns import LongWork, Turns
 from nilometer.groups.settings import ShareGroupConfig
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
-from nilometer.share.delivery_state import NO_START_OFFSET, SharePartitionKey
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
     Acquired,
@@ -40,6 +39,7 @@ from nilometer.share.partition_events import (
 )
 from nilometer.share.sessions import MemberKey, ShareSession
 from nilometer.share.share_partition import SharePartition
+from nilometer.share.state_records import NO_START_OFFSET, SharePartitionKey
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.sharing")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nilometer.pipeline.source.log_folders.places import ArchivedPartition
 
 
-# ``nilometer audit | export``: they read brokers' folders on Spark; and the options that name folders.
-
 # The options of commands that read brokers' folders, and what they name.
 
 data_dir_option = click.option(

@@ -131,11 +131,7 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
     """Create the topics that do not exist. Raises KafkaError."""
     async with Admin(Runtime.system(), client) as admin:
         for topic in topics:
-            try:
-                await admin.create_topic(NewTopic(topic, partitions, BROKER_DEFAULT))
-            except KafkaError as error:
-                if error.code is not ErrorCode.topic_already_exists:
-                    raise
+            await admin.ensure_topic(NewTopic(topic, partitions, BROKER_DEFAULT))
 
 
 @commands.command()

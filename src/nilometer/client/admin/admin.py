@@ -268,6 +268,18 @@ class Admin:
         """Create one topic. Raises KafkaError when it cannot be created."""
         _raise_first(await self.create_topics([topic]))
 
+    async def ensure_topic(self, topic: NewTopic) -> None:
+        """Create one topic, unless it is there. Raises KafkaError.
+
+        A controller that is deposed refuses what its successor will find in the log: repeated, the request is
+        refused because the topic is there.
+        """
+        try:
+            await self.create_topic(topic)
+        except KafkaError as error:
+            if error.code is not ErrorCode.topic_already_exists:
+                raise
+
     async def delete_topics(self, names: Sequence[str]) -> Outcomes:
         def make(api: Api, left: Sequence[str]) -> Message:
             states: tuple[Message, ...] = ()

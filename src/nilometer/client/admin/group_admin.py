@@ -47,7 +47,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
 from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.wire.api_keys import ApiKey, NilometerApiKey
+from nilometer.wire.api_keys import AnyApiKey, ApiKey, NilometerApiKey
 from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 from nilometer.wire.own_apis import RebalanceState, SharePartitionsOfTopic, SharePartitionState
@@ -341,7 +341,7 @@ class GroupAdmin(AdminRequests):
     async def _describe_typed(
         self,
         broker_id: int,
-        api_key: ApiKey,
+        api_key: AnyApiKey,
         group_ids: Sequence[str],
         read: Callable[[Message, int], GroupDescription | KafkaError],
     ) -> dict[str, GroupDescription | KafkaError]:

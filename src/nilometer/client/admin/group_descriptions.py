@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from nilometer.client.group.group_exchange import OffsetAndMetadata, read_offsets_of
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import AnyApiKey, ApiKey
 from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.own_apis import RebalanceState
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_subscription
 
-CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+GROUP_TYPES = CLASSIC, CONSUMER, SHARE, STREAMS = ("classic", "consumer", "share", "streams")
 DEAD, EMPTY = "Dead", "Empty"
 STATES = (
     *(EMPTY, "Stable", "PreparingRebalance", "CompletingRebalance"),
@@ -84,66 +85,57 @@ def committed_offsets(group_id: str, group: Message) -> dict[TopicPartition, Off
     return {partition: one for partition, (_, one) in sorted(found.items()) if one is not None}
 
 
-def _consumer_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        return of_group(group.group_id, group.error_code, group.error_message or "describing it")
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=CONSUMER,
-        state=group.group_state,
-        protocol_type=PROTOCOL_TYPE,
-        assignor=group.assignor_name,
-        coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_partitions(member.assignment),
-                topics=tuple(member.subscribed_topic_names),
-                target=_partitions(member.target_assignment),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
+def _partitions(assignment: Message) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number)
+        for topic in assignment.topic_partitions
+        for number in sorted(topic.partitions)
     )
 
 
-def _share_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
+def _member(
+    member: Message,
+    topics: tuple[str, ...] | None = None,
+    read: Callable[[Message], tuple[TopicPartition, ...]] = _partitions,
+) -> MemberDescription:
+    """Return a member of a response. ``topics``: what it subscribes to, if its group says so."""
+    target = getattr(member, "target_assignment", None)
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=getattr(member, "instance_id", None),
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=read(member.assignment),
+        topics=tuple(member.subscribed_topic_names) if topics is None else topics,
+        target=None if target is None else read(target),
+        epoch=member.member_epoch,
+        rack=member.rack_id,
+    )
+
+
+def _group_with_epochs(
+    kind: str,
+    group: Message,
+    coordinator_id: int,
+    describe: Callable[[Message], MemberDescription] = _member,
+) -> GroupDescription | KafkaError:
+    """Return a group of a kind with an API of its own; ``kind`` is the name of its protocol, too."""
     if group.error_code != ErrorCode.none:
         return of_group(group.group_id, group.error_code, group.error_message or "describing it")
     return GroupDescription(
         group_id=group.group_id,
-        group_type=SHARE,
+        group_type=kind,
         state=group.group_state,
-        protocol_type=SHARE,
-        assignor=group.assignor_name,
+        protocol_type=kind,
+        assignor=getattr(group, "assignor_name", None) or "",
         coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=None,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_partitions(member.assignment),
-                topics=tuple(member.subscribed_topic_names),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
+        members=tuple(describe(member) for member in group.members),
         epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
     )
 
 
 def _streams_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
-    if group.error_code != ErrorCode.none:
-        return of_group(group.group_id, group.error_code, group.error_message or "describing it")
     subtopologies = () if group.topology is None else group.topology.subtopologies or ()
     sources = {
         each.subtopology_id: sorted(
@@ -152,33 +144,11 @@ def _streams_group(group: Message, coordinator_id: int) -> GroupDescription | Ka
         for each in subtopologies
     }
     topics = tuple(sorted({name for names in sources.values() for name in names}))
-    return GroupDescription(
-        group_id=group.group_id,
-        group_type=STREAMS,
-        state=group.group_state,
-        protocol_type=STREAMS,
-        assignor=getattr(group, "assignor_name", None) or "",
-        coordinator_id=coordinator_id,
-        members=tuple(
-            MemberDescription(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=_read_by(member.assignment, sources),
-                topics=topics,
-                target=_read_by(member.target_assignment, sources),
-                epoch=member.member_epoch,
-                rack=member.rack_id,
-            )
-            for member in group.members
-        ),
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-    )
+    describe = partial(_member, topics=topics, read=partial(_read_by, sources))
+    return _group_with_epochs(STREAMS, group, coordinator_id, describe)
 
 
-def _read_by(assignment: Message, sources: Mapping[str, Sequence[str]]) -> tuple[TopicPartition, ...]:
+def _read_by(sources: Mapping[str, Sequence[str]], assignment: Message) -> tuple[TopicPartition, ...]:
     """Return the partitions that active tasks read, as if each source topic had one for each task."""
     return tuple(
         sorted(
@@ -190,9 +160,9 @@ def _read_by(assignment: Message, sources: Mapping[str, Sequence[str]]) -> tuple
     )
 
 
-READ_BY_API: Mapping[ApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group,
-    ApiKey.SHARE_GROUP_DESCRIBE: _share_group,
+READ_BY_API: Mapping[AnyApiKey, Callable[[Message, int], GroupDescription | KafkaError]] = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: partial(_group_with_epochs, CONSUMER),
+    ApiKey.SHARE_GROUP_DESCRIBE: partial(_group_with_epochs, SHARE),
     ApiKey.STREAMS_GROUP_DESCRIBE: _streams_group,
 }
 """The types of groups that have an API of their own to describe them."""
@@ -212,14 +182,6 @@ def classic_group(group: Message, coordinator_id: int) -> GroupDescription | Kaf
         assignor=group.protocol_data,
         coordinator_id=coordinator_id,
         members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
-    )
-
-
-def _partitions(assignment: Message) -> tuple[TopicPartition, ...]:
-    return tuple(
-        TopicPartition(topic.topic_name, number)
-        for topic in assignment.topic_partitions
-        for number in sorted(topic.partitions)
     )
 
 

@@ -21,9 +21,6 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Api, Message, milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-# The admin clients for who may do what: SCRAM users, delegation tokens and ACLs; ``nilometer user``,
-# ``token`` and ``acl`` use them.
-
 # The admin client for SCRAM users (KIP-554); ``nilometer user`` uses it.
 
 

@@ -13,8 +13,6 @@ from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH
 from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode
 
-# A client's metadata of the cluster: brokers, topics, leaders. Pure values.
-#
 # :class:`ClusterMetadata` is immutable; :meth:`ClusterMetadata.merged` returns it updated by a newer Metadata
 # response. Invariant: **the leader epoch of a partition never decreases** while its topic id stays the same.
 # Brokers learn of a change of leader at different times, and the response of a broker with older metadata

@@ -16,7 +16,7 @@ import msgspec
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from nilometer.groups import record_format as group_format
+from nilometer.groups import records as group_format
 from nilometer.schema_registry.decoding import Decoded, NotDecoded
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions import records as transaction_format

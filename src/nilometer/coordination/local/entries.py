@@ -39,10 +39,8 @@ from nilometer.runtime import Disk
 
 # The current entries folder, and how the next one replaces it.
 #
-# A snapshot starts a new folder: it is prepared in another place with the snapshot and links to the entries
-# not covered by it; then the old folder is *sealed*. The first
-# process that finds the seal makes the new folder current (one rename); then the old one is renamed, so that
-# no late writer can find a free number in it.
+# The first process that finds the seal makes the new folder current (one rename); then the old one is
+# renamed, so that no late writer can find a free number in it.
 
 logger = logging.getLogger("nilometer.coordination.local.succession")
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nilometer.groups.classic_group import RebalanceCause
 from nilometer.groups.classic_groups import ClassicGroups
-from nilometer.groups.consumer.context import Context
+from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.departures import (
     assignment_bytes,
     classic_metadata,
@@ -49,7 +49,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.groups.topics import Assignment
-from nilometer.groups.turn import TimerKind, Turn
+from nilometer.groups.turn import Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, Subscription, decode_subscription
 
@@ -110,10 +110,10 @@ class ClassicMembers:
         assign_if_due(draft, context.topics, context.config_of(group))
         claimed = self._claimed(subscription)
         after = reconcile(draft, context.topics, group.members[member.member_id], claimed)
-        context.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
-        context.cancel_timer(TimerKind.CONSUMER_JOIN, group, after.member_id)
+        context.cancel_timer(ConsumerTimer.REBALANCE, group, after.member_id)
+        context.cancel_timer(ConsumerTimer.JOIN, group, after.member_id)
         context.expect_heartbeat(turn, group, after)
-        context.set_timer(turn, TimerKind.CONSUMER_SYNC, group, after.member_id, after.rebalance_timeout_ms)
+        context.set_timer(turn, ConsumerTimer.SYNC, group, after.member_id, after.rebalance_timeout_ms)
         context.expect_assignment(turn, group)
         self._maybe_downgrade(turn, group, sender, after)
         return JoinGroupResult(
@@ -158,10 +158,10 @@ class ClassicMembers:
             member.member_epoch < group.assignment_epoch
             and member.state is not MemberState.UNREVOKED_PARTITIONS
         ):
-            self._context.set_timer_unless_set(turn, TimerKind.CONSUMER_JOIN, group, member)
+            self._context.set_timer_unless_set(turn, ConsumerTimer.JOIN, group, member)
             raise KafkaError(ErrorCode.rebalance_in_progress)
         assignment = assignment_bytes(self._context.topics, member, member.assigned)
-        self._context.cancel_timer(TimerKind.CONSUMER_SYNC, group, member.member_id)
+        self._context.cancel_timer(ConsumerTimer.SYNC, group, member.member_id)
         self._context.expect_heartbeat(turn, group, member)
         return SyncGroupResult(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
 
@@ -172,7 +172,7 @@ class ClassicMembers:
         self._context.expect_heartbeat(turn, group, member)
         if not _may_take_a_step(group, member):
             return HeartbeatResult(ErrorCode.none)
-        self._context.set_timer_unless_set(turn, TimerKind.CONSUMER_JOIN, group, member)
+        self._context.set_timer_unless_set(turn, ConsumerTimer.JOIN, group, member)
         return HeartbeatResult(ErrorCode.rebalance_in_progress)
 
     # ── LeaveGroup ──────────────────────────────────────────────────────────────────────────────

@@ -1,12 +1,14 @@
-"""The consumer groups of a shard: turns requests and timers into records and results.
+"""The consumer groups of a shard (KIP-848): turns requests and timers into records and results.
 
-It describes groups for ConsumerGroupDescribe.
+The modules beside it decide what a heartbeat, a member of the classic protocol and a departure change; here
+the group is found, the timers are set, and the result is sent.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -16,21 +18,12 @@ from nilometer.coordinators import Token
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers
-from nilometer.groups.consumer.context import Context
+from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
-from nilometer.groups.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorRecord,
-)
+from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
     ConsumerGroupHeartbeatResult,
@@ -46,7 +39,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, Topics, described_partitions
-from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, TimerKind, Turn
+from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import KafkaError
 
@@ -92,21 +85,11 @@ def _owned(member: Member) -> dict[UUID, set[int]]:
     return found
 
 
-CONSUMER_GROUP_KEYS = (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupRegularExpressionKey,
-)
-
-_REASONS = {
-    TimerKind.CONSUMER_SESSION: "its session timed out",
-    TimerKind.CONSUMER_REBALANCE: "it did not revoke partitions within its rebalance timeout",
-    TimerKind.CONSUMER_JOIN: "it did not rejoin within its rebalance timeout",
-    TimerKind.CONSUMER_SYNC: "it did not request its assignment within its rebalance timeout",
+_REASONS: Mapping[Enum, str] = {
+    ConsumerTimer.SESSION: "its session timed out",
+    ConsumerTimer.REBALANCE: "it did not revoke partitions within its rebalance timeout",
+    ConsumerTimer.JOIN: "it did not rejoin within its rebalance timeout",
+    ConsumerTimer.SYNC: "it did not request its assignment within its rebalance timeout",
 }
 
 
@@ -119,27 +102,15 @@ class ConsumerGroups:
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading. (Records that the shard writes are applied by :class:`Draft`.)"""
-        key = record.key
-        assert isinstance(key, CONSUMER_GROUP_KEYS)
-        group = self._context.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            # It replaces the simple group that offset records before this one may have created.
-            group = self._state.groups[key.group_id] = ConsumerGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, ConsumerGroupMetadataKey):
-            del self._state.groups[key.group_id]
+        self._context.replay(record)
 
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
-        for group in self._state.groups.values():
-            if isinstance(group, ConsumerGroup):
-                for member in group.members.values():
-                    self._context.expect_heartbeat(turn, group, member)
-                    self._context.expect_revocation(turn, group, None, member)
-                self._context.expect_assignment(turn, group)
+        for group in self._context.all():
+            for member in group.members.values():
+                self._context.expect_heartbeat(turn, group, member)
+                self._context.expect_revocation(turn, group, None, member)
+            self._context.expect_assignment(turn, group)
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Write what was computed outside, and begin with the next target assignment if one is due."""
@@ -164,7 +135,7 @@ class ConsumerGroups:
         group = self._context.find(key.group_id)
         if group is None:
             return
-        if key.kind is TimerKind.CONSUMER_ASSIGNMENT:
+        if key.kind is ConsumerTimer.ASSIGNMENT:
             draft = Draft(group, turn)
             write_on(draft)
             self._assign_if_due(draft)
@@ -172,7 +143,7 @@ class ConsumerGroups:
         member = group.members.get(key.member_id)
         if member is None:
             return
-        if key.kind is TimerKind.CONSUMER_REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if key.kind is ConsumerTimer.REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
             return
         self._remove(turn, group, member, f"member {member.member_id} was fenced: {_REASONS[key.kind]}")
 
@@ -212,8 +183,8 @@ class ConsumerGroups:
         context.expect_heartbeat(turn, group, after)
         if before is not after:
             context.expect_revocation(turn, group, before, after)
-            context.cancel_timer(TimerKind.CONSUMER_JOIN, group, after.member_id)
-            context.cancel_timer(TimerKind.CONSUMER_SYNC, group, after.member_id)
+            context.cancel_timer(ConsumerTimer.JOIN, group, after.member_id)
+            context.cancel_timer(ConsumerTimer.SYNC, group, after.member_id)
         context.expect_assignment(turn, group)
 
     def _group_to_join(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroup:

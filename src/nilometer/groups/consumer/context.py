@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.rebalance import assignment_delay_ms
+from nilometer.groups.group_with_epochs import GroupsOfKind
+from nilometer.groups.records import ConsumerGroupMetadataKey
 from nilometer.groups.settings import GroupConfig
-from nilometer.groups.turn import ShardState, TimerKey, TimerKind, Turn
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.groups.turn import ShardState, TimerKey, Turn
+
+
+class ConsumerTimer(Enum):
+    SESSION = auto()
+    REBALANCE = auto()
+    """Until when a member must confirm that it has revoked partitions."""
+    JOIN = auto()
+    """Until when a member of the classic protocol must rejoin."""
+    SYNC = auto()
+    """Until when a member of the classic protocol that has joined must send SyncGroup."""
+    ASSIGNMENT = auto()
+    """When the next target assignment is due, or the next part of one."""
+
 
 _OF_MEMBERS = (
-    TimerKind.CONSUMER_SESSION,
-    TimerKind.CONSUMER_REBALANCE,
-    TimerKind.CONSUMER_JOIN,
-    TimerKind.CONSUMER_SYNC,
+    ConsumerTimer.SESSION,
+    ConsumerTimer.REBALANCE,
+    ConsumerTimer.JOIN,
+    ConsumerTimer.SYNC,
 )
 
 
-class Context:
+class Context(GroupsOfKind[ConsumerGroup]):
     def __init__(self, state: ShardState) -> None:
+        super().__init__(state, ConsumerGroup, ConsumerGroupMetadataKey)
         self.state = state
         self.topics = state.topics
 
@@ -29,31 +46,21 @@ class Context:
     def config_of(self, group: ConsumerGroup) -> GroupConfig:
         return self.state.config_of(group.group_id)
 
-    def find(self, group_id: str) -> ConsumerGroup | None:
-        group = self.state.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
-    def get(self, group_id: str) -> ConsumerGroup:
-        """Return the consumer group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self.find(group_id)
-        if group is None:
-            error = "not found" if group_id not in self.state.groups else "is not a consumer group"
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {error}.")
-        return group
-
     # ── timers ──────────────────────────────────────────────────────────────────────────────────
     def set_timer(
-        self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member_id: str, within_ms: int
+        self, turn: Turn, kind: ConsumerTimer, group: ConsumerGroup, member_id: str, within_ms: int
     ) -> None:
         """Set the member's timer of this kind, to expire in ``within_ms``."""
         self.state.timers.schedule(TimerKey(kind, group.group_id, member_id), turn.now_ms + within_ms)
 
-    def set_timer_unless_set(self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member: Member) -> None:
+    def set_timer_unless_set(
+        self, turn: Turn, kind: ConsumerTimer, group: ConsumerGroup, member: Member
+    ) -> None:
         """Set the member's timer of this kind to its rebalance timeout, unless the timer is set already."""
         if self.state.timers.deadline(TimerKey(kind, group.group_id, member.member_id)) is None:
             self.set_timer(turn, kind, group, member.member_id, member.rebalance_timeout_ms)
 
-    def cancel_timer(self, kind: TimerKind, group: ConsumerGroup, member_id: str) -> None:
+    def cancel_timer(self, kind: ConsumerTimer, group: ConsumerGroup, member_id: str) -> None:
         """Cancel the member's timer of this kind."""
         self.state.timers.cancel(TimerKey(kind, group.group_id, member_id))
 
@@ -65,7 +72,7 @@ class Context:
             if classic is None
             else classic.session_timeout_ms
         )
-        self.set_timer(turn, TimerKind.CONSUMER_SESSION, group, member.member_id, timeout_ms)
+        self.set_timer(turn, ConsumerTimer.SESSION, group, member.member_id, timeout_ms)
 
     def expect_revocation(
         self, turn: Turn, group: ConsumerGroup, before: Member | None, after: Member
@@ -76,16 +83,14 @@ class Context:
         protocol have the timer for their JoinGroup instead.
         """
         if after.state is not MemberState.UNREVOKED_PARTITIONS or after.uses_classic_protocol:
-            self.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
+            self.cancel_timer(ConsumerTimer.REBALANCE, group, after.member_id)
         elif before is not after:
-            self.set_timer(
-                turn, TimerKind.CONSUMER_REBALANCE, group, after.member_id, after.rebalance_timeout_ms
-            )
+            self.set_timer(turn, ConsumerTimer.REBALANCE, group, after.member_id, after.rebalance_timeout_ms)
 
     def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
         """Schedule the next target assignment if one is due, or the next part of one; else cancel its
         timer."""
-        key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
+        key = TimerKey(ConsumerTimer.ASSIGNMENT, group.group_id)
         interval_ms = self.config_of(group).group_consumer_assignment_interval_ms
         delay_ms = assignment_delay_ms(group, interval_ms, turn.wall_ms)
         if group.unwritten is not None:
@@ -104,4 +109,4 @@ class Context:
         """Cancel all timers of the group and its members."""
         for member_id in group.members:
             self.forget_member(group, member_id)
-        self.state.timers.cancel(TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id))
+        self.state.timers.cancel(TimerKey(ConsumerTimer.ASSIGNMENT, group.group_id))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nilometer.groups.classic_group import ClassicGroup, ClassicMember, RebalanceCause
 from nilometer.groups.classic_groups import ClassicGroups
-from nilometer.groups.consumer.context import Context
+from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     NOTHING_OWNED,
@@ -28,7 +28,7 @@ from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh
 from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, JoinGroupProtocol
 from nilometer.groups.topics import Assignment, Topics
-from nilometer.groups.turn import TimerKind, Turn
+from nilometer.groups.turn import Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.value_bytes import (
     PROTOCOL_TYPE,
@@ -72,7 +72,7 @@ def upgrade(
         draft.target(
             member.member_id, {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
         )
-    draft.assignment_epoch(generation)
+    draft.assignment_epoch(generation, turn.wall_ms)
     for member in members:
         draft.member_assignment(member)
         context.expect_heartbeat(turn, group, member)
@@ -248,7 +248,7 @@ def leave_group(context: Context, turn: Turn, group: ConsumerGroup, member: Memb
     session ends, which is not extended. Partitions that it had to revoke are released."""
     away = replace(member, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH, pending_revocation=NOTHING_OWNED)
     Draft(group, turn).member_assignment(away)
-    context.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, member.member_id)
+    context.cancel_timer(ConsumerTimer.REBALANCE, group, member.member_id)
 
 
 def remove(
@@ -283,6 +283,6 @@ def remove(
         draft.remove_member(member.member_id)
     refresh(draft, context.topics, subscription_changed=True, cause=reason)
     if not group.members:
-        draft.assignment_epoch(group.group_epoch)  # nothing is to be assigned (Kafka 4.4)
+        draft.assignment_epoch(group.group_epoch, turn.wall_ms)  # nothing to assign (Kafka 4.4)
     assign_if_due(draft, context.topics, context.config_of(group))
     context.expect_assignment(turn, group)

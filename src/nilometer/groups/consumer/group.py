@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from nilometer.groups.group_with_epochs import DELETED_EPOCH, GroupWithEpochs
 from nilometer.groups.records import (
     AssignedTopicPartitions,
     ClassicMemberMetadata,
@@ -32,10 +33,11 @@ from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
     CoordinatorRecord,
+    RecordKey,
 )
-from nilometer.groups.requests import HeldBytes, ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart, UnwrittenTarget
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import PROTOCOL_TYPE
 
@@ -214,12 +216,6 @@ def _stale(member: Member) -> ErrorCode:
     return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
-DELETED_EPOCH = -1
-FIRST_EPOCH = 1
-"""The epoch of a group before its first member, and of its target assignment, so that the first member gets
-an epoch above 0."""
-
-
 class ResolvedRegex(msgspec.Struct, frozen=True):
     topics: frozenset[str]
     version: int
@@ -242,30 +238,18 @@ def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) ->
             del counts[text]
 
 
-class ConsumerGroup:
-    """One consumer group; see the module. Callers must not change its fields."""
+class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
+    """One consumer group; see the module."""
+
+    kind = PROTOCOL_TYPE
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.group_epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        """The hash of the subscribed topics when the group epoch was last raised."""
-        self.members: dict[str, Member] = {}
-        self.target: dict[str, Assignment] = {}
-        self.assignment_epoch = FIRST_EPOCH
-        """The group epoch that the target assignment was made for."""
-        self.assignment_timestamp = 0
-        self.assigning_epoch: int | None = None
-        """Soft state: the group epoch for which a target assignment is being computed, or written; None: for
-        none."""
+        super().__init__(group_id)
         self.unwritten: UnwrittenTarget | None = None
         """Soft state: the target assignment that is being written."""
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
         """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
-        self.metadata_version_seen = -1
-        """Soft state: the ``Topics.version`` at which the topics were last compared with
-        ``metadata_hash``."""
         self.topic_names_seen: frozenset[str] | None = None
         """Soft state: the topic names that the regular expressions were last matched against."""
         self.matching: set[str] = set()
@@ -275,7 +259,6 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
-        self._held = HeldBytes()
         self._names: Counter[str] = Counter()
         self._expressions: Counter[str] = Counter()
         """How many members subscribe to each topic by name, and by each regular expression."""
@@ -283,14 +266,6 @@ class ConsumerGroup:
         """The topics that members subscribe to; None: to be found again."""
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
-    @property
-    def type(self) -> GroupType:
-        return GroupType.CONSUMER
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
     @property
     def state(self) -> str:
         """Kafka's name of the state. A group is Reconciling also if a member in the newest epoch still waits
@@ -366,9 +341,6 @@ class ConsumerGroup:
     def check_offset_delete(self) -> ErrorCode:
         return ErrorCode.none
 
-    def check_delete(self) -> ErrorCode:
-        return ErrorCode.non_empty_group if self.members else ErrorCode.none
-
     def is_subscribed_to(self, topic: str) -> bool:
         if self._subscribed is None:
             by_regex = (self.regexes[each].topics for each in self._expressions if each in self.regexes)
@@ -378,28 +350,7 @@ class ConsumerGroup:
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
 
-    def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
-
-    def metadata_bytes(self) -> int:
-        return self._held.total
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """Return the tombstones of all records of the group: assignments first, then members, then the group,
-        so that a reader of only a part of them has a consistent group."""
-        return [CoordinatorRecord(key, None) for key in self._keys()]
-
-    def _keys(
-        self,
-    ) -> Iterator[
-        ConsumerGroupCurrentMemberAssignmentKey
-        | ConsumerGroupTargetAssignmentMemberKey
-        | ConsumerGroupTargetAssignmentMetadataKey
-        | ConsumerGroupMemberMetadataKey
-        | ConsumerGroupRegularExpressionKey
-        | ConsumerGroupPartitionMetadataKey
-        | ConsumerGroupMetadataKey
-    ]:
+    def _keys(self) -> Iterator[RecordKey]:
         for member_id in sorted(self.members):
             yield ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id)
         for member_id in sorted(self.target):
@@ -422,7 +373,6 @@ class ConsumerGroup:
 
     # ── applying records ────────────────────────────────────────────────────────────────────────
     def apply(self, record: CoordinatorRecord) -> None:
-        """Apply one record of this group. A tombstone of an unknown key changes nothing."""
         key, value = record.key, record.value
         match key:
             case ConsumerGroupCurrentMemberAssignmentKey():
@@ -440,8 +390,7 @@ class ConsumerGroup:
                 self._subscribed = None
             case ConsumerGroupTargetAssignmentMetadataKey():
                 assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
-                self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
-                self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+                self._apply_assignment_epoch(value)
             case ConsumerGroupMetadataKey():
                 assert value is None or isinstance(value, ConsumerGroupMetadataValue)
                 self.group_epoch = DELETED_EPOCH if value is None else value.epoch

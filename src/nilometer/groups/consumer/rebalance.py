@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from nilometer.client_patterns import LIGHT, compile_effort
+from nilometer.groups import group_with_epochs
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
 from nilometer.groups.consumer.group import ConsumerGroup, Member, ResolvedRegex, topics_of
+from nilometer.groups.group_with_epochs import RecordTypes
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -25,9 +27,6 @@ from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    CoordinatorRecord,
-    RecordKey,
-    RecordValue,
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import (
@@ -39,41 +38,23 @@ from nilometer.groups.topics import (
     matching_topics,
     topic_partitions,
 )
-from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn, UnwrittenTarget
+from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, UnwrittenTarget
 
 
-class Draft:
-    """Writes the records of one group in one turn (one call of the shard)."""
-
-    __slots__ = ("group", "turn")
-
-    def __init__(self, group: ConsumerGroup, turn: Turn) -> None:
-        self.group = group
-        self.turn = turn
-
-    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
-        record = CoordinatorRecord(key, value)
-        self.group.apply(record)
-        self.turn.write(record)
-
-    def member_metadata(self, member: Member) -> None:
-        key = ConsumerGroupMemberMetadataKey(self.group.group_id, member.member_id)
-        self._write(key, member.metadata_value())
-
-    def member_assignment(self, member: Member) -> None:
-        key = ConsumerGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
-        self._write(key, member.assignment_value())
+class Draft(group_with_epochs.Draft[ConsumerGroup]):
+    __slots__ = ()
+    types = RecordTypes(
+        ConsumerGroupMemberMetadataKey,
+        ConsumerGroupCurrentMemberAssignmentKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupTargetAssignmentMetadataKey,
+        ConsumerGroupTargetAssignmentMetadataValue,
+    )
 
     def target(self, member_id: str, assignment: Assignment) -> None:
         self._write(
             ConsumerGroupTargetAssignmentMemberKey(self.group.group_id, member_id),
             ConsumerGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
-        )
-
-    def assignment_epoch(self, epoch: int) -> None:
-        self._write(
-            ConsumerGroupTargetAssignmentMetadataKey(self.group.group_id),
-            ConsumerGroupTargetAssignmentMetadataValue(epoch, self.turn.wall_ms),
         )
 
     def group_epoch(self, epoch: int, metadata_hash: int) -> None:
@@ -91,13 +72,6 @@ class Draft:
 
     def remove_regex(self, regex: str) -> None:
         self._write(ConsumerGroupRegularExpressionKey(self.group.group_id, regex), None)
-
-    def remove_member(self, member_id: str) -> None:
-        """Write the tombstones of a member: its assignments first, its metadata last."""
-        group_id = self.group.group_id
-        self._write(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None)
-        self._write(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None)
-        self._write(ConsumerGroupMemberMetadataKey(group_id, member_id), None)
 
 
 AT_ONCE_MAX: Final = 1_000
@@ -334,5 +308,5 @@ def write_on(draft: Draft) -> None:
             draft.target(member_id, assignment)
         if not target.is_written:
             return
-        draft.assignment_epoch(target.epoch)
+        draft.assignment_epoch(target.epoch, draft.turn.wall_ms)
     group.unwritten = group.assigning_epoch = None

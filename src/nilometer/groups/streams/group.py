@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.groups.consumer.group import DELETED_EPOCH, FIRST_EPOCH, LEAVE_GROUP_MEMBER_EPOCH
+from nilometer.groups.consumer.group import LEAVE_GROUP_MEMBER_EPOCH
+from nilometer.groups.group_with_epochs import DELETED_EPOCH, GroupWithEpochs
 from nilometer.groups.records import (
     CoordinatorRecord,
     RecordKey,
@@ -29,8 +30,6 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import (
     EndpointPartitions,
-    HeldBytes,
-    ListedGroup,
     OffsetCommit,
     OffsetFetch,
     subscription_bytes,
@@ -48,24 +47,14 @@ from nilometer.groups.streams.tasks import (
     tasks_of,
 )
 from nilometer.groups.streams_topology import NAME_BYTES, Configured, Endpoint, KeyValue, Task, Topology
-from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart
 from nilometer.wire.errors import ErrorCode
 
-PROTOCOL_TYPE: Final = "streams"
 TASK_BYTES: Final = 300
 """About so much memory a task takes: in the target, as its member has it, and by who has it."""
 NOT_VALIDATED: Final = -1
 """In place of the validated topology's epoch."""
 _STATES = {state.value: state for state in MemberState}
-
-STREAMS_GROUP_KEYS = (
-    StreamsGroupMetadataKey,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTargetAssignmentMemberKey,
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupTopologyKey,
-)
 
 
 class StreamsMember(msgspec.Struct, frozen=True):
@@ -235,14 +224,14 @@ class _Others:
         return any(members[each].process_id == process_id for each in self._among(member_ids))
 
 
-class StreamsGroup:
-    """One streams group; see the module. Callers must not change its fields, except soft state."""
+class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
+    """One streams group; see the module."""
+
+    kind = "streams"
+    noun = "Streams group"
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.group_epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        """The hash of the topology's topics when the group epoch was last raised."""
+        super().__init__(group_id)
         self.validated_topology_epoch = NOT_VALIDATED
         """The topology's epoch, if all its topics were there and fit together at that time."""
         self.assignment_configs: Mapping[str, str] = {}
@@ -250,23 +239,13 @@ class StreamsGroup:
         self.description_epochs = (-1, -1)
         """Of a plugin of Kafka that this coordinator does not have: they are kept as they were read."""
         self.topology: Topology | None = None
-        self.members: dict[str, StreamsMember] = {}
-        self.target: dict[str, Tasks] = {}
-        self.assignment_epoch = FIRST_EPOCH
-        """The group epoch that the target assignment was made for."""
-        self.assignment_timestamp = 0
         self.runners, self.replicas = _Holders(), _Holders()
         """Which members have each active task, and each standby or warm-up task."""
         self._static: dict[str, str] = {}
-        self._held = HeldBytes()
         self._sources: frozenset[str] = frozenset()
         """The topics that the topology reads."""
-        self.assigning_epoch: int | None = None
-        """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
         self.configured: Configured | None = None
         """Soft state: the topology with the cluster's topics."""
-        self.metadata_version_seen = -1
-        """Soft state: the ``Topics.version`` in which it was configured."""
         self.offsets: dict[str, tuple[Mapping[Task, int], Mapping[Task, int]]] = {}
         """Soft state: how far each member says that it has the state of its tasks, and up to where there is
         any: sums of changelog offsets."""
@@ -281,14 +260,6 @@ class StreamsGroup:
         """Soft state: rises when it changes where a task can be queried."""
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
-    @property
-    def type(self) -> GroupType:
-        return GroupType.STREAMS
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
     @property
     def state(self) -> str:
         """Kafka's name of the state."""
@@ -362,27 +333,16 @@ class StreamsGroup:
     def check_offset_delete(self) -> ErrorCode:
         return ErrorCode.none
 
-    def check_delete(self) -> ErrorCode:
-        return ErrorCode.non_empty_group if self.members else ErrorCode.none
-
     def is_subscribed_to(self, topic: str) -> bool:
         return bool(self.members) and topic in self._sources
 
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
 
-    def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
-
     def metadata_bytes(self) -> int:
         told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
         tasks = TASK_BYTES * self.tasks_with_room
         return self._held.total + told + tasks + (0 if self.topology is None else self.topology.bytes())
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """Return the tombstones of all records of the group: assignments first, then members, then the group,
-        so that a reader of only a part of them has a consistent group."""
-        return [CoordinatorRecord(key, None) for key in self._keys()]
 
     def _keys(self) -> Iterator[RecordKey]:
         for member_id in sorted(self.members):
@@ -397,7 +357,6 @@ class StreamsGroup:
 
     # ── applying records ────────────────────────────────────────────────────────────────────────
     def apply(self, record: CoordinatorRecord) -> None:
-        """Apply one record of this group. A tombstone of an unknown key changes nothing."""
         key, value = record.key, record.value
         match key:
             case StreamsGroupCurrentMemberAssignmentKey():
@@ -418,8 +377,7 @@ class StreamsGroup:
                     )
             case StreamsGroupTargetAssignmentMetadataKey():
                 assert value is None or isinstance(value, StreamsGroupTargetAssignmentMetadataValue)
-                self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
-                self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+                self._apply_assignment_epoch(value)
             case StreamsGroupTopologyKey():
                 assert value is None or isinstance(value, Topology)
                 self.topology = value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final
 
@@ -19,10 +20,8 @@ from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.consumer.group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from nilometer.groups.consumer.heartbeat import COMPUTED_WITHIN_MS, HEARTBEAT_INTERVAL_MS_MIN
 from nilometer.groups.consumer.rebalance import AT_ONCE_MAX, assignment_delay_ms
+from nilometer.groups.group_with_epochs import Draft, GroupsOfKind, RecordTypes
 from nilometer.groups.records import (
-    CoordinatorRecord,
-    RecordKey,
-    RecordValue,
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
@@ -46,7 +45,6 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.streams.group import (
     NOT_VALIDATED,
-    STREAMS_GROUP_KEYS,
     TASK_BYTES,
     StreamsGroup,
     StreamsMember,
@@ -89,7 +87,6 @@ from nilometer.groups.turn import (
     RebalanceNote,
     ShardState,
     TimerKey,
-    TimerKind,
     Turn,
 )
 from nilometer.wire.encoder import LazySequence
@@ -99,40 +96,31 @@ SOON_MS: Final = 500
 """The heartbeat interval while internal topics are being created, so that a member gets its tasks soon."""
 SOURCES_AT_ONCE = 10_000
 """So many source topics of tasks are looked at in one heartbeat, to find where tasks can be queried: 3 ms."""
-_REASONS = {
-    TimerKind.STREAMS_SESSION: "its session timed out",
-    TimerKind.STREAMS_REBALANCE: "it did not revoke tasks within its rebalance timeout",
+
+
+class StreamsTimer(Enum):
+    SESSION = auto()
+    REBALANCE = auto()
+    """Until when a member must confirm that it has revoked tasks."""
+    INITIAL_DELAY = auto()
+    """Until when a new group waits for more members before its first assignment."""
+
+
+_REASONS: Mapping[Enum, str] = {
+    StreamsTimer.SESSION: "its session timed out",
+    StreamsTimer.REBALANCE: "it did not revoke tasks within its rebalance timeout",
 }
 
 
-class _Draft:
-    """Writes the records of one group in one turn, and applies each of them at once."""
-
-    __slots__ = ("group", "turn")
-
-    def __init__(self, group: StreamsGroup, turn: Turn) -> None:
-        self.group = group
-        self.turn = turn
-
-    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
-        record = CoordinatorRecord(key, value)
-        self.group.apply(record)
-        self.turn.write(record)
-
-    def member_metadata(self, member: StreamsMember) -> None:
-        key = StreamsGroupMemberMetadataKey(self.group.group_id, member.member_id)
-        self._write(key, member.metadata_value())
-
-    def member_assignment(self, member: StreamsMember) -> None:
-        key = StreamsGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
-        self._write(key, member.assignment_value())
-
-    def remove_member(self, member_id: str) -> None:
-        """Write the tombstones of a member: its assignments first, its metadata last."""
-        group_id = self.group.group_id
-        self._write(StreamsGroupCurrentMemberAssignmentKey(group_id, member_id), None)
-        self._write(StreamsGroupTargetAssignmentMemberKey(group_id, member_id), None)
-        self._write(StreamsGroupMemberMetadataKey(group_id, member_id), None)
+class _Draft(Draft[StreamsGroup]):
+    __slots__ = ()
+    types = RecordTypes(
+        StreamsGroupMemberMetadataKey,
+        StreamsGroupCurrentMemberAssignmentKey,
+        StreamsGroupTargetAssignmentMemberKey,
+        StreamsGroupTargetAssignmentMetadataKey,
+        StreamsGroupTargetAssignmentMetadataValue,
+    )
 
     def topology(self, topology: Topology) -> None:
         self._write(StreamsGroupTopologyKey(self.group.group_id), topology)
@@ -171,74 +159,44 @@ class _Draft:
         for member_id, tasks in assigned.items():
             if self.group.target.get(member_id) != tasks:
                 self.target_of(member_id, tasks)
-        self._write(
-            StreamsGroupTargetAssignmentMetadataKey(self.group.group_id),
-            StreamsGroupTargetAssignmentMetadataValue(epoch, wall_ms),
-        )
+        self.assignment_epoch(epoch, wall_ms)
 
 
-class StreamsGroups:
+class StreamsGroups(GroupsOfKind[StreamsGroup]):
     def __init__(self, state: ShardState, classic_groups: ClassicGroups) -> None:
-        self._state = state
+        super().__init__(state, StreamsGroup, StreamsGroupMetadataKey)
         self._classic_groups = classic_groups
 
     @property
     def _topics(self) -> Topics:
         return self._state.topics
 
-    def find(self, group_id: str) -> StreamsGroup | None:
-        group = self._state.groups.get(group_id)
-        return group if isinstance(group, StreamsGroup) else None
-
-    def get(self, group_id: str) -> StreamsGroup:
-        """Return the streams group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
-        group = self._state.groups.get(group_id)
-        if isinstance(group, StreamsGroup):
-            return group
-        if group is None:
-            raise KafkaError(ErrorCode.group_id_not_found, f"Streams group {group_id} not found.")
-        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a streams group.")
-
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record while loading."""
-        key = record.key
-        assert isinstance(key, STREAMS_GROUP_KEYS)
-        group = self.find(key.group_id)
-        if group is None:
-            if record.value is None:
-                return
-            group = self._state.groups[key.group_id] = StreamsGroup(key.group_id)
-        group.apply(record)
-        if record.value is None and isinstance(key, StreamsGroupMetadataKey):
-            del self._state.groups[key.group_id]
-
     def on_loaded(self, turn: Turn) -> None:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
-        for group in self._state.groups.values():
-            if isinstance(group, StreamsGroup):
-                for member in group.members.values():
-                    self._expect_heartbeat(turn, group, member.member_id)
-                    self._expect_revocation(turn, group, None, member)
+        for group in self.all():
+            for member in group.members.values():
+                self._expect_heartbeat(turn, group, member.member_id)
+                self._expect_revocation(turn, group, None, member)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
         group = self.find(key.group_id)
         if group is None:
             return
-        if key.kind is TimerKind.STREAMS_INITIAL_DELAY:
+        if key.kind is StreamsTimer.INITIAL_DELAY:
             self._assign_if_due(_Draft(group, turn), self._state.config_of(group.group_id))
             return
         member = group.members.get(key.member_id)
         if member is None:
             return
-        if key.kind is TimerKind.STREAMS_REBALANCE and member.state is not MemberState.UNREVOKED_TASKS:
+        if key.kind is StreamsTimer.REBALANCE and member.state is not MemberState.UNREVOKED_TASKS:
             return
         self._remove(turn, group, member, f"member {member.member_id} was fenced: {_REASONS[key.kind]}")
 
     def _expect_heartbeat(self, turn: Turn, group: StreamsGroup, member_id: str) -> None:
         timeout_ms = self._state.config_of(group.group_id).group_streams_session_timeout_ms
-        key = TimerKey(TimerKind.STREAMS_SESSION, group.group_id, member_id)
+        key = TimerKey(StreamsTimer.SESSION, group.group_id, member_id)
         self._state.timers.schedule(key, turn.now_ms + timeout_ms)
 
     def _expect_revocation(
@@ -246,7 +204,7 @@ class StreamsGroups:
     ) -> None:
         """Start the timer for the revocation of tasks if ``after`` must revoke some and is another than
         ``before``; cancel it if it need not."""
-        key = TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, after.member_id)
+        key = TimerKey(StreamsTimer.REBALANCE, group.group_id, after.member_id)
         if after.state is not MemberState.UNREVOKED_TASKS:
             self._state.timers.cancel(key)
         elif before is not after:
@@ -258,7 +216,7 @@ class StreamsGroups:
 
     def _initial_delay_ms(self, turn: Turn, group: StreamsGroup) -> int | None:
         """Return how long the first assignment of the group waits for more members; None if it does not."""
-        key = TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id)
+        key = TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id)
         deadline_ms = self._state.timers.deadline(key)
         return None if deadline_ms is None else max(0, deadline_ms - turn.now_ms)
 
@@ -298,7 +256,7 @@ class StreamsGroups:
         self._write_changes(draft, sender.member, request, topology, configured, config)
         note_offsets(group, request)
         if was_empty and config.group_streams_initial_rebalance_delay_ms > 0:
-            key = TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id)
+            key = TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id)
             if self._state.timers.deadline(key) is None:
                 delay_ms = config.group_streams_initial_rebalance_delay_ms
                 self._state.timers.schedule(key, turn.now_ms + delay_ms)
@@ -497,7 +455,7 @@ class StreamsGroups:
             kept = Owned(active, member.assigned.standby, member.assigned.warmup)
             away = replace(member, member_epoch=request.member_epoch, assigned=kept)
             _Draft(group, turn).member_assignment(replace(away, pending_revocation=NOTHING_OWNED))
-            self._state.timers.cancel(TimerKey(TimerKind.STREAMS_REBALANCE, group.group_id, member.member_id))
+            self._state.timers.cancel(TimerKey(StreamsTimer.REBALANCE, group.group_id, member.member_id))
         else:
             self._remove(turn, group, member, f"member {member.member_id} left")
         return StreamsGroupHeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
@@ -510,7 +468,7 @@ class StreamsGroups:
         draft.group_epoch(cause)
         if not group.members:
             draft.target(group.group_epoch, {}, 0)  # nothing is to be assigned
-            self._state.timers.cancel(TimerKey(TimerKind.STREAMS_INITIAL_DELAY, group.group_id))
+            self._state.timers.cancel(TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id))
 
     # ── target assignments ──────────────────────────────────────────────────────────────────────
     def _assign_if_due(self, draft: _Draft, config: GroupConfig) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nilometer.cluster.states import INTERNAL_TOPICS
-from nilometer.groups.record_format import decode_record
-from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
+from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue, decode_record
 from nilometer.pipeline.audit.replica_check import OUTLINE, ReplicaResult, bounds_of, check_replica, compare
 from nilometer.pipeline.audit.segment_check import Finding, Kind, SegmentCheck, SegmentResult, SegmentWork
 from nilometer.pipeline.decode.batch_table import BatchTable

@@ -1,7 +1,5 @@
-"""What a kind of table must do for ``table_writer`` (:class:`TableStore`): name its last batch, and commit
-another one.
-
-Kinds share the columns as an Arrow schema, and the rows of tables that have one row per key.
+"""What the kinds of tables share: what each must do for ``table_writer`` (:class:`TableStore`), a table's
+columns as an Arrow schema, and the rows of tables that have one row per key.
 """
 
 from __future__ import annotations

@@ -17,12 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.identifiers import TopicId
-from nilometer.share.delivery_state import (
-    NO_START_OFFSET,
-    DeliveryState,
-    SharePartitionKey,
-    SharePartitionState,
-)
 from nilometer.share.partition_events import (
     AcknowledgementBatch,
     AcknowledgeType,
@@ -34,7 +28,15 @@ from nilometer.share.partition_events import (
     Write,
 )
 from nilometer.share.share_partition import SharePartition
-from nilometer.share.state_records import NO_EPOCH, ShareUpdate, merged
+from nilometer.share.state_records import (
+    NO_EPOCH,
+    NO_START_OFFSET,
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    ShareUpdate,
+    merged,
+)
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.tables import Table, clone, fingerprint
 from nilometer.simulation.model_check.world import Step

@@ -19,7 +19,6 @@ from nilometer.client.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host, Program
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Api, Message
@@ -410,7 +409,7 @@ class NameReuser(AdminProgram):
 
     async def _create(self, admin: Admin) -> Incarnation | None:
         """Create the topic and return it; None while the broker only has a deleted one."""
-        await ensure_topic(admin, NewTopic(NAME, PARTITIONS, REPLICAS, self._configs))
+        await admin.ensure_topic(NewTopic(NAME, PARTITIONS, REPLICAS, self._configs))
         found = await self._find(admin)
         if found is None or found.topic_id is None or found.topic_id in self._ids_to_delete:
             return None

@@ -17,7 +17,6 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.admin_programs import AdminProgram
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host
 from nilometer.wire.errors import KafkaError
 
@@ -82,7 +81,7 @@ class CompactedTopicWriter(AdminProgram):
 
     async def _step(self, runtime: Runtime, admin: Admin) -> None:
         if not self.is_created:
-            await ensure_topic(admin, NewTopic(NAME, 1, REPLICAS, self._configs))
+            await admin.ensure_topic(NewTopic(NAME, 1, REPLICAS, self._configs))
             self.is_created = True
         settings = {
             "bootstrap.servers": self._settings["bootstrap.servers"],

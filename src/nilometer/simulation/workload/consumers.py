@@ -14,7 +14,8 @@ from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Entropy, Runtime
-from nilometer.simulation.checkers.history import GroupLedger, History, Seen
+from nilometer.simulation.checkers.group_ledger import GroupLedger
+from nilometer.simulation.checkers.history import History, Seen
 from nilometer.simulation.world import Host, Program
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -28,7 +28,6 @@ from nilometer.runtime import Entropy, Runtime
 from nilometer.security.sasl import PLAIN
 from nilometer.simulation.checkers.metadata import counted_records
 from nilometer.simulation.cluster import BrokerNode, Cluster, guest_password
-from nilometer.simulation.workload.own_topics import ensure_topic
 from nilometer.simulation.world import Host, Program
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -434,7 +433,7 @@ class RightsWorkload:
 
     async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
         for name in TOPICS:
-            await ensure_topic(admin, NewTopic(name, 1, REPLICAS, self._configs))
+            await admin.ensure_topic(NewTopic(name, 1, REPLICAS, self._configs))
 
     async def ask_at_rest(self, runtime: Runtime) -> None:
         """Send all requests to all brokers: they must know all ACLs now."""

@@ -16,8 +16,6 @@ import msgspec
 from nilometer.simulation.network import Attempt, Fabric, NetworkUser
 from nilometer.simulation.zookeeper.tree import DataTree, Event, NodeState, Operation, Refusal, Transaction
 
-# The messages between servers, and between clients and servers.
-
 Origin = tuple[int, int]
 """(server, request): the server with the waiting client, and the request's number at that server."""
 
