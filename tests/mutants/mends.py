@@ -204,10 +204,17 @@ TOPIC_IDS = (
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(
+        "forwarded-one-at-a-time",
+        "a request that waits at the controller keeps all other clients of its broker waiting",
+        "self._queue = DecisionQueue(CLIENTS_AT_ONCE)",
+        "self._queue = DecisionQueue()",
+        ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
         "own-requests-behind-clients",
         "a broker's changes of ISRs wait for requests that clients had it send on",
         "connection = await self._own.get()",
-        "connection = await self._of_clients.get()",
+        "connection = await self._of_clients[0].get()",
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(
