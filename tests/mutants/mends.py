@@ -199,15 +199,22 @@ TOPIC_IDS = (
     Mutant(
         "forwarded-first-come",
         "clients whose requests are sent on to the controller keep other clients of their broker waiting",
-        "            Client.of(context, header.client_id),\n            lambda: self._forward(",
-        "            None,\n            lambda: self._forward(",
+        "in_turn(self._tasks, self._queue, Client.of(context, header.client_id), send)",
+        "in_turn(self._tasks, self._queue, None, send)",
+        ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
+        "forwarded-one-at-a-time",
+        "a request that waits at the controller keeps all other clients of its broker waiting",
+        "self._queue = DecisionQueue(CLIENTS_AT_ONCE)",
+        "self._queue = DecisionQueue()",
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(
         "own-requests-behind-clients",
         "a broker's changes of ISRs wait for requests that clients had it send on",
         "connection = await self._own.get()",
-        "connection = await self._of_clients.get()",
+        "connection = await self._of_clients[0].get()",
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(

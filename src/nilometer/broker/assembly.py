@@ -698,4 +698,5 @@ def _cleaner(given: Prerequisites, replication: ReplicaParts) -> LogCleaner:
         replication.replicas,
         replication.disposal,
         replication.checkpoints,
+        given.turns,
     )

@@ -19,6 +19,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks, run_to_end
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.runtime import Runtime
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import (
@@ -148,12 +149,14 @@ class LogCleaner:
         replicas: ReplicaManager,
         disposal: LogDisposal,
         checkpoints: CheckpointWriter,
+        turns: Turns,
     ) -> None:
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
         self._disposal = disposal
         self._checkpoints = checkpoints
+        self._turns = turns
         self._threads = config.integer("log.cleaner.threads")
         rate = config.real("log.cleaner.io.max.bytes.per.second")
         self._throttle = CleanerThrottle(rate, runtime.clock.monotonic_ms())
@@ -172,13 +175,14 @@ class LogCleaner:
     async def clean_all(self) -> None:
         """Check all logs once, and clean those that are dirty enough, the dirtiest first."""
         self._forget_removed()
-        plans = await self._plan([one for one in list(self._replicas) if self._may_clean(one)])
+        plans = await self._plan(list(self._replicas), self._may_clean)
         for partition, plan in sorted(plans, key=lambda found: -found[1].dirty_ratio):
             if not plan.is_worth_it(partition.log.config) or not self._may_clean(partition):
                 continue
             self._in_progress[partition.log] = None
             try:
-                again = await self._plan([partition])  # the log may have changed while others were cleaned
+                # The log may have changed while others were cleaned.
+                again = await self._plan([partition], self._is_hosted)
                 if again and again[0][1].is_worth_it(partition.log.config):
                     await self._clean(partition, again[0][1])
             finally:
@@ -208,11 +212,20 @@ class LogCleaner:
         for name in [name for name in self.report.last if name not in hosted]:
             self.report.forget(name)
 
-    async def _plan(self, partitions: Sequence[Partition]) -> list[tuple[Partition, CleaningPlan]]:
-        """Return the cleaning plans of those ``partitions`` that have segments to clean."""
+    async def _plan(
+        self, partitions: Sequence[Partition], may_clean: Callable[[Partition], bool]
+    ) -> list[tuple[Partition, CleaningPlan]]:
+        """Return the cleaning plans of those ``partitions`` that have segments to clean.
+
+        Slice by slice: thousands of logs may have to be rolled, and each begins a segment then.
+        """
         wall_ms = self._runtime.clock.wall_ms()
         views: list[tuple[Partition, CleanableView]] = []
+        slices = LongWork(self._turns)
         for partition in partitions:
+            await slices.step(1)
+            if not may_clean(partition):
+                continue
             try:
                 view = self._view(partition, wall_ms)
             except (OSError, LogFenced) as error:

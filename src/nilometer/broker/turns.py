@@ -283,6 +283,25 @@ class LongWork:
             await self.step(RELEASED_AT_ONCE)
 
 
+class PromptWork:
+    """Work of the broker itself in slices: ``await work.step()`` after each element of it. It goes on in the
+    next iteration of the event loop, whatever long work the clients have there."""
+
+    __slots__ = ("_began_us", "_elements", "_now_us")
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._began_us = now_us()
+        self._elements = 0
+
+    async def step(self) -> None:
+        self._elements += 1
+        if self._elements >= ELEMENTS_MAX or self._now_us() - self._began_us >= SLICE_US:
+            await asyncio.sleep(0)
+            self._began_us = self._now_us()
+            self._elements = 0
+
+
 # How long a request keeps the event loop busy, in several steps: without the times in which it waits.
 
 

@@ -465,6 +465,8 @@ class OffsetExpiry:
         """The ids, in the last image, of topics with offsets: a changed id shows that a topic was deleted."""
         self._deleted: dict[str, TopicId | None] = {}
         """The deleted topics whose offsets are to be removed, with the id of a new topic of that name."""
+        self._is_image_new = False
+        """Whether topics may have been deleted since they were looked for."""
         self._round: list[Group] = []
         """The groups whose offsets are still to be looked at in this round, the next one last."""
         self._groups_max = 0
@@ -472,7 +474,8 @@ class OffsetExpiry:
 
     def on_loaded(self, turn: Turn) -> None:
         self._schedule(turn)
-        self.on_image(turn)
+        self._find_deleted()
+        self._on_purge(turn)
 
     def _schedule(self, turn: Turn) -> None:
         interval_ms = self._state.config.offsets_retention_check_interval_ms
@@ -541,6 +544,13 @@ class OffsetExpiry:
     # -- with their topic --------------------------------------------------------------------------------
 
     def on_image(self, turn: Turn) -> None:
+        """Have topics looked for that were deleted, in a call for this partition alone: each may have offsets
+        of thousands of topics."""
+        if self._offsets.table.topics():
+            self._is_image_new = True
+            self._state.timers.schedule(_PURGE, turn.now_ms)
+
+    def _find_deleted(self) -> None:
         for name in self._offsets.table.topics():
             topic = self._state.image.topic(name)
             known = self._topic_ids.get(name)
@@ -550,7 +560,6 @@ class OffsetExpiry:
                 self._topic_ids.pop(name, None)
             if known is not None and (topic is None or topic.id != known):
                 self._deleted[name] = None if topic is None else topic.id
-        self._on_purge(turn)
 
     def note_commit(self, topics: list[str]) -> None:
         for name in topics:
@@ -559,6 +568,9 @@ class OffsetExpiry:
                 self._topic_ids.setdefault(name, topic.id)
 
     def _on_purge(self, turn: Turn) -> None:
+        if self._is_image_new:
+            self._is_image_new = False
+            self._find_deleted()
         self._offsets.write_tombstones(turn)
         budget = TOMBSTONES_PER_CALL_MAX - turn.records_count
         while self._deleted and budget > 0:

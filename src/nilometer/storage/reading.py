@@ -13,7 +13,7 @@ state is changed: such a read may run on another thread while the owner appends 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -21,10 +21,17 @@ from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
 from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.indexes import CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
-from nilometer.storage.segments.transaction_index import AbortedTxn, collect
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header, skip_good_batches
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    batches,
+    check_batch,
+    read_header,
+    skip_good_batches,
+)
 
 # Reading on another thread while the owner of the log may replace segments by cleaned ones, or truncate it.
 #
@@ -518,18 +525,42 @@ def bytes_of(log: LogState, segment: LogSegment, *, only_cached: bool) -> Genera
         file.close()
 
 
-def aborted_transactions(log: LogState, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
+ABORTED_MAX = 1_000
+"""Of more aborted transactions only those are returned whose producers have batches among the records."""
+
+
+def aborted_transactions(
+    log: LogState, from_offset: int, upper_bound_offset: int, records: Bytes | None = None
+) -> list[AbortedTxn]:
     """Return the aborted transactions that overlap ``[from_offset, upper_bound_offset)``.
 
-    A read-committed consumer skips their records. Raises KafkaError if a transaction index is damaged.
+    A read-committed consumer skips their records. ``records``: those in the range; if thousands of
+    transactions were open then, those of other producers are left out. Raises KafkaError if a transaction
+    index is damaged.
     """
+    if records is None:
+        return _overlapping(log, from_offset, upper_bound_offset)
+    found = _overlapping(log, from_offset, upper_bound_offset, at_most=ABORTED_MAX)
+    if len(found) > ABORTED_MAX:
+        producers = {header.producer_id for _, header in batches(records)}
+        found = _overlapping(log, from_offset, upper_bound_offset, producers)
+    return found
+
+
+def _overlapping(
+    log: LogState,
+    from_offset: int,
+    upper_bound_offset: int,
+    producers: Collection[int] | None = None,
+    at_most: int | None = None,
+) -> list[AbortedTxn]:
     found: list[AbortedTxn] = []
     for segment in log.segments.from_offset(from_offset):
         try:
             aborted = segment.aborted()
         except CorruptIndex as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{log.name}: {error}") from error
-        entries, is_done = collect(aborted, from_offset, upper_bound_offset)
+        entries, is_done = aborted.collect(from_offset, upper_bound_offset, producers, at_most)
         found += entries
         if is_done:
             break

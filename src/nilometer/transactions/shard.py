@@ -145,6 +145,8 @@ class TimerKind(Enum):
     """The next check for open transactions that have timed out."""
     EXPIRATION = auto()
     """The next check for transactional ids that have expired."""
+    MARKERS = auto()
+    """The markers of the transactions that were being ended when the partition was loaded."""
 
 
 class TransactionShard:
@@ -156,6 +158,9 @@ class TransactionShard:
         self._ongoing: dict[str, int] = {}
         """The transactional ids with an open transaction, which may time out, and since when this coordinator
         has known it to be open (monotonic, ms)."""
+        self._prepared: list[str] = []
+        """The transactional ids that were being ended when the partition was loaded, the first one last;
+        without those whose markers have been requested."""
         self._timers = Timers[TimerKind]()
         self._waiting: set[Token] = set()
 
@@ -183,9 +188,9 @@ class TransactionShard:
         """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
         self._ongoing = dict.fromkeys(self._ongoing, now_ms)
-        for transactional_id, transaction in self._transactions.items():
-            if transaction.state.is_prepared:
-                turn.act(_markers(transactional_id, transaction))
+        self._prepared = [name for name, one in self._transactions.items() if one.state.is_prepared][::-1]
+        if not self._complete_prepared(turn):
+            self._timers.schedule(TimerKind.MARKERS, now_ms)
         self._timers.schedule(TimerKind.TIME_OUTS, now_ms + self._config.abort_check_interval_ms)
         self._timers.schedule(TimerKind.EXPIRATION, now_ms + self._config.expiration_check_interval_ms)
         return turn.effects(self._waiting)
@@ -259,10 +264,26 @@ class TransactionShard:
         while (kind := self._timers.take_due(now_ms)) is not None:
             if kind is TimerKind.TIME_OUTS:
                 done, interval_ms = self._abort_timed_out(turn), self._config.abort_check_interval_ms
-            else:
+            elif kind is TimerKind.EXPIRATION:
                 done, interval_ms = self._expire(turn), self._config.expiration_check_interval_ms
+            elif self._complete_prepared(turn):
+                continue
+            else:
+                done, interval_ms = False, 0
             self._timers.schedule(kind, now_ms + (interval_ms if done else 1))
         return turn.effects(self._waiting)
+
+    def _complete_prepared(self, turn: Turn) -> bool:
+        """Request the markers of transactions that were being ended; return false if there are more than one
+        call may request."""
+        partitions = 0
+        while self._prepared and partitions < PARTITIONS_PER_CALL_MAX:
+            transactional_id = self._prepared.pop()
+            transaction = self._transactions.get(transactional_id)
+            if transaction is not None and transaction.state.is_prepared:
+                turn.act(_markers(transactional_id, transaction))
+                partitions += 1 + len(transaction.partitions)
+        return not self._prepared
 
     def _abort_timed_out(self, turn: Turn) -> bool:
         """Abort transactions that have timed out; return false if one batch does not have room for all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 from nilometer.broker.api.large_requests import MADE_BYTES, LargeRequests
 from nilometer.broker.connection_memory import HELD_BYTES_MAX, ResponseMemory
@@ -12,6 +13,7 @@ from nilometer.broker.replicas import replica_fetchers
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetcher
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.identifiers import BrokerId
+from nilometer.replication.follower import FollowerRole
 from support.step_clock import StepClock
 
 UNUSED = cast(Any, None)
@@ -66,3 +68,55 @@ async def test_a_response_of_the_leader_is_applied_although_clients_have_long_wo
         await asyncio.sleep(0)
     assert taken == [0, 1, 2, 3, 4, 5], "slice by slice, with an iteration of the event loop between them"
     assert fetcher._exchange.done(), "the next fetch may be sent"
+
+
+async def test_replicas_that_are_held_back_are_not_looked_at_for_each_request() -> None:
+    """While partitions are moved, thousands may be throttled, and one record follows the other for others."""
+    clock = StepClock()
+    asked: list[int] = []
+
+    class Quota:
+        held_ms = 400
+
+        def throttles(self, topic: str, index: int) -> bool:
+            asked.append(index)
+            return True
+
+        def wait_ms(self) -> int:
+            return self.held_ms
+
+    quota = Quota()
+    config = SimpleNamespace(node_id=2, integer=lambda _: 1_000, replica_lag_time_max_ms=30_000)
+    runtime = SimpleNamespace(clock=clock)
+    fetcher = ReplicaFetcher(
+        BrokerId(1),
+        0,
+        cast(Any, config),
+        cast(Any, runtime),
+        UNUSED,
+        cast(Any, quota),
+        UNUSED,
+        UNUSED,
+        UNUSED,
+    )
+    role = Mock(FollowerRole, leader=1, outstanding=None, next_fetch=lambda: None)
+    for index in range(50):
+        replica = SimpleNamespace(role=role)
+        log = SimpleNamespace(awaits_checkpoint=False)
+        state = SimpleNamespace(isr=())
+        partition = SimpleNamespace(
+            topic="t", replica=replica, log=log, state=state, key=SimpleNamespace(partition=index)
+        )
+        key = (b"t", index)
+        fetcher._followed[key] = replica_fetchers._Followed(key, cast(Any, partition))
+        fetcher._due[key] = None
+    for _ in range(10):
+        assert fetcher._build() == ([], 400)
+    assert len(asked) == 50, "each is looked at once, until its time has come"
+    fetcher._due[b"t", 7] = None
+    fetcher._build()
+    assert asked[50:] == [7], "or something has changed"
+    clock.us += 400_000
+    quota.held_ms = 0
+    assert fetcher._build() == ([], 1_000)
+    assert sorted(asked[51:]) == sorted(range(50))

@@ -67,6 +67,22 @@ async def test_one_client_after_another_and_brokers_before_all() -> None:
     assert await asyncio.wait_for(course.decide("later", OTHER), 10) is None, "the queue is empty again"
 
 
+async def test_several_have_a_turn_at_once_but_no_two_of_one_client() -> None:
+    course = Course()
+    course.queue = DecisionQueue(at_once=2)
+    async with course.queue.turn(GREEDY):
+        for number in range(2):
+            await course.wait(f"greedy {number}", GREEDY)
+        await course.wait("same host", SAME_HOST)
+        await course.wait("other", OTHER)
+        await course.wait("broker", None)
+        await asyncio.wait(course.waiting[3:])
+        assert course.made == ["other", "broker"]
+    await asyncio.gather(*course.waiting)
+    assert course.made == ["other", "broker", "greedy 0", "same host", "greedy 1"]
+    await asyncio.wait_for(asyncio.gather(course.decide("a", OTHER), course.decide("b", GREEDY)), 10)
+
+
 async def test_who_does_not_wait_any_more_takes_no_turn() -> None:
     course = Course()
     async with course.queue.turn(GREEDY):

@@ -168,11 +168,31 @@ async def test_who_has_gone_is_not_sent_on_and_what_is_sent_keeps_its_turn() -> 
         for one in (sent, unsent):
             one.cancel()
         await asyncio.gather(sent, unsent, return_exceptions=True)
-        assert controller.asked_for == ["alice"]
-        for _ in range(2):
+        later = asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE))
+        await controller.wait_for(2)
+        assert sorted(controller.asked_for) == ["alice", "bob"]
+        for _ in range(3):
             controller.answers.release()
-        assert await bobs == b"bob"
-        assert controller.asked_for == ["alice", "bob"]
+        assert await asyncio.gather(bobs, later) == [b"bob", b"alice"]
+        assert sorted(controller.asked_for) == ["alice", "alice", "bob"]
+        channel.close()
+
+
+async def test_a_request_that_waits_at_the_controller_keeps_no_other_client_waiting() -> None:
+    """A client can have it wait there for a minute, behind others that it has sent there itself."""
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        waiting = asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE))
+        await controller.wait_for(1)
+        controller.broker.handlers[NilometerApiKey.FORWARD_REQUEST] = lambda request, api: api.response(
+            response=request.principal_name.encode()
+        )
+        async with asyncio.timeout(30):
+            assert await channel.forward(HEADER, BODY, BOB) == b"bob"
+        assert not waiting.done()
+        controller.answers.release()
+        assert await waiting == b"alice"
         channel.close()
 
 

@@ -198,6 +198,21 @@ async def test_a_marker_waits_for_a_leader(leader: int) -> None:
     await until(lambda: cluster.is_completed)
 
 
+@on_a_loop
+async def test_of_a_partition_without_a_leader_one_marker_is_looked_at_for_all_transactions() -> None:
+    """They may be thousands, with thousands of partitions each, for as long as a broker is down."""
+    cluster = Cluster(p0=NO_LEADER)
+    ends = 50
+    for _ in range(ends):
+        cluster.send(A)
+    await until(lambda: cluster.looked_up >= ends + RETRIES)
+    looked_up = cluster.looked_up
+    assert looked_up < 2 * ends
+    cluster.leaders[0] = ME
+    await until(lambda: len(cluster.shell.submitted) == ends)
+    assert cluster.asked == [(ME, 0)] * ends
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,6 +18,8 @@ from nilometer.broker.replicas.file_work import FlushEnded, GroupCommit, LogDisp
 from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
 from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import SLICE_US
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication.epochs import EpochEnd
@@ -23,6 +27,7 @@ from nilometer.replication.follower import FetchResponse, FollowerRole, NoFetch
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import FollowerFetch
+from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.flushing import FlushPlan
@@ -32,6 +37,7 @@ from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
+from support.step_clock import StepClock
 
 NAME = TopicPartition("t", 0)
 FLUSHED = LogConfig(flush_messages=1)
@@ -350,3 +356,50 @@ def test_an_append_with_acks_1_is_acknowledged_by_the_flush_of_its_records() -> 
         assert partition.waiting_produces == 0
 
     asyncio.run(scenario())
+
+
+class SlowClock(StepClock):
+    """To look at it takes a quarter of a slice."""
+
+    def monotonic_us(self) -> int:
+        self.us += SLICE_US // 4
+        return self.us
+
+
+async def test_the_flushes_of_thousands_of_logs_are_planned_and_ended_slice_by_slice() -> None:
+    """Clients may have each record of each of their partitions flushed."""
+    loops = [0]
+
+    async def count_iterations() -> None:
+        while True:
+            loops[0] += 1
+            await asyncio.sleep(0)
+
+    class Flushed:
+        failure = None
+
+        def flush_plan(self) -> object:
+            planned.append(loops[0])
+            return SimpleNamespace(run=lambda: None)
+
+        def mark_flushed(self, plan: object, wall_ms: int) -> None:
+            ended.append(loops[0])
+
+    async def offload(work: Callable[[], object]) -> object:
+        return work()
+
+    planned: list[int] = []
+    ended: list[int] = []
+    runtime = SimpleNamespace(disk=SimpleNamespace(offload=offload), clock=SlowClock())
+    tasks = Tasks()
+    commit, errors = GroupCommit(cast(Runtime, runtime), tasks), list[Exception | None]()
+    counting = asyncio.ensure_future(count_iterations())
+    for _ in range(40):
+        commit.request(cast(Log, Flushed()), errors.append)
+    assert commit._committing is not None
+    await commit._committing
+    counting.cancel()
+    await tasks.stop()
+    assert errors == [None] * 40
+    for done in (planned, ended):
+        assert max(Counter(done).values()) <= 4

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from cluster_harness import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster.controller.configs import (
+    TOO_LONG,
+    VALUE_CHARACTERS_MAX,
     AlterResource,
     ConfigAlteration,
     ConfigDefinitions,
@@ -25,6 +28,7 @@ from nilometer.cluster.records import (
 from nilometer.groups import settings
 from nilometer.groups.settings import GroupConfig
 from nilometer.identifiers import BrokerId
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
@@ -55,6 +59,27 @@ def test_k4_set_delete_append_subtract(world: ClusterWorld) -> None:
     assert alter(world, TOPIC, ("cleanup.policy", DELETE, None)).ok
     assert world.image.config(*TOPIC) == {}
     assert world.refold() == world.image
+
+
+def test_a_list_that_is_appended_to_is_no_longer_than_a_value_may_be(world: ClusterWorld) -> None:
+    """Each broker parses the whole list whenever it changes."""
+    world.create()
+    definitions = msgspec.structs.replace(DEFINITIONS, topic=TOPIC_CONFIG)
+    name = "leader.replication.throttled.replicas"
+
+    def change(operation: ConfigOperation, *numbers: int) -> Outcome:
+        value = ",".join(f"{number:09}:1" for number in numbers)
+        request = AlterResource(TOPIC, [ConfigAlteration(name, operation, value)])
+        ((_, outcome),) = world.enact(decide_alter_configs(world.image, [request], definitions=definitions))
+        return outcome
+
+    fits = (VALUE_CHARACTERS_MAX + 1) // len("000000000:1,")
+    assert change(APPEND, *range(2_000)).ok
+    assert change(APPEND, *range(1_000, fits)).ok
+    refused = change(APPEND, fits)
+    assert (refused.error, refused.message) == (ErrorCode.invalid_config, TOO_LONG)
+    assert change(SUBTRACT, 0).ok
+    assert change(APPEND, fits).ok
 
 
 def test_an_unknown_setting_can_be_removed(world: ClusterWorld) -> None:

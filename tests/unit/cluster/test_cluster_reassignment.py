@@ -43,6 +43,8 @@ def test_k5_a_partition_moves_once_its_new_replicas_are_in_sync(wide: ClusterWor
     assert (state.leader, state.isr) == (1, (1, 2, 3))
     assert [(found.topic, found.partition) for found in list_reassignments(wide.image)] == [("t", 0)]
     assert list_reassignments(wide.image, [("t", 1), ("none", 0)]) == []
+    (named,) = list_reassignments(wide.image, [("none", 0), ("t", 0), ("t", 0)])
+    assert (named.topic, named.partition, named.state) == ("t", 0, state)
     assert ask(wide, request(wide, [1, 2, 3, 4, 5])).outcome.ok
     assert wide.state().is_reassigning
     epoch = wide.state().leader_epoch

@@ -398,10 +398,23 @@ def test_offsets_go_with_their_topic() -> None:
     world.send(commit_of(OLD, 0, 1))
     world.commit(3, topic="u")
     world.see_image(image_with(created, TopicCreated(name="v", topic_id=topic_id_of(NEW))))
+    world.on_time()
     assert world.written == []
     world.see_image(image_with())
+    world.on_time()
     assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), OffsetCommitKey("g", "t", 1)]
     assert world.committed() == {("u", 0): 3}, "of a topic that was never there nothing is known"
+
+
+def test_topics_are_looked_for_in_a_call_of_their_partition_alone() -> None:
+    """There are fifty partitions, and each may have offsets of thousands of topics."""
+    world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
+    world.send(commit_of(OLD, 0, 1))
+    effects = world.shard.on_image(image_with(), world.now_ms, world.wall_ms)
+    assert not effects.records
+    assert world.shard.next_deadline_ms() == world.now_ms
+    world.on_time()
+    assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), OffsetCommitKey("g", "t", 1)]
 
 
 def test_offsets_of_a_topic_created_again_stay() -> None:
@@ -409,6 +422,7 @@ def test_offsets_of_a_topic_created_again_stay() -> None:
     world.send(commit_of(OLD, 0, 1))
     world.send(commit_of(NEW, 1, offset=9))
     world.see_image(image_with(TopicCreated(name="t", topic_id=topic_id_of(NEW))))
+    world.on_time()
     assert tombstoned(world) == [OffsetCommitKey("g", "t", 0)]
     assert world.committed() == {("t", 1): 9}
 
@@ -419,6 +433,7 @@ def test_a_topic_deleted_while_another_coordinator_takes_over_is_noticed_from_it
     world.send(commit_of(OLD, *range(count)))
     world.fail_over()
     world.see_image(image_with())
+    world.on_time()
     assert len(world.written) == TOMBSTONES_PER_CALL_MAX
     world.pass_time(0)
     assert world.committed() == {}

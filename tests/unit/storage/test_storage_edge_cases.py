@@ -13,6 +13,7 @@ from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.reading import ABORTED_MAX
 from nilometer.storage.recovery import DamageKind, OpenOptions
 from nilometer.storage.removal import SEGMENTS_AT_ONCE
 from nilometer.storage.segments.segment_files import SegmentFiles
@@ -295,6 +296,23 @@ def test_sequences_wrap_and_gaps_and_old_epochs_are_refused() -> None:
     refused(ErrorCode.invalid_producer_epoch, log, build_batch((b"v",), producer=(7, 2, 1)))
     refused(ErrorCode.out_of_order_sequence_number, log, build_batch((b"v",), producer=(7, 4, 1)))
     produce(log, (7, 4, 0))
+
+
+@pytest.mark.parametrize(("more", "told"), [(0, ABORTED_MAX), (1, 1)])
+def test_of_many_aborted_transactions_those_of_the_records_producers_are_told(more: int, told: int) -> None:
+    """All were open at the same time, and a fetch may be of one batch."""
+    log = open_log(MemoryDisk())
+    producers = range(ABORTED_MAX + more)
+    for producer in producers:
+        produce(log, (producer, 0, 0), transactional=True)
+    for producer in producers:
+        end_transaction(log, producer, ControlType.ABORT)
+    first = len(producers)
+    read = log.read(first, 1, log.log_end_offset, min_one=True)
+    assert read is not None
+    found = log.aborted_transactions(first, read.next_offset, read.records)
+    assert [txn.producer_id for txn in found] == list(producers)[:told]
+    assert len(log.aborted_transactions(first, read.next_offset)) == len(producers)
 
 
 @pytest.mark.parametrize("restart", ["none", "orderly", "crash"])

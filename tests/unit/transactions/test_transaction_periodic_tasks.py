@@ -6,6 +6,7 @@ import pytest
 from test_init_producer_id import world_at
 from transaction_harness import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions import shard
 from nilometer.transactions.records import decode_record
 from nilometer.transactions.requests import (
@@ -233,3 +234,25 @@ def test_the_coordinator_ends_transactions_by_the_level_that_is_finalized_now() 
         world.add(world.init(), A)
         world.advance(TIMEOUT_MS + CHECK_MS)
         assert world.write_markers().version == version
+
+
+# ── loading ───────────────────────────────────────────────────────────────────────────────────────
+def test_markers_of_many_transactions_that_were_being_ended_are_requested_in_several_calls() -> None:
+    """While a broker is down they may be many, and the next coordinator finds all of them."""
+    partitions = [TopicPartition("many", index) for index in range(900)]
+    world = TransactionWorld()
+    names = [f"x{number}" for number in range(7)]
+    for name in names:
+        producer = world.init(name)
+        world.add(producer, *partitions, name=name)
+        world.end(producer, name=name)
+    world.fail_over()
+    at_once = len(world.actions)
+    assert at_once * len(partitions) < shard.PARTITIONS_PER_CALL_MAX + len(partitions)
+    world.advance(len(names))
+    requested = [one.transactional_id for one in world.actions if isinstance(one, SendMarkers)]
+    assert requested == names
+    for markers in tuple(world.actions):
+        assert isinstance(markers, SendMarkers)
+        assert world.report(markers).completed
+    assert {world.state(name) for name in names} == {"CompleteCommit"}

@@ -18,6 +18,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.reassignments import (
     ElectedPartition,
+    OngoingReassignment,
     ReassignedPartition,
     Reassignment,
     decide_alter_reassignments,
@@ -27,6 +28,7 @@ from nilometer.cluster.controller.reassignments import (
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
@@ -105,22 +107,28 @@ def handle_list_reassignments(parts: Parts, request: Request) -> Response:
         if asked is None
         else [(topic.name, index) for topic in asked for index in topic.partition_indexes]
     )
-    topics: dict[str, list[Message]] = {}
+    topics: dict[str, list[OngoingReassignment]] = {}
     for ongoing in list_reassignments(parts.metadata.image, wanted):
-        topics.setdefault(ongoing.topic, []).append(
-            request.make(
-                "OngoingPartitionReassignment",
-                partition_index=ongoing.partition,
-                replicas=ongoing.state.replicas,
-                adding_replicas=ongoing.state.adding,
-                removing_replicas=ongoing.state.removing,
-            )
-        )
+        topics.setdefault(ongoing.topic, []).append(ongoing)
     listed = tuple(
-        request.make("OngoingTopicReassignment", name=name, partitions=tuple(partitions))
+        request.make(
+            "OngoingTopicReassignment",
+            name=name,
+            partitions=LazySequence(partial(_ongoing, request), partitions),
+        )
         for name, partitions in topics.items()
     )
     return request.respond(error_message=None, topics=listed)
+
+
+def _ongoing(request: Request, ongoing: OngoingReassignment) -> Message:
+    return request.make(
+        "OngoingPartitionReassignment",
+        partition_index=ongoing.partition,
+        replicas=ongoing.state.replicas,
+        adding_replicas=ongoing.state.adding,
+        removing_replicas=ongoing.state.removing,
+    )
 
 
 def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str) -> Response:

@@ -58,6 +58,8 @@ __all__ = ["ConnectionLost", "ControllerChannel"]
 
 
 REQUEST_TIMEOUT_MS = 10_000
+CLIENTS_AT_ONCE = 16
+"""So many clients have a request under way to the controller at once."""
 BLOCK_WAIT_MS = 1_000
 """So long a producer waits here for a block of producer ids: another broker may reach the controller."""
 
@@ -108,14 +110,18 @@ class _ControllerConnection:
 
 class ControllerChannel:
     """This broker's own requests have a connection for themselves: the controller answers those of one
-    connection one after another. Clients' requests are sent one after another, and clients take turns."""
+    connection one after another. So each client has one, too, of those that wait for an answer; its requests
+    are sent one after another, and clients take turns."""
 
     def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog, tasks: Tasks) -> None:
         client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
         self._own = _ControllerConnection(client_id, peers, metadata)
-        self._of_clients = _ControllerConnection(client_id, peers, metadata)
+        of_clients = [_ControllerConnection(client_id, peers, metadata) for _ in range(CLIENTS_AT_ONCE)]
+        self._of_clients = of_clients
+        self._unused = of_clients[::-1]
+        """Those of no client at the moment; the one that was used last comes last, and is used next."""
         self._tasks = tasks
-        self._queue = DecisionQueue()
+        self._queue = DecisionQueue(CLIENTS_AT_ONCE)
 
     async def forward(
         self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
@@ -127,37 +133,15 @@ class ControllerChannel:
         what is sent keeps its turn until it is answered.
         """
         within_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
-        return await in_turn(
-            self._tasks,
-            self._queue,
-            Client.of(context, header.client_id),
-            lambda: self._forward(header, body, context, within_ms),
-        )
 
-    async def _forward(
-        self, header: RequestHeader, body: Message, context: RequestContext, answer_timeout_ms: int
-    ) -> bytes:
-        connection = await self._of_clients.get()
-        if (
-            forward_request.FORWARD_REQUEST not in connection.versions
-        ):  # a version without proofs expects the bare request
-            answer = await connection.send(body, timeout_ms=answer_timeout_ms)
-            return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
-        request = forward_request.ForwardedRequest(
-            principal_type=context.principal.type,
-            principal_name=context.principal.name,
-            client_address=context.client_address,
-            client_port=context.client_port,
-            listener=context.listener,
-            security_protocol=context.security_protocol.value,
-            request=encode_request(header.correlation_id, header.client_id, body)[4:],
-        )
-        response: forward_request.ForwardedResponse = await connection.send(
-            request, timeout_ms=answer_timeout_ms
-        )
-        if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code), response.message)
-        return response.response
+        async def send() -> bytes:
+            to_controller = self._unused.pop()
+            try:
+                return await _forward(await to_controller.get(), header, body, context, within_ms)
+            finally:
+                self._unused.append(to_controller)
+
+        return await in_turn(self._tasks, self._queue, Client.of(context, header.client_id), send)
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
         """Send this broker's own request, in the newest version that both brokers know, and return the
@@ -166,8 +150,35 @@ class ControllerChannel:
         return await connection.request(api_key, make)
 
     def close(self) -> None:
-        self._own.close()
-        self._of_clients.close()
+        for connection in (self._own, *self._of_clients):
+            connection.close()
+
+
+async def _forward(
+    connection: Connection,
+    header: RequestHeader,
+    body: Message,
+    context: RequestContext,
+    answer_timeout_ms: int,
+) -> bytes:
+    if (
+        forward_request.FORWARD_REQUEST not in connection.versions
+    ):  # a version without proofs expects the bare request
+        answer = await connection.send(body, timeout_ms=answer_timeout_ms)
+        return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
+    request = forward_request.ForwardedRequest(
+        principal_type=context.principal.type,
+        principal_name=context.principal.name,
+        client_address=context.client_address,
+        client_port=context.client_port,
+        listener=context.listener,
+        security_protocol=context.security_protocol.value,
+        request=encode_request(header.correlation_id, header.client_id, body)[4:],
+    )
+    response: forward_request.ForwardedResponse = await connection.send(request, timeout_ms=answer_timeout_ms)
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), response.message)
+    return response.response
 
 
 AlterPartitionRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]

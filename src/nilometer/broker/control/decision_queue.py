@@ -1,9 +1,12 @@
-"""Who decides next at the controller, and whose request is sent on to it next: one after another. Pure but
-for asyncio's futures.
+"""Who decides next at the controller, one after another, and whose requests are sent on to it. Pure but for
+asyncio's futures.
 
 What brokers and the controller itself ask for comes first: elections, ISRs, registrations. Clients take
 turns: those of different users and addresses, and of one user and address those of different client ids. Who
 sends a thousand requests waits for them; others do not.
+
+If several have a turn at once, they are of different users or addresses: a request that waits at the
+controller, behind others of its client, keeps no other client waiting here.
 """
 
 from __future__ import annotations
@@ -35,13 +38,19 @@ _Line = dict[asyncio.Future[None], None]
 """The oldest first."""
 
 
-class DecisionQueue:
-    """Invariant: while some wait, one has its turn."""
+_Origin = tuple[str, str]
+"""A client's principal and address."""
 
-    def __init__(self) -> None:
-        self._is_taken = False
+
+class DecisionQueue:
+    """Invariant: while some wait that may have a turn, ``at_once`` have theirs."""
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._free = at_once
+        self._having: dict[_Origin, None] = {}
+        """The clients that have a turn."""
         self._first: _Line = {}
-        self._clients: dict[tuple[str, str], dict[str | None, _Line]] = {}
+        self._clients: dict[_Origin, dict[str | None, _Line]] = {}
         """By principal and address, and by client id; whose turn is next comes first. None is empty."""
 
     @asynccontextmanager
@@ -51,11 +60,11 @@ class DecisionQueue:
         try:
             yield
         finally:
-            self._leave()
+            self._leave(client)
 
     async def _enter(self, client: Client | None) -> None:
-        if not self._is_taken:
-            self._is_taken = True
+        if self._free and (client is None or _origin(client) not in self._having):
+            self._take(client)
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line(client)[waiter] = None
@@ -65,13 +74,18 @@ class DecisionQueue:
             if waiter.cancelled():
                 self._forget(client, waiter)
             else:
-                self._leave()  # it was its turn already
+                self._leave(client)  # it was its turn already
             raise
+
+    def _take(self, client: Client | None) -> None:
+        self._free -= 1
+        if client is not None:
+            self._having[_origin(client)] = None
 
     def _line(self, client: Client | None) -> _Line:
         if client is None:
             return self._first
-        lines = self._clients.setdefault((client.principal, client.address), {})
+        lines = self._clients.setdefault(_origin(client), {})
         return lines.setdefault(client.client_id, {})
 
     def _forget(self, client: Client | None, waiter: asyncio.Future[None]) -> None:
@@ -80,24 +94,35 @@ class DecisionQueue:
         line.pop(waiter, None)  # its turn may have come and gone
         if client is None or line:
             return
-        lines = self._clients[client.principal, client.address]
+        lines = self._clients[_origin(client)]
         del lines[client.client_id]
         if not lines:
-            del self._clients[client.principal, client.address]
+            del self._clients[_origin(client)]
 
-    def _leave(self) -> None:
-        while (waiter := self._next()) is not None:
-            if not waiter.done():  # it was not cancelled
-                waiter.set_result(None)
-                return
-        self._is_taken = False
+    def _leave(self, client: Client | None) -> None:
+        self._free += 1
+        if client is not None:
+            del self._having[_origin(client)]
+        while self._free and self._give_next():
+            pass
 
-    def _next(self) -> asyncio.Future[None] | None:
+    def _give_next(self) -> bool:
+        """Give a turn to who is next, unless that one has been cancelled; false if no one may have it."""
         if self._first:
-            return _oldest(self._first)
-        if not self._clients:
-            return None
-        origin = next(iter(self._clients))
+            origin, waiter = None, _oldest(self._first)
+        else:
+            origin = next((one for one in self._clients if one not in self._having), None)
+            if origin is None:
+                return False
+            waiter = self._next_of(origin)
+        if not waiter.done():
+            self._free -= 1
+            if origin is not None:
+                self._having[origin] = None
+            waiter.set_result(None)
+        return True
+
+    def _next_of(self, origin: _Origin) -> asyncio.Future[None]:
         lines = self._clients.pop(origin)
         client_id = next(iter(lines))
         line = lines.pop(client_id)
@@ -107,6 +132,10 @@ class DecisionQueue:
         if lines:
             self._clients[origin] = lines
         return waiter
+
+
+def _origin(client: Client) -> _Origin:
+    return client.principal, client.address
 
 
 def _oldest(line: _Line) -> asyncio.Future[None]:

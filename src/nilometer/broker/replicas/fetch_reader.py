@@ -363,6 +363,6 @@ class FetchReader:
             outcome.aborted = [
                 (aborted.producer_id, aborted.first_offset)
                 for aborted in partition.log.aborted_transactions(
-                    outcome.asked.fetch_offset, piece.next_offset
+                    outcome.asked.fetch_offset, piece.next_offset, piece.records
                 )
             ]

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import PromptWork
 from nilometer.metrics import Distribution
 from nilometer.runtime import Runtime
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
@@ -54,13 +55,15 @@ class GroupCommit:
         try:
             while self._wanting:
                 wanting, self._wanting = self._wanting, {}
-                plans = self._plan(wanting)
+                plans = await self._plan(wanting)
                 began_us = self._runtime.clock.monotonic_us()
                 outcomes = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
                 now_us = self._runtime.clock.monotonic_us()
                 self.durations.observe(now_us - began_us, now_us)
                 self.logs_flushed += outcomes.count(None)
+                slices = PromptWork(self._runtime.clock.monotonic_us)
                 for (log, plan), failure in zip(plans, outcomes, strict=True):
+                    await slices.step()
                     if failure is not None:
                         self._fail(log, wanting[log], failure)
                     else:
@@ -68,9 +71,11 @@ class GroupCommit:
         finally:
             self._committing = None
 
-    def _plan(self, wanting: Mapping[Log, FlushEnded]) -> list[tuple[Log, FlushPlan]]:
+    async def _plan(self, wanting: Mapping[Log, FlushEnded]) -> list[tuple[Log, FlushPlan]]:
         plans: list[tuple[Log, FlushPlan]] = []
+        slices = PromptWork(self._runtime.clock.monotonic_us)
         for log, ended in wanting.items():
+            await slices.step()
             try:
                 plans.append((log, log.flush_plan()))
             except Exception as error:
@@ -284,7 +289,7 @@ class LogDisposal:
         folders = self._folders.setdefault(delay_ms, deque())
         folders.append((self._runtime.clock.monotonic_ms() + delay_ms, folder))
         if len(folders) == 1:
-            self._tasks.spawn(self._remove_folders(folders), name="removal of logs")
+            self._tasks.spawn(self._remove_folders(delay_ms, folders), name="removal of logs")
 
     def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
         """Remove files that were renamed to ``.deleted`` from the disk after ``delay_ms``."""
@@ -294,7 +299,7 @@ class LogDisposal:
         self._last_deletion.update(dict.fromkeys(paths, deletion))
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._remove_due, paths, deletion)
 
-    async def _remove_folders(self, folders: deque[tuple[int, str]]) -> None:
+    async def _remove_folders(self, delay_ms: int, folders: deque[tuple[int, str]]) -> None:
         while folders:
             due_ms, folder = folders[0]
             await asyncio.sleep(max(0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
@@ -303,6 +308,7 @@ class LogDisposal:
             except Exception:  # the others must still be removed
                 logger.exception("The folder %s cannot be removed", folder)
             folders.popleft()
+        del self._folders[delay_ms]
 
     def _remove_due(self, paths: Sequence[str], deletion: object) -> None:
         due = [path for path in paths if self._last_deletion.get(path) is deletion]

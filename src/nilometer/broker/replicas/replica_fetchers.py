@@ -5,6 +5,7 @@ partitions that it leads.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
@@ -93,6 +94,9 @@ class ReplicaFetcher:
         self._followed: dict[_Key, _Followed] = {}
         self._due: dict[_Key, None] = {}
         """The partitions whose fetch may have changed: only they are checked when a request is built."""
+        self._held: list[tuple[int, _Key]] = []
+        """A heap of the partitions that back off, are throttled or were truncated just now: when (monotonic)
+        they are due again. Thousands may be throttled, and are not looked at for each request."""
         self._in_session: dict[_Key, None] = {}
         """The partitions in the leader's session."""
         self._dropped: dict[_Key, None] = {}
@@ -284,6 +288,7 @@ class ReplicaFetcher:
         self._session_id = self._session_epoch = 0
         self._dropped.clear()
         self._in_session.clear()
+        self._held.clear()
         for key, followed in self._followed.items():
             followed.sent = None
             self._due[key] = None
@@ -307,26 +312,28 @@ class ReplicaFetcher:
         (ms) until a partition that backs off or is throttled may be fetched again.
         """
         now_ms = self._runtime.clock.monotonic_ms()
+        while self._held and self._held[0][0] <= now_ms:
+            self._due[heapq.heappop(self._held)[1]] = None
         asked: list[_Followed] = []
-        wake_in_ms = self._backoff_max_ms
-        for key in list(self._due):
+        due, self._due = self._due, {}
+        for key in due:
             followed = self._followed.get(key)
             role = followed.partition.replica.role if followed is not None else None
             if followed is None or not isinstance(role, FollowerRole) or role.leader != self._leader_id:
-                del self._due[key]
                 continue
             if followed.resume_ms > now_ms:
-                wake_in_ms = min(wake_in_ms, followed.resume_ms - now_ms)
-                self._leave_session(key)
-                continue
-            if hold_ms := self._held_back_ms(followed.partition):
-                wake_in_ms = min(wake_in_ms, hold_ms)
-                self._leave_session(key)
-                continue
-            del self._due[key]
-            if self._must_send(key, followed, role):
+                self._hold(key, followed.resume_ms)
+            elif hold_ms := self._held_back_ms(followed.partition):
+                self._hold(key, now_ms + min(hold_ms, max(self._backoff_max_ms, 1)))
+            elif self._must_send(key, followed, role):
                 asked.append(followed)
-        return asked, wake_in_ms
+        wake_in_ms = self._held[0][0] - now_ms if self._held else self._backoff_max_ms
+        return asked, min(wake_in_ms, self._backoff_max_ms)
+
+    def _hold(self, key: _Key, until_ms: int) -> None:
+        """Do not fetch the partition before ``until_ms``, unless something changes."""
+        heapq.heappush(self._held, (until_ms, key))
+        self._leave_session(key)
 
     def _held_back_ms(self, partition: Partition) -> int:
         """Return how long (ms) a replica that is throttled and not in sync, or was just truncated, has to

@@ -24,6 +24,7 @@ from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import PartitionState
 from nilometer.coordinators import TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage.appending import AppendInfo
@@ -180,6 +181,10 @@ class MarkerSender:
         """The markers to send, by the broker that leads their partitions."""
         self._to_retry: list[_Entry] = []
         """The markers to send again after :data:`RETRY_S`, all with one timer."""
+        self._leaderless: dict[TopicPartition, list[_Entry]] = {}
+        """Those that wait until their partition has a leader: of many transactions, as long as it takes."""
+        self._is_looking = False
+        """Whether it is looked again for their leaders."""
         self._sending: dict[int, None] = {}
         """The brokers to which a task is sending markers."""
 
@@ -208,15 +213,43 @@ class MarkerSender:
         """Queue a marker for the leader of its partition; without a leader, try again later."""
         if not entry.end.is_current:
             return
-        topic = self._metadata.image.topic(entry.partition.topic)
-        state = None if topic is None else topic.partition(entry.partition.partition)
+        state = self._state_of(entry.partition)
         if state is None:
             logger.info("%s is deleted: it needs no marker", entry.partition)
             self._written(entry)
         elif not state.has_leader:
-            self._retry(entry)
+            self._leaderless.setdefault(entry.partition, []).append(entry)
+            if not self._is_looking:
+                self._look_later()
         else:
             self._enqueue(int(state.leader), entry)
+
+    def _state_of(self, partition: TopicPartition) -> PartitionState | None:
+        topic = self._metadata.image.topic(partition.topic)
+        return None if topic is None else topic.partition(partition.partition)
+
+    def _look_later(self) -> None:
+        self._is_looking = True
+        asyncio.get_running_loop().call_later(RETRY_S, self._begin_to_look)
+
+    def _begin_to_look(self) -> None:
+        self._tasks.spawn(self._look_for_leaders(), name="markers without a leader")
+
+    async def _look_for_leaders(self) -> None:
+        """Route the markers again whose partitions have a leader now, or are deleted. Of each partition one
+        marker is looked at, however many transactions wait for it."""
+        work = LongWork(self._turns)
+        for partition in tuple(self._leaderless):
+            await work.step(1)
+            state, entries = self._state_of(partition), self._leaderless[partition]
+            if state is not None and not state.has_leader and entries[-1].end.is_current:
+                continue
+            for entry in self._leaderless.pop(partition):
+                await work.step(1)
+                self._route(entry)
+        self._is_looking = False
+        if self._leaderless:
+            self._look_later()
 
     def _enqueue(self, leader: int, entry: _Entry) -> None:
         self._queues.setdefault(leader, []).append(entry)

@@ -396,6 +396,15 @@ def _refuse_for_one_broker(resource: ConfigResource, alteration: ConfigAlteratio
         )
 
 
+VALUE_CHARACTERS_MAX = 32_767
+"""Of a setting, also of a list that is appended to, as in Kafka: each broker parses the whole list whenever
+it changes."""
+TOO_LONG = (
+    "The configuration value cannot be added because it exceeds the maximum value size of "
+    f"{VALUE_CHARACTERS_MAX} bytes."
+)
+
+
 def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:
     """Return the key's new value after checking it; None removes the key. Raises Refusal."""
     if alteration.operation is ConfigOperation.DELETE:
@@ -411,6 +420,8 @@ def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present
                 )
             inherited = "" if key.default is None else key.format(key.default)
             new = _combined(alteration, inherited if present is None else present)
+        if len(new) > VALUE_CHARACTERS_MAX and alteration.operation is not ConfigOperation.SUBTRACT:
+            raise Refusal(ErrorCode.invalid_config, TOO_LONG)
         key.parse(new)
     except ConfigError as error:
         raise Refusal(ErrorCode.invalid_config, str(error)) from error

@@ -196,12 +196,16 @@ def list_reassignments(
     image: ClusterImage, partitions: Sequence[tuple[str, int]] | None = None
 ) -> list[OngoingReassignment]:
     """Return the ongoing reassignments of the given partitions, or of all."""
-    wanted = None if partitions is None else set(partitions)
+    if partitions is None:
+        ongoing = image.reassigning_partitions()
+        named = ((image.topic_by_id(key.topic_id), key.partition, state) for key, state in ongoing)
+        return [OngoingReassignment(topic.name, index, state) for topic, index, state in named if topic]
     found: list[OngoingReassignment] = []
-    for key, state in image.reassigning_partitions():
-        topic = image.topic_by_id(key.topic_id)
-        if topic is not None and (wanted is None or (topic.name, key.partition) in wanted):
-            found.append(OngoingReassignment(topic.name, key.partition, state))
+    for name, index in dict.fromkeys(partitions):
+        topic = image.topic(name)
+        state = None if topic is None else topic.partition(index)
+        if state is not None and state.is_reassigning:
+            found.append(OngoingReassignment(name, index, state))
     return found
 
 

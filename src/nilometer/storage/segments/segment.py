@@ -491,7 +491,7 @@ class LogSegment:
         """Return the log file from the pool. Use it at once: the pool may close it later."""
         return self._files.pool.open(self.log_path)
 
-    def aborted(self) -> Sequence[AbortedTxn]:
+    def aborted(self) -> PackedEntries:
         """Return the segment's aborted transactions. Raises CorruptIndex."""
         if self._aborted is None:
             self._aborted = self._index_files.aborted()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, overload
 
 from nilometer.storage.segments.indexes import CorruptIndex
@@ -36,11 +36,18 @@ def parse(base_offset: int, data: bytes) -> list[AbortedTxn]:
     return list(PackedEntries(base_offset, data))
 
 
+BLOCK_ENTRIES = 256
+_BLOCK_BYTES = BLOCK_ENTRIES * ENTRY_SIZE
+
+
 class PackedEntries(Sequence[AbortedTxn]):
     """The entries of a segment, by last offset, encoded as in the file: of small transactions a segment may
-    have a million."""
+    have a million, and one that stays open makes all that end meanwhile begin before any that follow.
 
-    __slots__ = ("_data",)
+    Of each block of entries it is known where the first of their transactions begins, so that a search passes
+    over those that overlap nothing."""
+
+    __slots__ = ("_begins", "_data", "_stable")
 
     def __init__(self, base_offset: int, data: bytes) -> None:
         """``data``: the content of the file. Raises CorruptIndex."""
@@ -56,7 +63,12 @@ class PackedEntries(Sequence[AbortedTxn]):
             if before is not None and last_offset <= before:
                 raise CorruptIndex("entries are not in ascending order")
             before = last_offset
-        self._data = bytearray(data)
+        self._data = bytearray()
+        self._begins: list[int] = []
+        """By block: the least first offset."""
+        self._stable: list[int] = []
+        """By block: the highest last stable offset."""
+        self.extend(data)
 
     def __len__(self) -> int:
         return len(self._data) // ENTRY_SIZE
@@ -73,7 +85,48 @@ class PackedEntries(Sequence[AbortedTxn]):
         return AbortedTxn(*_ENTRY.unpack_from(self._data, index * ENTRY_SIZE)[1:])
 
     def extend(self, encoded: bytes) -> None:
+        slot = len(self)
         self._data += encoded
+        position = 0
+        while position < len(encoded):
+            end = position + _BLOCK_BYTES - slot % BLOCK_ENTRIES * ENTRY_SIZE
+            _, _, begins, _, stable = zip(*_ENTRY.iter_unpack(encoded[position:end]), strict=True)
+            if slot % BLOCK_ENTRIES == 0:
+                self._begins.append(min(begins))
+                self._stable.append(max(stable))
+            else:
+                self._begins[-1] = min(self._begins[-1], *begins)
+                self._stable[-1] = max(self._stable[-1], *stable)
+            slot += len(begins)
+            position = end
+
+    def collect(
+        self,
+        from_offset: int,
+        upper_bound_offset: int,
+        producers: Collection[int] | None = None,
+        at_most: int | None = None,
+    ) -> tuple[list[AbortedTxn], bool]:
+        """Return the entries that overlap ``[from_offset, upper_bound_offset)``, and whether the search is
+        done: whether no later entry, also in later segments, can overlap the range.
+
+        ``producers``: only their entries. ``at_most``: the search ends when it has found more.
+        """
+        found: list[AbortedTxn] = []
+        begin = count_below(self, from_offset) * ENTRY_SIZE
+        for block in range(begin // _BLOCK_BYTES, len(self._begins)):
+            may_end = self._stable[block] >= upper_bound_offset
+            if not may_end and self._begins[block] >= upper_bound_offset:
+                continue
+            part = self._data[max(begin, block * _BLOCK_BYTES) : (block + 1) * _BLOCK_BYTES]
+            for _, producer_id, first_offset, last_offset, stable_offset in _ENTRY.iter_unpack(part):
+                if first_offset < upper_bound_offset and (producers is None or producer_id in producers):
+                    found.append(AbortedTxn(producer_id, first_offset, last_offset, stable_offset))
+                if stable_offset >= upper_bound_offset:
+                    return found, True
+            if at_most is not None and len(found) > at_most:
+                return found, True
+        return found, False
 
 
 def _last_offset(entry: AbortedTxn) -> int:
@@ -83,20 +136,3 @@ def _last_offset(entry: AbortedTxn) -> int:
 def count_below(entries: Sequence[AbortedTxn], offset: int) -> int:
     """Return how many transactions ended below ``offset``."""
     return bisect_left(entries, offset, key=_last_offset)
-
-
-def collect(
-    entries: Sequence[AbortedTxn], from_offset: int, upper_bound_offset: int
-) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries that overlap ``[from_offset, upper_bound_offset)``, and whether the search is done.
-
-    It is done if no later entry, also in later segments, can overlap the range.
-    """
-    found: list[AbortedTxn] = []
-    for slot in range(count_below(entries, from_offset), len(entries)):
-        entry = entries[slot]
-        if entry.first_offset < upper_bound_offset:
-            found.append(entry)
-        if entry.last_stable_offset >= upper_bound_offset:
-            return found, True
-    return found, False
