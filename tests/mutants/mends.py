@@ -141,6 +141,13 @@ TOPIC_IDS = (
         (POWER_CUTS,),
     ),
     Mutant(
+        "unsynced-transaction-index-trusted",
+        "a power cut makes records of an aborted transaction visible",
+        "        bases = [active.base_offset] if active.has_unsynced_aborted else []\n",
+        "        bases: list[int] = []\n",
+        (POWER_CUTS,),
+    ),
+    Mutant(
         "append-before-the-topic-id",
         "a log takes records before its topic id is durable",
         "if new_id is not None and not sync:",
