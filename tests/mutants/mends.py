@@ -148,6 +148,27 @@ TOPIC_IDS = (
         (POWER_CUTS,),
     ),
     Mutant(
+        "folders-above-a-log-directory-unsynced",
+        "a power cut removes a log directory that was made together with the folder above it",
+        "        sync_ancestors(self._disk, self.path)\n",
+        "",
+        (MANAGER,),
+    ),
+    Mutant(
+        "folders-above-a-metadata-log-unsynced",
+        "a power cut removes a voter's directory, with its vote",
+        "    sync_ancestors(disk, folder)\n    write_owner(",
+        "    write_owner(",
+        ("unit/raft/test_quorum_files.py",),
+    ),
+    Mutant(
+        "folders-of-an-archive-unsynced",
+        "a power cut removes a file of the archive with the folders above it",
+        "                sync_ancestors(self._disk, target)\n",
+        "",
+        ("unit/pipeline/test_archive_power_cuts.py",),
+    ),
+    Mutant(
         "append-before-the-topic-id",
         "a log takes records before its topic id is durable",
         "if new_id is not None and not sync:",

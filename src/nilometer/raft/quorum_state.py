@@ -24,6 +24,7 @@ from nilometer.raft.control_records import directory_text, directory_uuid
 from nilometer.raft.exchange import Election
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk
+from nilometer.runtime.disk import sync_ancestors
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import (
     METADATA_TOPIC,
@@ -161,8 +162,7 @@ def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner |
     disk.make_directories(directory)
     disk.make_directories(folder, private=True)  # the log has the cluster's secret
     write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
-    for parent in (posixpath.dirname(directory) or ".", directory):
-        disk.sync_directory(parent)
+    sync_ancestors(disk, folder)
     write_owner(disk, folder, owner or Owner(directory_id=properties.directory_id))
 
 

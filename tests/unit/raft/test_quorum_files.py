@@ -277,3 +277,12 @@ def test_a_snapshot_of_two_is_not_taken() -> None:
     disk.replace_file(path, whole + whole)
     with pytest.raises(CorruptCheckpoint, match="another snapshot"):
         snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
+
+
+def test_the_folders_above_a_metadata_log_survive_a_power_cut() -> None:
+    path = "/new/folder/meta"
+    for seed in range(20):
+        disk = MemoryDisk()
+        key = identify(disk, path, KEY.node_id, None, uuid.UUID(int=seed))
+        disk.crash_machine(seed)
+        assert identify(disk, path, KEY.node_id, None, uuid.UUID(int=99)) == key

@@ -22,6 +22,7 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.runtime import Disk
+from nilometer.runtime.disk import sync_ancestors
 
 # Names and contents of the local store's files, and how one is put into its place.
 #
@@ -433,17 +434,6 @@ def refuse_network_mount(disk: Disk, root: str) -> None:
             "locks are unreliable; put it on a local disk, or use "
             "nilometer.coordination=zookeeper://… across machines"
         )
-
-
-def sync_ancestors(disk: Disk, root: str) -> None:
-    """Sync every parent folder: the path to the store must be as durable as its content."""
-    folder: str = root
-    while folder not in ("", "/"):
-        folder = posixpath.dirname(folder)
-        try:
-            disk.sync_directory(folder or ".")
-        except PermissionError:
-            return  # another user's folder, so no broker created it
 
 
 def describe(disk: Disk, root: str) -> StoreDescription | None:
