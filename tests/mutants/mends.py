@@ -1925,6 +1925,13 @@ METADATA_QUORUM = (
         (SIMULATED_QUORUM,),
     ),
     Mutant(
+        "interrupted-claim-refused",
+        "a power cut during the first start or a format leaves a directory that no node can use",
+        " and not all(map(_is_begun, disk.list_directory(folder))):",
+        " and disk.list_directory(folder):",
+        ("unit/cli/test_format_and_power_cuts.py",),
+    ),
+    Mutant(
         "quorum-register-with-a-stopped-node",
         "a broker whose node of the quorum has stopped tries to register again without end",
         "        if self._node.failure is not None:\n            raise CoordinationError(",

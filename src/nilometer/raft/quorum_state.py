@@ -141,7 +141,7 @@ def check_is_ours(disk: Disk, directory: str) -> None:
     directory's; nothing is changed."""
     folder, path = posixpath.join(directory, FOLDER), posixpath.join(directory, names.META_PROPERTIES)
     owner = read_owner(disk, folder)
-    if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
+    if owner is None and disk.is_directory(folder) and not all(map(_is_begun, disk.list_directory(folder))):
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     known = read_meta_properties(disk, path)
     if owner is not None and known is not None and known.directory_id not in (None, owner.directory_id):
@@ -150,6 +150,11 @@ def check_is_ours(disk: Disk, directory: str) -> None:
             f"belongs to the directory {owner.directory_id}, and {path} has directory.id "
             f"{known.directory_id}",
         )
+
+
+def _is_begun(name: str) -> bool:
+    """Whether it is ``nilometer.properties``, as a crash left it before it had its name."""
+    return name.startswith(f"{OWNER}.") and name.endswith(names.TEMPORARY_SUFFIX)
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner | None = None) -> None:
