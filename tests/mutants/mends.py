@@ -148,6 +148,13 @@ TOPIC_IDS = (
         (POWER_CUTS,),
     ),
     Mutant(
+        "copy-with-a-gap-kept",
+        "after a power cut the copy of a moved replica that lacks a segment is used, not the former folder",
+        "        if log.gap is not None:\n            end, epoch",
+        "        if False:\n            end, epoch",
+        ("unit/storage/test_duplicate_folders.py",),
+    ),
+    Mutant(
         "folders-above-a-log-directory-unsynced",
         "a power cut removes a log directory that was made together with the folder above it",
         "        sync_ancestors(self._disk, self.path)\n",
