@@ -1934,9 +1934,9 @@ METADATA_QUORUM = (
     Mutant(
         "interrupted-claim-refused",
         "a power cut during the first start or a format leaves a directory that no node can use",
-        " and not all(map(_is_begun, disk.list_directory(folder))):",
-        " and disk.list_directory(folder):",
-        ("unit/cli/test_format_and_power_cuts.py",),
+        '        name.startswith(f"{OWNER}.") and name.endswith(names.TEMPORARY_SUFFIX)\n',
+        "        False\n",
+        ("unit/cli/test_format_and_power_cuts.py", "unit/raft/test_quorum_files.py"),
     ),
     Mutant(
         "quorum-register-with-a-stopped-node",

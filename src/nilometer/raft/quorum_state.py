@@ -141,7 +141,7 @@ def check_is_ours(disk: Disk, directory: str) -> None:
     directory's; nothing is changed."""
     folder, path = posixpath.join(directory, FOLDER), posixpath.join(directory, names.META_PROPERTIES)
     owner = read_owner(disk, folder)
-    if owner is None and disk.is_directory(folder) and not all(map(_is_begun, disk.list_directory(folder))):
+    if is_of_others(disk, folder):
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     known = read_meta_properties(disk, path)
     if owner is not None and known is not None and known.directory_id not in (None, owner.directory_id):
@@ -152,9 +152,15 @@ def check_is_ours(disk: Disk, directory: str) -> None:
         )
 
 
-def _is_begun(name: str) -> bool:
-    """Whether it is ``nilometer.properties``, as a crash left it before it had its name."""
-    return name.startswith(f"{OWNER}.") and name.endswith(names.TEMPORARY_SUFFIX)
+def is_of_others(disk: Disk, folder: str) -> bool:
+    """Whether the folder has a metadata log that is not Nilometer's. A crash in a first start may leave it
+    empty, or with ``nilometer.properties`` before that had its name."""
+    if not disk.is_directory(folder) or disk.exists(posixpath.join(folder, OWNER)):
+        return False
+    return not all(
+        name.startswith(f"{OWNER}.") and name.endswith(names.TEMPORARY_SUFFIX)
+        for name in disk.list_directory(folder)
+    )
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner | None = None) -> None:
