@@ -209,7 +209,7 @@ def sync_ancestors(disk: Disk, path: str) -> None:
 
     Raises OSError.
     """
-    folder = path
+    folder: str = path
     while folder not in ("", "/"):
         folder = posixpath.dirname(folder)
         try:

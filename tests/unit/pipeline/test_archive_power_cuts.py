@@ -22,7 +22,7 @@ def test_a_written_file_is_whole_or_not_there_and_stays_there(
     monkeypatch.setattr(target, "_disk", disk)
     target.require()
     target.write(PATH, [b"one", b"two"])
-    replay = Replay(disk.recording)
+    replay, found = Replay(disk.recording), list[bytes | None]()
     for cut in range(1, len(disk.recording.operations) + 1):
         replay.run(cut)
         found = [dict(content_of(replay.draw(chance))).get(f"archive/{PATH}") for _ in range(30)]
