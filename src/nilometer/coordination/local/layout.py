@@ -384,7 +384,6 @@ class FolderGuard:
         The first entries folder's name has its creator's token, so that a slow second creator cannot create
         again a first folder that was retired long ago.
         """
-        entries = posixpath.join(self._root, ENTRIES)
         first = folder_name(0, token)
         description = StoreDescription(format=FORMAT, cluster_id=cluster_id, first_folder=first)
         staged_path = self._staged.new_path()
@@ -399,7 +398,6 @@ class FolderGuard:
             self._remove_if_there(posixpath.join(self._root, PREPARING, first))
         finally:
             self._staged.discard(staged_path)
-        self._disk.sync_directory(entries)
 
     def _remove_if_there(self, folder: str) -> None:
         try:
