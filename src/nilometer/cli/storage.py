@@ -42,7 +42,7 @@ from nilometer.raft.quorum_state import (
 from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, format_folder, inspect
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk, Runtime
-from nilometer.runtime.disk import LockHeld
+from nilometer.runtime.disk import LockHeld, sync_ancestors
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import (
     LogDirectory,
@@ -459,7 +459,7 @@ def _format(
         else:
             disk.make_directories(directory)
             write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
-            disk.sync_directory(posixpath.dirname(directory) or ".")
+            sync_ancestors(disk, directory)
         formatted[directory] = directory_id
     return formatted
 

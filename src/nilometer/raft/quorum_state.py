@@ -24,6 +24,7 @@ from nilometer.raft.control_records import directory_text, directory_uuid
 from nilometer.raft.exchange import Election
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk
+from nilometer.runtime.disk import sync_ancestors
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import (
     METADATA_TOPIC,
@@ -140,7 +141,7 @@ def check_is_ours(disk: Disk, directory: str) -> None:
     directory's; nothing is changed."""
     folder, path = posixpath.join(directory, FOLDER), posixpath.join(directory, names.META_PROPERTIES)
     owner = read_owner(disk, folder)
-    if owner is None and disk.is_directory(folder) and disk.list_directory(folder):
+    if is_of_others(disk, folder):
         raise CorruptCheckpoint(folder, "is not a metadata log of Nilometer, perhaps one of Apache Kafka")
     known = read_meta_properties(disk, path)
     if owner is not None and known is not None and known.directory_id not in (None, owner.directory_id):
@@ -149,6 +150,17 @@ def check_is_ours(disk: Disk, directory: str) -> None:
             f"belongs to the directory {owner.directory_id}, and {path} has directory.id "
             f"{known.directory_id}",
         )
+
+
+def is_of_others(disk: Disk, folder: str) -> bool:
+    """Whether the folder has a metadata log that is not Nilometer's. A crash in a first start may leave it
+    empty, or with ``nilometer.properties`` before that had its name."""
+    if not disk.is_directory(folder) or disk.exists(posixpath.join(folder, OWNER)):
+        return False
+    return not all(
+        name.startswith(f"{OWNER}.") and name.endswith(names.TEMPORARY_SUFFIX)
+        for name in disk.list_directory(folder)
+    )
 
 
 def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner | None = None) -> None:
@@ -161,8 +173,7 @@ def claim(disk: Disk, directory: str, properties: MetaProperties, owner: Owner |
     disk.make_directories(directory)
     disk.make_directories(folder, private=True)  # the log has the cluster's secret
     write_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES), properties)
-    for parent in (posixpath.dirname(directory) or ".", directory):
-        disk.sync_directory(parent)
+    sync_ancestors(disk, folder)
     write_owner(disk, folder, owner or Owner(directory_id=properties.directory_id))
 
 

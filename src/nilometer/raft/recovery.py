@@ -32,6 +32,7 @@ from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapsh
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord, VoterSet
 from nilometer.runtime import Disk
+from nilometer.runtime.disk import sync_ancestors
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories.log_directory import METADATA_TOPIC, MetaProperties, read_meta_properties
 from nilometer.storage.errors import CorruptCheckpoint
@@ -90,12 +91,9 @@ def format_folder(disk: Disk, folder: str, entries: Sequence[VoterEntry], wall_m
 
 def _make_folder(disk: Disk, folder: str) -> None:
     """Make the folder, and the log directory that it is in, durably."""
-    if disk.is_directory(folder):
-        return
-    disk.make_directories(folder)
-    directory = posixpath.dirname(folder)
-    for parent in (posixpath.dirname(directory) or ".", directory or "."):
-        disk.sync_directory(parent)
+    if not disk.is_directory(folder):
+        disk.make_directories(folder)
+    sync_ancestors(disk, folder)
 
 
 def recover(disk: Disk, folder: str, config: LogConfig, wall_ms: int) -> Recovered:

@@ -17,6 +17,7 @@ length of the file is unknown: the caller stops writing to it (KAFKA-10778).
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -201,3 +202,17 @@ class Disk(Protocol):
     def offloaded(self) -> int:
         """How many works passed to :meth:`offload` have not ended: they run, or wait for a thread."""
         ...
+
+
+def sync_ancestors(disk: Disk, path: str) -> None:
+    """Sync every folder above ``path``: the way to what is kept must be as durable as its content. Blocks.
+
+    Raises OSError.
+    """
+    folder: str = path
+    while folder not in ("", "/"):
+        folder = posixpath.dirname(folder)
+        try:
+            disk.sync_directory(folder or ".")
+        except PermissionError:
+            return  # another user's folder, so no broker created it

@@ -97,6 +97,9 @@ def mark_flushed(log: LogState, plan: FlushPlan, *, wall_ms: int) -> None:
         log.publish_snapshot(plan.snapshot, is_wanted=is_base and plan.truncations == log.truncations)
     if plan.truncations != log.truncations:
         return
+    for base_offset in plan.sealed:
+        if base_offset in log.unsynced_sealed:
+            log.unsynced_sealed[base_offset].has_unsynced_aborted = False
     log.note_synced(plan.sealed)
     log.advance_flushed(
         plan.offset, name_changes=plan.name_changes, epoch_writes=plan.epoch_writes, wall_ms=wall_ms

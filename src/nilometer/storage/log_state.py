@@ -183,10 +183,14 @@ class LogState:
 
     @property
     def recovery_point(self) -> int:
-        """The offset below which records and indexes are durable: an unclean restart checks from here on."""
-        if not self.unsynced_sealed:
-            return self.flushed_offset
-        return min(self.flushed_offset, *self.unsynced_sealed)
+        """The offset below which records and indexes are durable: an unclean restart checks from here on.
+
+        A flush does not sync the transaction index of the active segment, so while that has changes this is
+        not in the segment: after a roll the restart would take the index as it is.
+        """
+        active = self.segments.active
+        bases = [active.base_offset] if active.has_unsynced_aborted else []
+        return min([self.flushed_offset, *self.unsynced_sealed, *bases])
 
     @property
     def is_in_order(self) -> bool:

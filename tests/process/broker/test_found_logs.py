@@ -70,6 +70,7 @@ def test_logs_of_an_unknown_cluster(of_other_cluster: Path) -> None:
 def test_the_folder_of_a_kafka_broker(of_other_cluster: Path) -> None:
     (of_other_cluster / NAME).unlink()
     (of_other_cluster / "__cluster_metadata-0").mkdir()
+    (of_other_cluster / "__cluster_metadata-0/quorum-state").touch()
     told = refused(of_other_cluster)
     assert "has __cluster_metadata-0, the metadata log of Apache Kafka" in told
     assert "set log.dirs to an empty folder" in told

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.crash_images import kinds
 from support.crash_images.broker_scenario import judge_broker, record_broker
 from support.crash_images.campaign import chance_of, record, record_after_power_cut, run
 from support.crash_images.images import Names, Replay, content_of, folder_content
@@ -21,6 +22,17 @@ SEEDS = (7, 9)
 SOAK_SEEDS = range(100, 108)
 IMAGES_MIN = 500
 """Of each kind of write, in the soak."""
+WRITES = {
+    kinds.APPEND,
+    kinds.ROLL,
+    kinds.TRUNCATION,
+    kinds.REMOVAL,
+    kinds.INDEX,
+    kinds.PRODUCERS,
+    kinds.CHECKPOINT,
+    kinds.SWAP,
+    kinds.FOLDER,
+}
 KINDS = {"append", "flush", "checkpoint", "truncate", "delete_records", "compact", "recreate", "restart"}
 
 
@@ -40,6 +52,7 @@ def test_a_log_directory_keeps_its_promises_after_a_power_cut_at_any_moment(
 @pytest.mark.timeout(7200)
 def test_many_images_of_many_recordings(tmp_path: Path) -> None:
     images: collections.Counter[str] = collections.Counter()
+    writes: collections.Counter[str] = collections.Counter()
     for seed in SOAK_SEEDS:
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -47,9 +60,11 @@ def test_many_images_of_many_recordings(tmp_path: Path) -> None:
         tally = run(recorded(folder, seed), seed, per_cut=4)
         assert tally.findings == [], "\n".join(str(each) for each in tally.findings)
         images += tally.images
-    print(dict(images))
+        writes += tally.writes
+    print(dict(images), dict(writes))
     assert images.total() > 10_000
     assert all(images[kind] >= IMAGES_MIN for kind in KINDS), images
+    assert all(writes[kind] >= IMAGES_MIN for kind in WRITES), writes
 
 
 def _judge_broker(folder: Path, seed: int, rounds: int, images: int, *, is_quorum: bool = False) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from nilometer.simulation.disk import FolderNode
 from support.crash_images.images import Names, Replay, digest, write_to
+from support.crash_images.kinds import Kinds
 from support.crash_images.log_judge import Promises, judge
 from support.crash_images.log_scenario import LogScenario
 from support.crash_images.recording import Mark, Recording
@@ -34,17 +35,21 @@ class Finding(NamedTuple):
     kind: str
     text: str
     options: str = ""
+    module: str = "campaign"
 
     def __str__(self) -> str:
         numbers = f"--seed {self.seed} --cut {self.cut} --draw {self.draw}{self.options}"
-        command = f"PYTHONPATH=tests python -m support.crash_images.campaign {numbers}"
+        command = f"PYTHONPATH=tests python -m support.crash_images.{self.module} {numbers}"
         return f"{self.kind}: {self.text}\n  {command}"
 
 
 class Tally(NamedTuple):
     images: collections.Counter[str]
-    """How many distinct images were judged, by the kind of write that the power cut interrupted."""
+    """How many distinct images were judged, by the step, or the kind of write, that the power cut
+    interrupted."""
     findings: list[Finding]
+    writes: collections.Counter[str]
+    """The same images, by the kind of write."""
 
 
 def record(folder: Path, seed: int, steps: int = STEPS) -> Recording:
@@ -76,12 +81,12 @@ def run(
 ) -> Tally:
     """Draw ``per_cut`` images after each operation, or after a random ``share`` of them, and judge those that
     differ from all before, or of which more is promised; stop after ``findings_max`` findings."""
-    tally = Tally(collections.Counter(), [])
+    tally = Tally(collections.Counter(), [], collections.Counter())
     options = "" if names is Names.IN_ORDER else f" --names {names.value}"
     options += " --again" if recording.present else ""
     seen: dict[bytes, int] = {}
     chance = random.Random(seed)
-    for cut, kind, replay, promises in _cuts(recording, names, dropped):
+    for cut, kind, write, replay, promises in _cuts(recording, names, dropped):
         if chance.random() >= share:
             continue
         for draw in range(per_cut):
@@ -90,6 +95,7 @@ def run(
             if seen.get(mark) == promises.count:
                 continue
             tally.images[kind] += mark not in seen
+            tally.writes[write] += mark not in seen
             seen[mark] = promises.count
             for text in _judged(image, recording, promises):
                 tally.findings.append(Finding(seed, cut, draw, kind, text, options))
@@ -102,7 +108,7 @@ def judge_one(
     recording: Recording, seed: int, cut: int, draw: int, names: Names, dropped: frozenset[str]
 ) -> list[str]:
     """Judge one image again."""
-    for at, _, replay, promises in _cuts(recording, names, dropped):
+    for at, _, _, replay, promises in _cuts(recording, names, dropped):
         if at == cut:
             return _judged(replay.draw(chance_of(seed, cut, draw)), recording, promises)
     raise ValueError(f"the recording has no operation {cut}")
@@ -114,10 +120,13 @@ def chance_of(seed: int, cut: int, draw: int) -> random.Random:
 
 def _cuts(
     recording: Recording, names: Names, dropped: frozenset[str]
-) -> Iterator[tuple[int, str, Replay, Promises]]:
+) -> Iterator[tuple[int, str, str, Replay, Promises]]:
+    """Yield the number of operations before the cut, the step, the kind of write, and what there is then."""
     replay, promises, kind, noted = Replay(recording, names, dropped), Promises(), "start", 0
+    kinds = Kinds()
     for cut, operation in enumerate(recording.operations, start=1):
         replay.run(cut)
+        write = kinds.of(operation)
         if isinstance(operation, Mark):
             kind = str(operation.values[0]) if operation.kind == "flag" else kind
             continue
@@ -125,7 +134,8 @@ def _cuts(
         noted = len(replay.marks)
         if cut <= recording.present:
             continue
-        yield cut, kind, replay, promises
+        assert write is not None, "it is no mark"
+        yield cut, kind, write, replay, promises
 
 
 def _judged(image: FolderNode, recording: Recording, promises: Promises) -> list[str]:
@@ -155,7 +165,7 @@ def main() -> int:
         print("\n".join(found) or "the image is in order")
         return bool(found)
     tally = run(recording, chosen.seed, per_cut=chosen.per_cut, names=chosen.names, dropped=dropped)
-    print(f"{tally.images.total()} images: {dict(tally.images)}")
+    print(f"{tally.images.total()} images: {dict(tally.images)}; {dict(tally.writes)}")
     print("\n".join(str(each) for each in tally.findings))
     return bool(tally.findings)
 

@@ -181,8 +181,8 @@ def _apply_partly(content: bytearray, change: Write | Truncate, chance: random.R
 class Replay:
     """Executes a recording, and draws what a power cut at the present moment may leave.
 
-    The syncs whose call is in ``dropped`` (``Recording.sync_sites``) are left out, as if the product did not
-    make them.
+    The syncs whose call or line is in ``dropped`` (``Recording.sync_sites``) are left out, as if the product
+    did not make them.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ class Replay:
                 self._change(number, path, node)
             case Write(file) | Truncate(file):
                 self._files[file].change_at(number, operation)
-            case Sync(file, since, site):
-                if site not in self._dropped:
+            case Sync(file, since, site, line):
+                if self._dropped.isdisjoint((site, line)):
                     self._files[file].sync_since(since)
             case MakeDirectory(path, private):
                 folder = WeakFolder(self._names)
@@ -238,13 +238,22 @@ class Replay:
                 self._change(number, target, self._find(source))
             case Remove(path):
                 self._change(number, path, None)
-            case SyncDirectory(path, since, site):
-                if site not in self._dropped:
-                    node = self._find(path)
-                    assert isinstance(node, WeakFolder)
-                    node.sync_since(since)
+            case SyncDirectory(path, since, site, line):
+                if self._dropped.isdisjoint((site, line)):
+                    self._sync_folder(path, since, number)
             case Mark():
                 self.marks.append(operation)
+
+    def _sync_folder(self, path: str, since: int, number: int) -> None:
+        """The folder may have been renamed or removed while it was synced."""
+        for each in self._recording.operations[since:number]:
+            if isinstance(each, Rename) and f"{path}/".startswith(f"{each.source}/"):
+                path = each.target + path.removeprefix(each.source)
+            elif isinstance(each, Remove) and each.path == path:
+                return
+        node = self._find(path)
+        assert isinstance(node, WeakFolder)
+        node.sync_since(since)
 
     def _change(self, number: int, path: str, node: FileNode | FolderNode | None) -> None:
         folder, name = self._parent(path)

@@ -1,8 +1,8 @@
 """A disk that records what a broker does to it: every write, name change and sync, in order.
 
-``RecordingDisk`` is the system's disk, so that the recorded broker is a real one. Its recording contains what
-the system calls were asked to do, not their effect on the device: ``images`` derives from it what a power
-cut at any moment may leave. Between the operations there are *marks*: what a client was promised.
+``RecordingDisk`` is in front of another disk: the system's, or that of a machine of the simulation. Its
+recording contains what that was asked to do, not the effect on the device: ``images`` derives from it what a
+power cut at any moment may leave. Between the operations there are *marks*: what a client was promised.
 
 Invariant: replayed completely, the recording gives the recorded folder, byte for byte
 (``images.Replay.all_written``).
@@ -15,7 +15,7 @@ import os
 import posixpath
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -23,11 +23,11 @@ import msgspec
 from typing_extensions import Buffer
 
 import nilometer
-from nilometer.runtime import DiskLock, File
+from nilometer.runtime import Disk, DiskLock, File
 from nilometer.runtime.system_disk import SystemDisk
 
 _SOURCE = posixpath.dirname(nilometer.__file__)
-_RUNTIME = posixpath.join(_SOURCE, "runtime")
+_DISKS = (posixpath.join(_SOURCE, "runtime"), posixpath.join(_SOURCE, "simulation"))
 
 
 class Create(msgspec.Struct, frozen=True, tag=True):
@@ -56,6 +56,8 @@ class Sync(msgspec.Struct, frozen=True, tag=True):
     since: int
     site: str
     """Which functions of the product called it: ``flushing.py FlushPlan.run > sync``."""
+    line: str = ""
+    """The line of the call, and what it calls: ``flushing.py:52 sync``."""
 
 
 class MakeDirectory(msgspec.Struct, frozen=True, tag=True):
@@ -83,6 +85,7 @@ class SyncDirectory(msgspec.Struct, frozen=True, tag=True):
     path: str
     since: int
     site: str
+    line: str = ""
 
 
 class Mark(msgspec.Struct, frozen=True, tag=True):
@@ -119,37 +122,84 @@ class Killed(BaseException):
     """The process that uses the disk has been killed: what it did so far stays."""
 
 
-class RecordingDisk(SystemDisk):
+def _identity(path: str) -> Hashable:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+class RecordingDisk:
     """Records all operations below ``root``. Others are executed and not recorded."""
 
-    def __init__(self, root: Path, marks: Iterable[Mark] = ()) -> None:
-        """``marks`` were made before, and come first."""
-        super().__init__()
+    def __init__(
+        self,
+        root: Path,
+        marks: Iterable[Mark] = (),
+        *,
+        inner: Disk | None = None,
+        identity: Callable[[str], Hashable] = _identity,
+        before: RecordingDisk | None = None,
+    ) -> None:
+        """``marks`` were made before, and come first. ``inner``: by default the system's disk; ``identity``
+        tells its files from each other, whatever names they have. ``before``: the disk of the process before
+        this one, whose recording goes on."""
+        disk = self._inner = SystemDisk() if inner is None else inner
+        self.exists = disk.exists
+        self.is_directory = disk.is_directory
+        self.file_size = disk.file_size
+        self.modified_ms = disk.modified_ms
+        self.list_directory = disk.list_directory
+        self.is_private = disk.is_private
+        self.read_file = disk.read_file
+        self.free_bytes = disk.free_bytes
+        self.total_bytes = disk.total_bytes
+        self.boot_id = disk.boot_id
+        self.is_locked = disk.is_locked
+        self.watch = disk.watch
+        self.file_system_type = disk.file_system_type
+        self.offload = disk.offload
+        self._identity = identity
         self.recording = Recording(str(root), list(marks))
         self.operations_left: int | None = None
         """After so many operations the process is killed; None: never."""
         self._root = str(root)
         self._lock = threading.Lock()
         """Held during each operation but a sync, so that their order in the recording is the true one."""
-        self._file_numbers: dict[tuple[int, int], int] = {}
-        """By device and inode. A number is not used again while a process may have the file open."""
+        self._file_numbers: dict[Hashable, int] = {}
+        """By identity. A number is not used again while a process may have the file open."""
         self._numbers = itertools.count(1)
         self._temporary_numbers = itertools.count(1)
-        self._note_present(root)
+        if before is None:
+            self._note_present()
+        else:
+            self.recording = before.recording
+            self._file_numbers = before._file_numbers
+            self._numbers = before._numbers
+            self._temporary_numbers = before._temporary_numbers
 
-    def _note_present(self, root: Path) -> None:
-        paths = sorted(root.rglob("*"))
+    @property
+    def offloaded(self) -> int:
+        return self._inner.offloaded
+
+    def _note_present(self) -> None:
+        paths = list(self._below(self._root))
         for path in paths:
-            if path.is_dir():
-                self._note(MakeDirectory(str(path), private=False))
+            if self.is_directory(path):
+                self._note(MakeDirectory(path, self.is_private(path)))
             else:
-                self._note_created(str(path), private=False)
-                self._note(Write(number := self._file_numbers[_identity(str(path))], 0, path.read_bytes()))
+                self._note_created(path, self.is_private(path))
+                self._note(Write(number := self._file_numbers[self._identity(path)], 0, self.read_file(path)))
                 self._note(Sync(number, len(self.recording.operations), "before"))
-        for path in (root, *paths) if paths else ():
-            if path.is_dir():
-                self._note(SyncDirectory(str(path), len(self.recording.operations), "before"))
+        for path in (self._root, *paths) if paths else ():
+            if self.is_directory(path):
+                self._note(SyncDirectory(path, len(self.recording.operations), "before"))
         self.recording.present = len(self.recording.operations)
+
+    def _below(self, folder: str) -> Iterator[str]:
+        for name in sorted(self.list_directory(folder)):
+            path = posixpath.join(folder, name)
+            yield path
+            if self.is_directory(path):
+                yield from self._below(path)
 
     def mark(self, kind: str, *values: str | int) -> None:
         with self._lock:
@@ -159,27 +209,27 @@ class RecordingDisk(SystemDisk):
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         if not self._is_recorded(path):
-            return super().open(path, create=create, writable=writable, private=private)
+            return self._inner.open(path, create=create, writable=writable, private=private)
         with self._lock:
-            is_new = create and not super().exists(path)
+            is_new = create and not self.exists(path)
             if is_new:
                 self._begin()
-            file = super().open(path, create=create, writable=writable, private=private)
+            file = self._inner.open(path, create=create, writable=writable, private=private)
             if is_new:
                 self._note_created(path, private)
-            number = self._file_numbers[_identity(path)]
+            number = self._file_numbers[self._identity(path)]
         return _RecordedFile(file, self, number)  # type: ignore[return-value]
 
     def make_directories(self, path: str, *, private: bool = False) -> None:
         with self._lock:
             missing: list[str] = []
             above = posixpath.abspath(path)
-            while not super().exists(above):
+            while not self.exists(above):
                 missing.append(above)
                 above = posixpath.dirname(above)
             if missing:
                 self._begin()
-            super().make_directories(path, private=private)
+            self._inner.make_directories(path, private=private)
             for each in reversed(missing):
                 if self._is_recorded(each):
                     self._note(MakeDirectory(each, private and each == missing[0]))
@@ -187,42 +237,42 @@ class RecordingDisk(SystemDisk):
     def rename(self, source: str, target: str) -> None:
         with self._lock:
             self._begin()
-            super().rename(source, target)
+            self._inner.rename(source, target)
             if self._is_recorded(source):
                 self._note(Rename(source, target))
 
     def link(self, source: str, target: str) -> None:
         with self._lock:
             self._begin()
-            super().link(source, target)
+            self._inner.link(source, target)
             if self._is_recorded(source):
                 self._note(Link(source, target))
 
     def remove(self, path: str) -> None:
         with self._lock:
             self._begin()
-            super().remove(path)
+            self._inner.remove(path)
             if self._is_recorded(path):
                 self._note(Remove(path))
 
     def remove_tree(self, path: str) -> None:
         if not self._is_recorded(path):
-            super().remove_tree(path)
+            self._inner.remove_tree(path)
             return
-        for name in super().list_directory(path):
-            inner = posixpath.join(path, name)
-            (self.remove_tree if super().is_directory(inner) else self.remove)(inner)
+        for name in self.list_directory(path):
+            below = posixpath.join(path, name)
+            (self.remove_tree if self.is_directory(below) else self.remove)(below)
         with self._lock:
             self._begin()
-            os.rmdir(path)
+            self._inner.remove_tree(path)  # an empty folder
             self._note(Remove(path))
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """The steps of ``SystemDisk.replace_file``, one by one: a test compares the system calls."""
         if not self._is_recorded(path):
-            super().replace_file(path, data, sync=sync)
+            self._inner.replace_file(path, data, sync=sync)
             return
-        temporary = f"{path}.{os.getpid()}-{next(self._temporary_numbers)}.tmp"
+        temporary = f"{path}.1-{next(self._temporary_numbers)}.tmp"
         file = self.open(temporary, create=True)
         try:
             if data:
@@ -239,15 +289,15 @@ class RecordingDisk(SystemDisk):
         with self._lock:
             self._begin()
             since = len(self.recording.operations)
-        super().sync_directory(path)
+        self._inner.sync_directory(path)
         if self._is_recorded(path) or path == self._root:
             with self._lock:
-                self._note(SyncDirectory(path, since, _site("sync_directory")))
+                self._note(SyncDirectory(path, since, *_site("sync_directory")))
 
     def lock(self, path: str) -> DiskLock:
         with self._lock:
-            is_new = not super().exists(path)
-            held = super().lock(path)
+            is_new = not self.exists(path)
+            held = self._inner.lock(path)
             if is_new and self._is_recorded(path):
                 self._note_created(path, private=False)
         return held
@@ -268,7 +318,7 @@ class RecordingDisk(SystemDisk):
 
     def _note_created(self, path: str, private: bool) -> None:
         number = next(self._numbers)
-        self._file_numbers[_identity(path)] = number
+        self._file_numbers[self._identity(path)] = number
         self._note(Create(path, number, private))
 
     def change_file(self, file: File, number: int, change: Sequence[Buffer] | int, position: int) -> None:
@@ -293,7 +343,7 @@ class RecordingDisk(SystemDisk):
             since = len(self.recording.operations)
         file.sync()
         with self._lock:
-            self._note(Sync(number, since, _site("sync")))
+            self._note(Sync(number, since, *_site("sync")))
 
 
 class _RecordedFile:
@@ -321,27 +371,24 @@ class _RecordedFile:
         self._disk.sync_file(self._file, self._number)
 
 
-def _identity(path: str) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
-
-
 HELPERS = {"checkpoints.py"}
 """Modules whose functions are named together with their callers."""
 
 
-def _site(verb: str) -> str:
-    """Return the product's functions that called, up to the first one that is not a helper."""
+def _site(verb: str) -> tuple[str, str]:
+    """Return the product's functions that called, up to the first one that is not a helper, and the line of
+    the call."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    names = [verb]
+    names, line = [verb], ""
     while frame is not None:
         code = frame.f_code
         file = posixpath.basename(code.co_filename)
         if code.co_name == "replace_file" and file == "recording.py":
             names.append("replace_file")
-        if code.co_filename.startswith(_SOURCE) and not code.co_filename.startswith(_RUNTIME):
+        if code.co_filename.startswith(_SOURCE) and not code.co_filename.startswith(_DISKS):
             names.append(code.co_qualname)
+            line = line or f"{file}:{frame.f_lineno} {verb}"
             if file not in HELPERS:
-                return f"{file} {' > '.join(reversed(names))}"
+                return f"{file} {' > '.join(reversed(names))}", line
         frame = frame.f_back
-    return f"(test) {verb}"
+    return f"(test) {verb}", line

@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from nilometer.broker.replicas.log_directories import find_logs
 from nilometer.identifiers import NO_LEADER, uuid_to_text
 from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import (
@@ -22,7 +23,7 @@ from nilometer.raft.control_records import (
     read_control_batch,
 )
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import QUORUM_STATE, identify, read_election, write_election
+from nilometer.raft.quorum_state import OWNER, QUORUM_STATE, identify, read_election, write_election
 from nilometer.raft.recovery import format_folder, inspect
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterSet
@@ -277,3 +278,22 @@ def test_a_snapshot_of_two_is_not_taken() -> None:
     disk.replace_file(path, whole + whole)
     with pytest.raises(CorruptCheckpoint, match="another snapshot"):
         snapshot_files.read_snapshot(disk, FOLDER, SNAPSHOT)
+
+
+def test_the_folders_above_a_metadata_log_survive_a_power_cut() -> None:
+    path = "/new/folder/meta"
+    for seed in range(20):
+        disk = MemoryDisk()
+        key = identify(disk, path, KEY.node_id, None, uuid.UUID(int=seed))
+        disk.crash_machine(seed)
+        assert identify(disk, path, KEY.node_id, None, uuid.UUID(int=99)) == key
+
+
+@pytest.mark.parametrize("left", [[], [f"{OWNER}.7-1.tmp"]])
+def test_what_a_power_cut_in_the_first_start_leaves_is_not_taken_for_a_log_of_others(left: list[str]) -> None:
+    disk = MemoryDisk()
+    disk.make_directories(FOLDER)
+    for name in left:
+        disk.replace_file(f"{FOLDER}/{name}", b"half")
+    assert find_logs(disk, ["/meta"], KEY.node_id) is None
+    assert identify(disk, "/meta", KEY.node_id, None, DIRECTORY) == KEY

@@ -78,6 +78,25 @@ def test_of_two_copies_of_one_topic_the_one_written_last_is_kept() -> None:
     assert values_of(manager) == 3
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_of_two_copies_that_end_alike_the_one_without_a_gap_is_kept(
+    monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """A power cut has left the last segment of a copy, perhaps in a later epoch, and not the one before."""
+    monkeypatch.setitem(globals(), "CONFIG", LogConfig(segment_bytes=80))
+    disk = MemoryDisk()
+    for directory in ("/two", "/one"):
+        manager = open_manager(disk, directory)
+        log = manager.create(KEY, CONFIG, wall_ms=1, topic_id=NEW)
+        for each in (1, 1, epoch):
+            log.append_as_leader(build_batch((b"x",)), leader_epoch=each, wall_ms=1)
+    assert len(log.segments) == 3
+    disk.open("/one/t-0/00000000000000000001.log").truncate(0)
+    manager = open_manager(disk)
+    manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
+    assert (manager.directory_of(KEY), values_of(manager)) == ("/two", 3)
+
+
 def write_and_truncate(disk: MemoryDisk, directory: str) -> None:
     """A folder of 20 records, all flushed and checkpointed, of which 15 are truncated.
 

@@ -8,11 +8,12 @@ import uuid
 
 import pytest
 from log_model import build_batch, read_from
+from msgspec.structs import replace
 
 from nilometer.runtime import LockHeld
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.steps import at_once
-from nilometer.storage import checkpoints, dump
+from nilometer.storage import checkpoints, dump, names
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint, LogFenced
@@ -272,3 +273,17 @@ def test_what_a_crash_left_of_files_that_were_being_replaced_is_removed() -> Non
     again = open_manager(disk)
     assert FIRST in again.logs
     assert not [path for path in left if disk.exists(path)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_folders_above_a_log_directory_survive_a_power_cut(killed: bool) -> None:
+    """``killed``: the process that made them ended before they were durable."""
+    path = "/new/folder/data"
+    for seed in range(20):
+        disk = MemoryDisk()
+        if killed:
+            disk.make_directories(path)
+        manager = LogManager.open(disk, replace(options(), directories=[path]), wall_ms=1)
+        manager.close({}, broker_epoch=1, wall_ms=1)
+        disk.crash_machine(seed)
+        assert disk.exists(f"{path}/{names.META_PROPERTIES}")

@@ -15,8 +15,10 @@ from nilometer.storage import names
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, make_folders_durable
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
+from nilometer.storage.record_validation import AppendOrigin
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)
@@ -158,3 +160,32 @@ def test_what_recovery_cuts_off_is_gone_durably() -> None:
     again = open_manager(disk).logs[KEY]
     assert [damage.offset for damage in again.damages] == [1]
     assert is_durable(disk, posixpath.join(FOLDER, names.offset_name(0, names.LOG_SUFFIX)))
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_an_aborted_transaction_stays_aborted_if_its_segment_ends_after_the_checkpoint(
+    is_truncated: bool,
+) -> None:
+    """Its entry in the transaction index is not durable, and the recovery point is in the next segment."""
+    for seed in range(30):
+        disk = MemoryDisk(seed)
+        manager = open_manager(disk)
+        log = manager.create(KEY, CONFIG, wall_ms=1, topic_id=FIRST)
+        for sequence in range(1 + is_truncated):
+            batch = build_batch((b"v",), producer=(7, 0, sequence), transactional=True)
+            log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+            end = EndTxnMarker(ControlType.ABORT, 0, 1_000)
+            marker = build_end_txn_marker(end, producer_id=7, producer_epoch=0)
+            log.append_as_leader(marker, leader_epoch=0, wall_ms=1, origin=AppendOrigin.COORDINATOR)
+        if is_truncated:
+            manager.truncate_to(log, 2, wall_ms=1)
+            checkpoint(manager)
+        flush(log)
+        checkpoint(manager)
+        log.append_as_leader(build_batch((b"v" * 200,)), leader_epoch=0, wall_ms=1)
+        assert log.segments.active.base_offset == 2
+        disk.crash_machine()
+        again = open_manager(disk).logs[KEY]
+        assert [(each.first_offset, each.last_offset) for each in again.aborted_transactions(0, 9)] == [
+            (0, 1)
+        ]

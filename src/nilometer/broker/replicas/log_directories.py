@@ -19,7 +19,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_BROKER_EPOCH
-from nilometer.raft.quorum_state import OWNER
+from nilometer.raft.quorum_state import is_of_others
 from nilometer.runtime import Clock, Disk, Runtime
 from nilometer.storage import names
 from nilometer.storage.directories import log_directory
@@ -131,8 +131,7 @@ def find_logs(disk: Disk, log_dirs: Sequence[str], node_id: int) -> FoundLogs | 
             folders = LogDirectory(disk, path).partition_folders()
             identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
             is_ours = is_ours or disk.exists(posixpath.join(path, NAME))
-            metadata = posixpath.join(path, KAFKA_METADATA)
-            if disk.is_directory(metadata) and not disk.exists(posixpath.join(metadata, OWNER)):
+            if is_of_others(disk, posixpath.join(path, KAFKA_METADATA)):
                 of_kafka.append(path)
         except OSError:
             continue

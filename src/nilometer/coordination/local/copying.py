@@ -17,6 +17,7 @@ from nilometer.coordination.local.layout import StagedFiles, StoreDescription
 from nilometer.coordination.local.store import LocalReader, SecretFolder
 from nilometer.coordination.store import SessionName, StoreRefused, StoreUnavailable, new_id
 from nilometer.runtime import Disk, DiskLock, LockHeld, Runtime
+from nilometer.runtime.disk import sync_ancestors
 
 PART_SUFFIX: Final = ".copying"
 """Of the folder beside the target's, in which the copy is made."""
@@ -140,7 +141,7 @@ class LocalTarget(_Folder):
         if is_repeated and not self._disk.exists(self._part):
             raise not_begun(source, self.name)
         self._disk.make_directories(self._part, private=True)
-        layout.sync_ancestors(self._disk, self._part)
+        sync_ancestors(self._disk, self._part)
         self._take_lock(self._part)
         self._check()  # another copy may have ended in between
 
@@ -216,7 +217,7 @@ class LocalTarget(_Folder):
 
     def _publish(self) -> None:
         self._disk.rename(self._part, self._root)
-        layout.sync_ancestors(self._disk, self._root)
+        sync_ancestors(self._disk, self._root)
 
     async def is_published(self) -> bool:
         return await self._offload(lambda: layout.describe(self._disk, self._root) is not None)

@@ -409,7 +409,6 @@ class EntryFolders:
         snapshot = posixpath.join(prepared.path, layout.SNAPSHOT)
         self._staged.write(snapshot, layout.wrap(layout.KIND_SNAPSHOT, data))
         self._staged.write(seal, layout.wrap(layout.KIND_SEAL, prepared.name.encode()))
-        self._disk.sync_directory(prepared.path)
         self._disk.sync_directory(self._succession.preparing)
 
     def _seal(self, folder: EntriesFolder, prepared: EntriesFolder, seal: str) -> bool:

@@ -22,6 +22,7 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.runtime import Disk
+from nilometer.runtime.disk import sync_ancestors
 
 # Names and contents of the local store's files, and how one is put into its place.
 #
@@ -383,7 +384,6 @@ class FolderGuard:
         The first entries folder's name has its creator's token, so that a slow second creator cannot create
         again a first folder that was retired long ago.
         """
-        entries = posixpath.join(self._root, ENTRIES)
         first = folder_name(0, token)
         description = StoreDescription(format=FORMAT, cluster_id=cluster_id, first_folder=first)
         staged_path = self._staged.new_path()
@@ -398,7 +398,6 @@ class FolderGuard:
             self._remove_if_there(posixpath.join(self._root, PREPARING, first))
         finally:
             self._staged.discard(staged_path)
-        self._disk.sync_directory(entries)
 
     def _remove_if_there(self, folder: str) -> None:
         try:
@@ -433,17 +432,6 @@ def refuse_network_mount(disk: Disk, root: str) -> None:
             "locks are unreliable; put it on a local disk, or use "
             "nilometer.coordination=zookeeper://… across machines"
         )
-
-
-def sync_ancestors(disk: Disk, root: str) -> None:
-    """Sync every parent folder: the path to the store must be as durable as its content."""
-    folder: str = root
-    while folder not in ("", "/"):
-        folder = posixpath.dirname(folder)
-        try:
-            disk.sync_directory(folder or ".")
-        except PermissionError:
-            return  # another user's folder, so no broker created it
 
 
 def describe(disk: Disk, root: str) -> StoreDescription | None:

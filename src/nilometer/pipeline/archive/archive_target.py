@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.source.log_folders.places import is_uri, open_store, shown_folder
 from nilometer.runtime import Runtime
+from nilometer.runtime.disk import sync_ancestors
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -142,7 +143,7 @@ class LocalTarget:
             folder, f".{posixpath.basename(path)}.{os.getpid()}-{next(_temporary_numbers)}.tmp"
         )
         with explained(self.place):
-            self._make_folders(folder)
+            self._disk.make_directories(folder)
             file = self._disk.open(temporary, create=True)
         try:
             size = 0
@@ -152,7 +153,7 @@ class LocalTarget:
             with explained(self.place):
                 file.sync()
                 self._disk.rename(temporary, target)
-                self._disk.sync_directory(folder)
+                sync_ancestors(self._disk, target)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 self._disk.remove(temporary)
@@ -164,16 +165,6 @@ class LocalTarget:
     def remove(self, path: str) -> None:
         with explained(self.place), contextlib.suppress(FileNotFoundError):
             self._disk.remove(posixpath.join(self._root, path))
-
-    def _make_folders(self, folder: str) -> None:
-        """Create the missing folders down to ``folder``, durably."""
-        missing: list[str] = []
-        while not self._disk.exists(folder):
-            missing.append(folder)
-            folder = posixpath.dirname(folder)
-        for one in reversed(missing):
-            self._disk.make_directories(one)
-            self._disk.sync_directory(posixpath.dirname(one))
 
 
 class ArrowTarget:

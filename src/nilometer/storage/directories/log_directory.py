@@ -15,6 +15,7 @@ import msgspec
 
 from nilometer.identifiers import uuid_to_text
 from nilometer.runtime import Disk, DiskLock, Entropy
+from nilometer.runtime.disk import sync_ancestors
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import checkpoint_files
 from nilometer.storage.directories.checkpoint_files import FILES, CheckpointFiles, CheckpointPlan, LogWaiting
@@ -190,7 +191,7 @@ class LogDirectory:
         """Lock the directory, creating it if it is missing. Raises LockHeld, OSError."""
         if not self._disk.is_directory(self.path):
             self._disk.make_directories(self.path)
-            self._disk.sync_directory(posixpath.dirname(self.path) or ".")
+        sync_ancestors(self._disk, self.path)
         self._lock = self._disk.lock(self._join(names.LOCK))
 
     def release(self) -> None:

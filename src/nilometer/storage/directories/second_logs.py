@@ -90,13 +90,17 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
 
     Of two copies of the same topic it is the one that was probably written last: with the later leader epoch,
     then with the higher log end offset. Since that is not certain, a broker that finds duplicates does not
-    report a clean shutdown to the controller. Of two that end alike it is the one that was moved last.
+    report a clean shutdown to the controller. Of two that end alike it is the one that was moved last. A log
+    ends where it has a gap: a power cut may have left a copy's last segment without the one before it.
     """
 
     def rank(copy: Copy) -> tuple[bool, bool, int, int, bool]:
         known, log = copy.log.topic_id, copy.log
         matches = known is not None and known == topic_id
-        return matches, known is None, log.epochs.latest_epoch, log.log_end_offset, copy.has_moved
+        end, epoch = log.log_end_offset, log.epochs.latest_epoch
+        if log.gap is not None:
+            end, epoch = log.gap.offset, log.epochs.epoch_for_offset(log.gap.offset - 1)
+        return matches, known is None, epoch, end, copy.has_moved
 
     return max(copies, key=rank)
 

@@ -153,6 +153,7 @@ class LogSegment:
         "base_offset",
         "created_ms",
         "first_timestamp",
+        "has_unsynced_aborted",
         "index_interval_bytes",
         "jitter_ms",
         "log_path",
@@ -185,6 +186,8 @@ class LogSegment:
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
         self._aborted: PackedEntries | None = None
+        self.has_unsynced_aborted = False
+        """Whether the transaction index has changes that a power failure may lose."""
 
     @classmethod
     def create(
@@ -255,6 +258,7 @@ class LogSegment:
         return position
 
     def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
+        self.has_unsynced_aborted = True
         encoded = b"".join(entry.encode() for entry in entries)
         self._index_files.append(names.TXN_INDEX_SUFFIX, encoded)
         if self._aborted is not None:
@@ -377,6 +381,7 @@ class LogSegment:
         self._index_files.empty()
         if not keep_aborted and self._files.disk.exists(self.path(names.TXN_INDEX_SUFFIX)):
             self._index_files.cut(names.TXN_INDEX_SUFFIX, 0)
+            self.has_unsynced_aborted = True
 
     def rebuild_indexes(self) -> None:
         """Rebuild the indexes from the batches, up to the first damage, which a fetch will report.
@@ -509,6 +514,7 @@ class LogSegment:
         kept = transaction_index.count_below(self.aborted(), offset)
         if kept < len(self.aborted()):
             self._index_files.cut(names.TXN_INDEX_SUFFIX, kept * transaction_index.ENTRY_SIZE)
+            self.has_unsynced_aborted = True
             self._aborted = None
         try:
             found = self.indexes()
