@@ -12,7 +12,7 @@ from nilometer.simulation.checkers.transactions import (
     is_marked,
     read_value,
 )
-from nilometer.storage.names import TopicPartition
+from nilometer.transactions.partition_set import PartitionSet
 from nilometer.transactions.records import encode_value
 from nilometer.transactions.transaction import Transaction, TransactionState
 
@@ -29,7 +29,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
         producer_epoch=32_766,
         timeout_ms=60_000,
         state=TransactionState.PREPARE_ABORT,
-        partitions=frozenset({TopicPartition("a", 1), TopicPartition("a", 0), TopicPartition("b", 300)}),
+        partitions=PartitionSet.of_topics([("a", (1, 0)), ("b", (300,))]),
         started_ms=1,
         updated_ms=2,
         next_producer_id=9,

@@ -268,7 +268,8 @@ def decide_add_partitions(transaction: Transaction | None, request: AddPartition
     if (error := _check_adding(transaction, request)) is not ErrorCode.none or transaction is None:
         return Decision(AddPartitionsResult(error))
     done = Decision(AddPartitionsResult(ErrorCode.none))
-    if transaction.state is TransactionState.ONGOING and request.partitions <= transaction.partitions:
+    has_all = all(each in transaction.partitions for each in request.partitions)
+    if transaction.state is TransactionState.ONGOING and has_all:
         return done
     return Decision(done.result, transaction.with_partitions(request.partitions, request.version, wall_ms))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.storage.names import TopicPartition
+from nilometer.transactions.partition_set import PartitionSet
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.value_bytes import Reader, Writer
@@ -60,8 +60,8 @@ def encode_value(transaction: Transaction, version: int = VALUE_VERSION) -> byte
 
 
 def _by_topic(transaction: Transaction) -> list[tuple[str, list[int]]]:
-    topics = transaction.by_topic.items()
-    return [(topic, [each.partition for each in partitions]) for topic, partitions in topics]
+    partitions = transaction.partitions
+    return [(topic, partitions.numbers_of(topic).tolist()) for topic in partitions.packed]
 
 
 def _tags(transaction: Transaction) -> list[tuple[int, bytes]]:
@@ -117,7 +117,7 @@ def _read_value(value: bytes) -> Transaction:
         producer_epoch=producer_epoch,
         timeout_ms=timeout_ms,
         state=state,
-        partitions=frozenset(TopicPartition(name, index) for name, indexes in topics for index in indexes),
+        partitions=PartitionSet.of_topics(topics),
         started_ms=started_ms,
         updated_ms=updated_ms,
         previous_producer_id=tagged_id(_TAG_PREVIOUS_PRODUCER_ID),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -66,7 +67,7 @@ from nilometer.console.views.lists import (
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Chart, Rate
-from nilometer.console.views.records import json_filter
+from nilometer.console.views.records import json_filter, record_views
 from nilometer.console.views.topics import (
     Measures,
     TopicsView,
@@ -76,6 +77,7 @@ from nilometer.console.views.topics import (
     topics_page,
     topics_view,
 )
+from nilometer.console.web import message_pages
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
@@ -564,3 +566,23 @@ def test_the_overview_shows_the_metadata_quorum() -> None:
     rows = [re.sub(r"<[^>]*>", " ", row).split()[:4] for row in table.split("<tr>")[2:]]
     assert [row[:3] for row in rows] == [["1", "leader", "0"], ["2", "voter", "3"], ["3", "observer", "–"]]
     assert [row[3] for row in rows] == ["–", "250", "never"]
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [("/topics/t/messages", [JSON]), ("/topics/t/messages", [EVENTS]), ("/topics/t/tail", [EVENTS])],
+)
+def test_records_are_made_readable_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch, target: str, headers: list[tuple[str, str]]
+) -> None:
+    """Two hundred of an internal topic, with thousands of partitions each, take seconds."""
+    threads: list[int] = []
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        threads.append(threading.get_ident())
+        return record_views(*arguments, **named)
+
+    monkeypatch.setattr(message_pages, "record_views", noting)
+    assert send(target, headers=headers).status == 200
+    assert threads
+    assert threading.get_ident() not in threads

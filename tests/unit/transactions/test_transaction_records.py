@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nilometer.storage.names import TopicPartition
+from nilometer.transactions.partition_set import PartitionSet
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record, encode_value
 from nilometer.transactions.transaction import Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
 from support.properties import examples
 
-PARTITIONS = frozenset({TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("a", 0)})
+PARTITIONS = PartitionSet.of([TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("a", 0)])
 ONGOING = Transaction(
     producer_id=2**40,
     producer_epoch=7,
@@ -26,7 +27,7 @@ ONGOING = Transaction(
     updated_ms=1_700_000_000_001,
 )
 SAMPLES = {
-    "empty": replace(ONGOING, state=TransactionState.EMPTY, partitions=frozenset(), started_ms=-1),
+    "empty": replace(ONGOING, state=TransactionState.EMPTY, partitions=PartitionSet(), started_ms=-1),
     "ongoing": ONGOING,
     "prepared, with all tags": replace(
         ONGOING,
@@ -37,7 +38,7 @@ SAMPLES = {
         next_producer_epoch=3,
         version=2,
     ),
-    "complete": replace(ONGOING, state=TransactionState.COMPLETE_ABORT, partitions=frozenset()),
+    "complete": replace(ONGOING, state=TransactionState.COMPLETE_ABORT, partitions=PartitionSet()),
 }
 KEY = b"\x00\x00\x00\x02id"
 

@@ -20,6 +20,7 @@ from nilometer.groups import records as group_format
 from nilometer.schema_registry.decoding import Decoded, NotDecoded
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions import records as transaction_format
+from nilometer.transactions.partition_set import PartitionSet
 from nilometer.wire.errors import MalformedMessage
 
 # A condition on a record's JSON value: a path, and what is found there must be. Pure.
@@ -422,6 +423,8 @@ def plain(value: object) -> object:
     """Return a value of structs, ids and bytes as one that JSON has."""
     if isinstance(value, enum.Enum):
         return value.name
+    if isinstance(value, PartitionSet):
+        return [str(each) for each in value]
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, UUID):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -186,6 +187,9 @@ def _text(entered: str) -> bytes:
 logger = logging.getLogger("nilometer.console")
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
+VIEWS_MAX = 2
+"""How many pages of records are made at once, each in a thread: two hundred records of an internal topic may
+name thousands of partitions each."""
 READ_ONLY = "This console is read-only: it was started with --changes none, or --read-only."
 
 
@@ -227,6 +231,7 @@ class MessagePages:
         self._values = values
         self._rendering = rendering
         self._changes = changes
+        self._viewing = asyncio.Semaphore(VIEWS_MAX)
 
     @property
     def routes(self) -> list[Route]:
@@ -248,7 +253,7 @@ class MessagePages:
             return await self._page(request, None, _Shown(entered, str(error)), 400)
         except KafkaError as error:
             return await self._page(request, None, _Shown(entered, _message(error)), _status(error))
-        view = _view(topic, found, entered, limit, await self._values.of(found.records))
+        view = await self._view(topic, found, entered, limit)
         return await self._page(request, view, _Shown(entered), 200)
 
     async def _search(self, topic: str, entered: Entered) -> AsyncGenerator[str]:
@@ -256,12 +261,17 @@ class MessagePages:
         try:
             async with aclosing(self._records.watch(record_query(topic, entered))) as rounds:
                 async for found, is_done in rounds:
-                    view = _view(topic, found, entered, SHOWN_BYTES, await self._values.of(found.records))
+                    view = await self._view(topic, found, entered, SHOWN_BYTES)
                     yield event("done" if is_done else "found", self._results(view, entered, not is_done))
         except BadEntry as error:
             yield event("failure", str(error))
         except KafkaError as error:
             yield event("failure", _message(error))
+
+    async def _view(self, topic: str, found: Found, entered: Entered, limit: int) -> MessagesView:
+        by_schema = await self._values.of(found.records)
+        async with self._viewing:
+            return await asyncio.to_thread(_view, topic, found, entered, limit, by_schema)
 
     def _results(self, view: MessagesView, entered: Entered, is_going: bool) -> str:
         return self._rendering.render(
@@ -335,7 +345,10 @@ class MessagePages:
                         continue
                     newest_first = part.records[::-1]
                     by_schema = await self._values.of(newest_first)
-                    records = record_views(newest_first, form, by_schema=by_schema)
+                    async with self._viewing:
+                        records = await asyncio.to_thread(
+                            record_views, newest_first, form, by_schema=by_schema
+                        )
                     html = self._rendering.render("record_rows.html", records=records, form=form)
                     yield event("records", html, mark)
         except TooManyTails as error:
