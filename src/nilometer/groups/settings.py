@@ -167,9 +167,11 @@ group.streams.acceptable.recovery.lag: long 0.. = 10_000
 
 GROUP_KEYS = (
     *_CLASSIC_GROUPS,
-    *(key for kind in KINDS for key in _keys_of_members(kind)),
+    *_keys_of_members("consumer"),
     *_CONSUMER_GROUPS,
+    *_keys_of_members("share"),
     *_SHARE_GROUPS,
+    *_keys_of_members("streams"),
     *_STREAMS_GROUPS,
 )
 """The keys of a broker about its groups, but those of offsets."""
@@ -353,6 +355,16 @@ SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 _TAGS = "streams.rack.aware.assignment.tags"
 _OF_ALL_KINDS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_OF_KIND = {
+    "share": ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"),
+    "streams": (
+        "num.standby.replicas",
+        "initial.rebalance.delay.ms",
+        "task.offset.interval.ms",
+        "acceptable.recovery.lag",
+    ),
+}
+"""The numbers that a group may have of its own, beside those of all kinds."""
 _BY_NAME = {key.name: key for key in GROUP_KEYS}
 
 
@@ -390,16 +402,8 @@ def _field(name: str) -> str:
 
 _SETTINGS = {
     name: _Setting.of(name)
-    for name in (
-        *(f"{kind}.{each}" for kind in KINDS for each in _OF_ALL_KINDS),
-        "share.record.lock.duration.ms",
-        "share.delivery.count.limit",
-        "share.partition.max.record.locks",
-        "streams.num.standby.replicas",
-        "streams.initial.rebalance.delay.ms",
-        "streams.task.offset.interval.ms",
-        "streams.acceptable.recovery.lag",
-    )
+    for kind in KINDS
+    for name in (f"{kind}.{each}" for each in (*_OF_ALL_KINDS, *_OF_KIND.get(kind, ())))
 }
 
 
