@@ -6,11 +6,16 @@ Each request is one batch of ten records of 100 B of an idempotent producer, in 
 names its topic. The broker runs in this process; a transport stands for the socket, so that of system calls
 only the log's `writev` is left. Rounds are timed by the thread's CPU; the instructions are those that
 `valgrind` counts for many requests less those for few. With NILOMETER_COMPILED=1 the modules are compiled.
+
+With --wakes a process on another core waits for each response, as a client does. To wake it a core interrupts
+another one; on a virtual machine that leaves it, and what the processor had learnt of the program's branches
+may be gone then: the more of them a request has, the longer it takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import re
@@ -42,6 +47,7 @@ from nilometer.wire.records import BatchBuilder
 TOPIC = "t"
 PRODUCE_VERSION = 12
 RECORDS, RECORD_BYTES = 10, 100
+SEND_BYTES = 64 * 1024
 AT_ONCE = 10
 """Requests that are sent before their responses are waited for: fewer than have to wait for a turn."""
 SETTINGS = {
@@ -54,13 +60,17 @@ SETTINGS = {
 class CountingTransport(asyncio.Transport):
     """Takes what a connection writes, and counts its frames."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, waits: socket.socket | None = None) -> None:
+        """``waits``: a process at its other end is woken by each response."""
         super().__init__()
         self._connection = connection
+        self._waits = waits
         self.responses = 0
         self.last = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._waits is not None:
+            self._waits.send(data)
         position, data = 0, bytes(data)
         while position < len(data):
             end = position + 4 + int.from_bytes(data[position : position + 4], "big")
@@ -96,9 +106,9 @@ class CountingTransport(asyncio.Transport):
 class Producer:
     """An idempotent producer on a connection of its own."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, waits: socket.socket | None) -> None:
         self._connection = connection
-        self._transport = CountingTransport(connection)
+        self._transport = CountingTransport(connection, waits)
         self._sequence = 0
         self._id, self._epoch = -1, -1
         self._records = BatchBuilder()
@@ -140,7 +150,30 @@ class Producer:
         assert part.base_offset == self._sequence - RECORDS, part
 
 
-async def measure(rounds: int, requests: int, folder: str) -> list[float]:
+@contextlib.contextmanager
+def waiting_process() -> Iterator[socket.socket]:
+    """A process on another core that waits for what is sent to it; this one keeps to a core of its own."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        reader = os.fork()
+        if not reader:
+            server.close()
+            os.sched_setaffinity(0, others or [first])
+            with socket.create_connection(address) as received:
+                while received.recv(SEND_BYTES):
+                    pass
+            os._exit(0)
+        os.sched_setaffinity(0, [first])
+        waits, _ = server.accept()
+    try:
+        with waits:
+            yield waits
+    finally:
+        os.waitpid(reader, 0)
+
+
+async def measure(rounds: int, requests: int, folder: str, waits: socket.socket | None = None) -> list[float]:
     """Return the CPU of a request in each round, in microseconds."""
     acceptors: list[Acceptor] = []
     make = Acceptor.__init__
@@ -164,7 +197,7 @@ async def measure(rounds: int, requests: int, folder: str) -> list[float]:
         async with Admin(runtime, {"bootstrap.servers": listener}) as admin:
             await admin.create_topic(NewTopic(TOPIC, 1, 1))
         endpoint = SimpleNamespace(name="PLAINTEXT", protocol=SecurityProtocol.PLAINTEXT)
-        producer = Producer(acceptors[0].new_connection(endpoint))  # pyright: ignore[reportArgumentType]
+        producer = Producer(acceptors[0].new_connection(endpoint), waits)  # pyright: ignore[reportArgumentType]
         await producer.begin()
         return [await _round(producer, requests) for _ in range(rounds)]
     finally:
@@ -204,9 +237,13 @@ def _instructions(rounds: int, requests: int) -> int:
 @click.option("--rounds", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--requests", type=click.IntRange(1), default=300, show_default=True, help="In each round.")
 @click.option("--instructions", is_flag=True, help="Count them, too; takes a minute or two.")
-def main(rounds: int, requests: int, instructions: bool) -> None:
-    with TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        took = uvloop.run(measure(rounds, requests, folder))
+@click.option("--wakes", is_flag=True, help="Each response wakes a process on another core.")
+def main(rounds: int, requests: int, instructions: bool, wakes: bool) -> None:
+    with (
+        TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder,
+        waiting_process() if wakes else contextlib.nullcontext() as waits,
+    ):
+        took = uvloop.run(measure(rounds, requests, folder, waits))
     form = compiled.form()
     click.echo(
         f"{form}: CPU of a request {min(took):.1f} µs at least, {statistics.median(took):.1f} in the median"

@@ -129,10 +129,12 @@ class Tree:
         self, arguments: Sequence[str], timeout_s: float | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the copy's Python. Raises subprocess.TimeoutExpired."""
+        environment = {**os.environ, "VIRTUAL_ENV": str(self._python.parents[1])}
+        environment.pop("PYTHONPATH", None)  # the modules that it names would come before the copy's
         return subprocess.run(
             [self._python, *arguments],
             cwd=self._folder,
-            env={**os.environ, "VIRTUAL_ENV": str(self._python.parents[1])},
+            env=environment,
             check=False,
             capture_output=True,
             text=True,

@@ -421,12 +421,12 @@ def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_inde
     for base in part.bases[first:]:
         path = _path(folder, base, names.TXN_INDEX_SUFFIX)
         try:
-            entries = transaction_index.parse(base, disk.read_file(path))
+            entries = transaction_index.PackedEntries(base, disk.read_file(path))
         except FileNotFoundError:
             continue  # nothing was aborted in this segment
         except CorruptIndex as error:
             raise SourceError(f"{path} is damaged: {error}") from error
-        overlapping, is_done = transaction_index.collect(entries, start, end)
+        overlapping, is_done = entries.collect(start, end)
         found += overlapping
         if is_done:
             return found, True
