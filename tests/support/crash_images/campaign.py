@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 from nilometer.simulation.disk import FolderNode
 from support.crash_images.images import Names, Replay, digest, write_to
-from support.crash_images.kinds import Kinds
+from support.crash_images.kinds import TRUNCATION, Kinds
 from support.crash_images.log_judge import Promises, judge
 from support.crash_images.log_scenario import LogScenario
 from support.crash_images.recording import Mark, Recording
 
 STEPS = 60
+MORE = {TRUNCATION: 8}
+"""Of the kinds of write that are rare, so many times as many images are drawn."""
 Judge = Callable[[FolderNode, str, Promises], list[str]]
 
 
@@ -78,18 +80,20 @@ def run(
     dropped: frozenset[str] = frozenset(),
     findings_max: int = 20,
     share: float = 1.0,
+    wanted: frozenset[str] = frozenset(),
 ) -> Tally:
     """Draw ``per_cut`` images after each operation, or after a random ``share`` of them, and judge those that
-    differ from all before, or of which more is promised; stop after ``findings_max`` findings."""
+    differ from all before, or of which more is promised; stop after ``findings_max`` findings. ``wanted``:
+    only after these kinds of write."""
     tally = Tally(collections.Counter(), [], collections.Counter())
     options = "" if names is Names.IN_ORDER else f" --names {names.value}"
     options += " --again" if recording.present else ""
     seen: dict[bytes, int] = {}
     chance = random.Random(seed)
     for cut, kind, write, replay, promises in _cuts(recording, names, dropped):
-        if chance.random() >= share:
+        if chance.random() >= share or (wanted and write not in wanted):
             continue
-        for draw in range(per_cut):
+        for draw in range(per_cut * MORE.get(write, 1)):
             image = replay.draw(chance_of(seed, cut, draw))
             mark = digest(image)
             if seen.get(mark) == promises.count:

@@ -25,8 +25,6 @@ from support.crash_images.recording import Mark, Recording, Sync, SyncDirectory
 
 EXPOSED = 60
 """After how many operations a sync that was left out is looked for, if no other one follows before."""
-IMAGES = 40
-"""Of each recording, for each call."""
 SCENARIOS = ("log", "log again", "local", "quorum", "voters", "upgrade")
 
 
@@ -67,9 +65,9 @@ def exposed_cuts(recording: Recording, line: str) -> Iterator[int]:
             yield cut
 
 
-def try_without(case: Case, line: str, chance: random.Random) -> Outcome:
+def try_without(case: Case, line: str, images: int, chance: random.Random) -> Outcome:
     cuts = list(exposed_cuts(case.recording, line))
-    chosen = sorted(chance.sample(cuts, min(len(cuts), IMAGES)))
+    chosen = sorted(chance.sample(cuts, min(len(cuts), images)))
     replay = Replay(case.recording, Names.IN_ORDER, frozenset({line}))
     kinds = Kinds()
     kind_at = [kinds.of(each) for each in case.recording.operations]
@@ -96,6 +94,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append", default=[])
     parser.add_argument("--scenario", action="append", default=[])
     parser.add_argument("--line", action="append", default=[])
+    parser.add_argument("--images", type=int, default=40, help="of each recording, for each call")
     chosen = parser.parse_args()
     cases = [
         case
@@ -107,7 +106,7 @@ def main() -> None:
     for line in chosen.line or sorted(sites):
         judged_images = 0
         for case in cases:
-            outcome = try_without(case, line, random.Random(line))
+            outcome = try_without(case, line, chosen.images, random.Random(line))
             judged_images += outcome.images
             if outcome.text:
                 where = f"{case.scenario}, {outcome.kind}: {outcome.text.splitlines()[-1][:150]}"

@@ -34,7 +34,7 @@ def test_formatted_directories_stay_formatted_and_an_interrupted_format_is_repea
         "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
         "listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
         "controller.quorum.bootstrap.servers=localhost:9093\n"
-        f"log.dirs={data}/new/a,{data}/new/b\n"
+        f"log.dirs={data}/new/a,{data}/other/b\n"
     )
     system = Runtime.system()
 
@@ -64,4 +64,4 @@ def test_formatted_directories_stay_formatted_and_an_interrupted_format_is_repea
         memory = mount(replay.draw(chance))
         assert identify(memory, f"{data}/new/a", NODE, CLUSTER, uuid.UUID(int=8)) == own
         assert own in recover(memory, f"{data}/new/a/{FOLDER}", LOG_CONFIG, 0).voters.latest
-        assert memory.exists(f"{data}/new/b/meta.properties")
+        assert memory.exists(f"{data}/other/b/meta.properties")

@@ -193,7 +193,6 @@ class LocalTarget(_Folder):
         for name in (layout.SESSIONS, layout.MEMBERS, layout.ENTRIES):
             disk.sync_directory(posixpath.join(part, name))
         disk.sync_directory(entries)
-        disk.sync_directory(part)
 
     def _empty(self) -> None:
         disk, part = self._disk, self._part
