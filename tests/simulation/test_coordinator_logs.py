@@ -12,9 +12,8 @@ from nilometer.simulation.checkers.transactions import (
     is_marked,
     read_value,
 )
-from nilometer.transactions.partition_set import PartitionSet
 from nilometer.transactions.records import encode_value
-from nilometer.transactions.transaction import Transaction, TransactionState
+from nilometer.transactions.transaction import PartitionSet, Transaction, TransactionState
 
 ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT = 1, 2, 4
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import logging
+import logging.handlers
 import os
 import resource
 import signal
@@ -24,6 +25,38 @@ from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
 from nilometer.runtime.event_loop import collect_old_garbage, give_back_freed_memory, on_loop_error
+
+STANDARD_STREAMS = (1, 2)
+
+
+class BoundedLogFile(logging.handlers.RotatingFileHandler):
+    """A log file that is renamed at ``max_bytes``, with ``files`` files in all, the oldest in ``FILE.<n>``.
+
+    If standard output and error go to the same file, as `nilometer up` starts a broker, they follow it: what
+    an interpreter or a library writes there is in the current file, and no renamed file grows.
+    """
+
+    def __init__(self, path: str, max_bytes: int, files: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        opened = os.fstat(self._descriptor())
+        self._followers = [number for number in STANDARD_STREAMS if _is_open_on(number, opened)]
+
+    def doRollover(self) -> None:
+        super().doRollover()
+        for number in self._followers:
+            os.dup2(self._descriptor(), number)
+
+    def _descriptor(self) -> int:
+        assert self.stream is not None, "the file is opened at once"
+        return self.stream.fileno()
+
+
+def _is_open_on(descriptor: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file)
+    except OSError:  # it is closed
+        return False
+
 
 # Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
 # or JSON.
@@ -112,7 +145,6 @@ def configure_log(settings: LogSettings, broker_id: int) -> None:
 def _handler(settings: LogSettings) -> logging.Handler:
     if settings.path is None:
         return logging.StreamHandler(sys.stderr)
-    from nilometer.broker.bounded_log_file import BoundedLogFile  # loads sockets and pickle
 
     try:
         return BoundedLogFile(settings.path, settings.max_bytes, settings.files)

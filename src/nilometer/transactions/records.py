@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.transactions.partition_set import PartitionSet
-from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
+from nilometer.transactions.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    PartitionSet,
+    Transaction,
+    TransactionState,
+)
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.value_bytes import Reader, Writer
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker import bounded_log_file
-from nilometer.broker.bounded_log_file import BoundedLogFile
+from nilometer.broker import process
 from nilometer.broker.process import (
     LINES_PER_SECOND,
     BoundedLines,
+    BoundedLogFile,
     BoundedMessages,
     JsonFormatter,
     configure_log,
@@ -109,7 +109,7 @@ def test_the_files_are_bounded_and_standard_error_follows(
     """A descriptor stands for standard error: it was opened on the file by what started the broker."""
     path = tmp_path / "broker.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    monkeypatch.setattr(bounded_log_file, "STANDARD_STREAMS", (descriptor,))
+    monkeypatch.setattr(process, "STANDARD_STREAMS", (descriptor,))
     handler = BoundedLogFile(str(path), MAX_BYTES, FILES)
     try:
         for number in range(200):

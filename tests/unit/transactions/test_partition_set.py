@@ -6,7 +6,7 @@ import random
 import sys
 
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.partition_set import PartitionSet
+from nilometer.transactions.transaction import PartitionSet
 
 
 def test_it_is_a_set_in_order() -> None:

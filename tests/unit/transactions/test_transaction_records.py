@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nilometer.storage.names import TopicPartition
-from nilometer.transactions.partition_set import PartitionSet
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record, encode_value
-from nilometer.transactions.transaction import Transaction, TransactionState
+from nilometer.transactions.transaction import PartitionSet, Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
 from support.properties import examples
 

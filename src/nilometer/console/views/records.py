@@ -20,7 +20,7 @@ from nilometer.groups import records as group_format
 from nilometer.schema_registry.decoding import Decoded, NotDecoded
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions import records as transaction_format
-from nilometer.transactions.partition_set import PartitionSet
+from nilometer.transactions.transaction import PartitionSet
 from nilometer.wire.errors import MalformedMessage
 
 # A condition on a record's JSON value: a path, and what is found there must be. Pure.
