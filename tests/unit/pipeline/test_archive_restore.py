@@ -135,15 +135,18 @@ def test_what_a_reader_of_committed_records_sees_is_restored(seed, tmp_path):
     assert again.problem is None, "a restored log has no gap, so it can be archived"
 
 
+def lose_segment(archive: Path, base_offset: int) -> None:
+    """As if the run had come too late for a segment."""
+    (one,) = find_archived(str(archive))
+    lost = [segment for segment in one.chain if segment.base_offset == base_offset]
+    manifest = one.manifest.without(lost)
+    (Path(one.folder) / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
+
+
 def test_offsets_that_the_archive_lacks_are_refused_or_stay_empty(tmp_path):
     log = events_log(tmp_path / "logs")
     archive_topic(log.log_dir, tmp_path / "archive")
-    (one,) = find_archived(str(tmp_path / "archive"))
-    for segment in one.chain:  # as if the run had come too late for the second segment
-        if segment.base_offset == 100:
-            manifest = one.manifest.without([segment])
-    folder = Path(one.folder)
-    (folder / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
+    lose_segment(tmp_path / "archive", 100)
     target = broker_folder(tmp_path / "target")
     with pytest.raises(SourceError, match="lacks the offsets 100 to 199"):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
@@ -151,6 +154,32 @@ def test_offsets_that_the_archive_lacks_are_refused_or_stay_empty(tmp_path):
     assert (result.records, result.missing) == (200, [(100, 200)])
     assert [row["offset"] for row in rows(target)] == [*range(100), *range(200, 300)]
     assert log_range(target) == (0, 300, 300)
+
+
+def test_a_transaction_whose_end_is_missing_is_left_out_up_to_the_gap(tmp_path):
+    """Its producer may have begun another one behind the gap, which ends in another way."""
+    log = FolderLog(tmp_path / "logs", "events")
+    for producer in (1, 2):
+        log.append(numbered(log.next_offset, 10), producer_id=producer, transactional=True)
+    log.append(numbered(20, 10))
+    log.roll()
+    for producer in (1, 2):
+        log.end_transaction(producer, commit=False)
+    log.roll()
+    log.append(numbered(32, 5), producer_id=1, transactional=True)
+    log.append(numbered(37, 5))
+    log.end_transaction(1, commit=True)
+    log.roll()
+    append(log, 1)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    archive_topic(log.log_dir, tmp_path / "archive")
+    lose_segment(tmp_path / "archive", 30)
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.records, result.aborted, result.unfinished) == (20, 0, 20)
+    assert [row["offset"] for row in rows(target)] == [*range(20, 30), *range(32, 42)]
+    assert log_range(target) == (0, 43, 43)
 
 
 def test_a_partition_that_the_archive_lacks_is_named(tmp_path):
@@ -195,9 +224,9 @@ def test_what_is_refused_changes_nothing(archived, tmp_path):
     target = broker_folder(tmp_path / "target")
     before = files_of(target)
 
-    def refusal(*topics: str, place: Path = target) -> str:
+    def refusal(*topics: str, place: Path = target, name: str | None = None) -> str:
         with pytest.raises(SourceError) as refused:
-            restore(source, topics or ["events"], [str(place)])
+            restore(source, topics or ["events"], [str(place)], name=name)
         return str(refused.value)
 
     assert "no archive of topic nosuch" in refusal("nosuch")
@@ -209,6 +238,8 @@ def test_what_is_refused_changes_nothing(archived, tmp_path):
     assert files_of(target) == before
     other = broker_folder(tmp_path / "other", TopicPartition("others", 0))
     assert "no broker has a replica of events-0 here" in refusal(place=other)
+    groups = broker_folder(tmp_path / "groups", TopicPartition("__consumer_offsets", 0))
+    assert "belongs to the cluster" in refusal(place=groups, name="__consumer_offsets")
     restore(source, ["events"], [str(target)])
     filled = files_of(target)
     assert "is not empty: its next offset is 300" in refusal()

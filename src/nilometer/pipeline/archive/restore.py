@@ -82,7 +82,8 @@ class RestoredPartition:
     aborted: int = 0
     """Records that are left out: their transaction was aborted."""
     unfinished: int = 0
-    """Records that are left out: a transaction that began before them has no end in the archive."""
+    """Records that are left out: their transaction, or one that began before them, has no end in the archive.
+    """
     missing: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Ranges [first, end) of offsets that the archive does not have."""
 
@@ -107,6 +108,7 @@ def restore(
     several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
     no error. Raises SourceError; then all that was written is removed again.
     """
+    _require_no_internal([*topics, *([name] if name else [])])
     found = _chosen(source, topics, topic_id)
     wanted = [
         RestoredPartition(one, TopicPartition(name or one.part.topic, one.part.partition)) for one in found
@@ -129,13 +131,16 @@ def restore(
     return wanted
 
 
-def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
-    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
+def _require_no_internal(topics: Sequence[str]) -> None:
     if internal := sorted(set(topics) & set(INTERNAL_TOPICS)):
         raise SourceError(
             f"{internal[0]} belongs to the cluster that wrote it: offsets of groups and states of "
             "transactions are not restored"
         )
+
+
+def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
+    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
     archived = find_archived(source, topics)
     for topic in topics:
         known = sorted({one.topic_id for one in archived if one.part.topic == topic})
@@ -232,27 +237,41 @@ class _History:
 
     aborted: frozenset[tuple[int, int]]
     """(producer id, first offset)"""
+    cut: frozenset[tuple[int, int]]
+    """Those before missing offsets, among which their ends may be; (producer id, first offset)."""
     stable_end: int
     """Where the first one begins that did not end; otherwise the end of the archive."""
 
     @classmethod
     def read(cls, archived: ArchivedPartition) -> _History:
         """Raises SourceError if a file is damaged."""
-        running = _Running()
+        running = _Running(archived.start)
         aborted: set[tuple[int, int]] = set()
+        cut: set[tuple[int, int]] = set()
         for buffer, position, header in _batches(archived):
+            cut.update(running.cut_before(header))
             ended = running.note(buffer, position, header)
             if ended is not None and ended[1] is ControlType.ABORT:
                 aborted.add((header.producer_id, ended[0]))
-        return cls(frozenset(aborted), min(running.first_offsets.values(), default=archived.end))
+        stable_end = min(running.first_offsets.values(), default=archived.end)
+        return cls(frozenset(aborted), frozenset(cut), stable_end)
 
 
 class _Running:
     """The transactions that have begun, and not ended yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int) -> None:
         self.first_offsets: dict[int, int] = {}
         """By producer id."""
+        self._end = start
+
+    def cut_before(self, header: BatchHeader) -> list[tuple[int, int]]:
+        """Forget the transactions that run where offsets are missing before this batch; return them."""
+        cut = list(self.first_offsets.items()) if header.base_offset > self._end else []
+        for producer, _ in cut:
+            del self.first_offsets[producer]
+        self._end = header.next_offset
+        return cut
 
     def note(self, buffer: bytes, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
         """Note a batch; return the first offset and the end of the transaction that it ends."""
@@ -268,17 +287,19 @@ class _Running:
 
 def _restored(one: RestoredPartition, history: _History) -> Iterator[bytes]:
     """Yield the batches of the restored log, and count in ``one`` what they have and what is left out."""
-    running = _Running()
+    running = _Running(one.start)
     offset = one.start
     for buffer, position, header in _batches(one.archived):
+        running.cut_before(header)
         running.note(buffer, position, header)
         if header.is_control:
             continue
-        if header.base_offset >= history.stable_end:
+        producer = header.producer_id
+        transaction = (producer, running.first_offsets[producer]) if header.is_transactional else None
+        if header.base_offset >= history.stable_end or transaction in history.cut:
             one.unfinished += header.records_count
             continue
-        first = running.first_offsets.get(header.producer_id) if header.is_transactional else None
-        if first is not None and (header.producer_id, first) in history.aborted:
+        if transaction in history.aborted:
             one.aborted += header.records_count
             continue
         yield from _empty_batches(offset, header.base_offset)
