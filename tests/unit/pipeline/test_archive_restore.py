@@ -17,6 +17,7 @@ from nilometer.runtime import Runtime
 from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.names import META_PROPERTIES, TopicPartition
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches
 from support.logs.folder_logs import FolderLog
@@ -266,34 +267,79 @@ def test_damage_is_found_before_anything_is_written(archived, tmp_path):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
 
 
-def test_a_run_that_fails_leaves_all_partitions_empty(archived, tmp_path, monkeypatch):
-    """The disk is full in the second replica's log, or the user gives up."""
-    one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
+def test_a_run_that_fails_leaves_all_partitions_empty(tmp_path, monkeypatch):
+    """A disk is full in the middle of a write, so that its log accepts no other, or the user gives up."""
+    log = events_log(tmp_path / "logs")
+    log.checkpoint(400, log_start=134)
+    archive_topic(log.log_dir, tmp_path / "archive")
+    other = TopicPartition("others", 0)
+    one, two = (broker_folder(tmp_path / name, EVENTS, other) for name in ("one", "two"))
     monkeypatch.setattr(restoring, "CHUNK_BYTES", 600)
-    appended = restoring._Replica.append
+    appended = LogSegment.append
 
     for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
-        left = [7]
+        left = [5]
 
-        def fails(replica, records, error=error, left=left):
+        def fails(segment, *given, error=error, left=left):
             left[0] -= 1
+            size = appended(segment, *given)
             if not left[0]:
                 raise error
-            appended(replica, records)
+            return size
 
-        monkeypatch.setattr(restoring._Replica, "append", fails)
-        expected = SourceError if isinstance(error, OSError) else KeyboardInterrupt
-        with pytest.raises(expected):
+        monkeypatch.setattr(LogSegment, "append", fails)
+        is_full = isinstance(error, OSError)
+        with pytest.raises(SourceError if is_full else KeyboardInterrupt) as failed:
             restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+        assert not is_full or str(failed.value).startswith(f"{one}/events-0 could not be written")
         assert log_range(one) == log_range(two) == (0, 0, 0)
-    monkeypatch.setattr(restoring._Replica, "append", appended)
+        assert log_range(one, other) == (0, 0, 0)
+    monkeypatch.setattr(LogSegment, "append", appended)
     restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
-    assert log_range(one) == log_range(two) == (0, 300, 300)
+    assert log_range(one) == log_range(two) == (134, 300, 300)
+
+
+def test_a_log_that_cannot_be_made_durable_is_emptied(archived, tmp_path, monkeypatch):
+    target = broker_folder(tmp_path / "target")
+    completed = LogSegment.complete_indexes
+
+    def fails(segment):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LogSegment, "complete_indexes", fails)
+    with pytest.raises(SourceError, match=r"could not be written: .*No space left"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    monkeypatch.setattr(LogSegment, "complete_indexes", completed)
+    assert log_range(target) == (0, 0, 0)
+
+
+def test_more_offsets_are_missing_than_a_segment_has(tmp_path):
+    far = 5_000_000_000
+    for start in (0, far):
+        log = FolderLog(tmp_path / f"logs-{start}", "events", start=start)
+        append(log, 11)
+        log.checkpoint()
+        set_topic_id(log.folder, "a")
+        archive_topic(log.log_dir, tmp_path / "archive")
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.records, result.missing) == (200, [(100, far)])
+    assert [row["offset"] for row in rows(target)] == [*range(100), *range(far, far + 100)]
+    assert log_range(target) == (0, far + 100, far + 100)
+
+
+def test_a_folder_that_is_named_twice_is_one(archived, tmp_path):
+    target = broker_folder(tmp_path / "target")
+    (tmp_path / "link").symlink_to(target)
+    places = [str(target), str(tmp_path / "link"), str(tmp_path / "." / "target")]
+    (result,) = restore(str(tmp_path / "archive"), ["events"], places)
+    assert result.replicas == 1
+    assert log_range(target) == (0, 300, 300)
 
 
 def test_empty_batches_have_at_most_so_many_offsets(monkeypatch):
     monkeypatch.setattr(restoring, "_EMPTY_MAX", 10)
-    data = b"".join(restoring._empty_batches(3, 28))
+    data = b"".join(batch for _, batch in restoring._empty_batches(3, 28))
     assert [(h.base_offset, h.last_offset, h.records_count) for _, h in batches(data)] == [
         (3, 12, 0),
         (13, 22, 0),
