@@ -17,6 +17,7 @@ from nilometer.runtime import Runtime
 from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.names import META_PROPERTIES, TopicPartition
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches
 from support.logs.folder_logs import FolderLog
@@ -135,15 +136,18 @@ def test_what_a_reader_of_committed_records_sees_is_restored(seed, tmp_path):
     assert again.problem is None, "a restored log has no gap, so it can be archived"
 
 
+def lose_segment(archive: Path, base_offset: int) -> None:
+    """As if the run had come too late for a segment."""
+    (one,) = find_archived(str(archive))
+    lost = [segment for segment in one.chain if segment.base_offset == base_offset]
+    manifest = one.manifest.without(lost)
+    (Path(one.folder) / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
+
+
 def test_offsets_that_the_archive_lacks_are_refused_or_stay_empty(tmp_path):
     log = events_log(tmp_path / "logs")
     archive_topic(log.log_dir, tmp_path / "archive")
-    (one,) = find_archived(str(tmp_path / "archive"))
-    manifest = one.manifest.without(
-        [part for part in one.chain if part.base_offset == 100]
-    )  # it came too late
-    folder = Path(one.folder)
-    (folder / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
+    lose_segment(tmp_path / "archive", 100)
     target = broker_folder(tmp_path / "target")
     with pytest.raises(SourceError, match="lacks the offsets 100 to 199"):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
@@ -151,6 +155,32 @@ def test_offsets_that_the_archive_lacks_are_refused_or_stay_empty(tmp_path):
     assert (result.records, result.missing) == (200, [(100, 200)])
     assert [row["offset"] for row in rows(target)] == [*range(100), *range(200, 300)]
     assert log_range(target) == (0, 300, 300)
+
+
+def test_a_transaction_whose_end_is_missing_is_left_out_up_to_the_gap(tmp_path):
+    """Its producer may have begun another one behind the gap, which ends in another way."""
+    log = FolderLog(tmp_path / "logs", "events")
+    for producer in (1, 2):
+        log.append(numbered(log.next_offset, 10), producer_id=producer, transactional=True)
+    log.append(numbered(20, 10))
+    log.roll()
+    for producer in (1, 2):
+        log.end_transaction(producer, commit=False)
+    log.roll()
+    log.append(numbered(32, 5), producer_id=1, transactional=True)
+    log.append(numbered(37, 5))
+    log.end_transaction(1, commit=True)
+    log.roll()
+    append(log, 1)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    archive_topic(log.log_dir, tmp_path / "archive")
+    lose_segment(tmp_path / "archive", 30)
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.records, result.aborted, result.unfinished) == (20, 0, 20)
+    assert [row["offset"] for row in rows(target)] == [*range(20, 30), *range(32, 42)]
+    assert log_range(target) == (0, 43, 43)
 
 
 def test_a_partition_that_the_archive_lacks_is_named(tmp_path):
@@ -195,9 +225,9 @@ def test_what_is_refused_changes_nothing(archived, tmp_path):
     target = broker_folder(tmp_path / "target")
     before = files_of(target)
 
-    def refusal(*topics: str, place: Path = target) -> str:
+    def refusal(*topics: str, place: Path = target, name: str | None = None) -> str:
         with pytest.raises(SourceError) as refused:
-            restore(source, topics or ["events"], [str(place)])
+            restore(source, topics or ["events"], [str(place)], name=name)
         return str(refused.value)
 
     assert "no archive of topic nosuch" in refusal("nosuch")
@@ -209,6 +239,8 @@ def test_what_is_refused_changes_nothing(archived, tmp_path):
     assert files_of(target) == before
     other = broker_folder(tmp_path / "other", TopicPartition("others", 0))
     assert "no broker has a replica of events-0 here" in refusal(place=other)
+    groups = broker_folder(tmp_path / "groups", TopicPartition("__consumer_offsets", 0))
+    assert "belongs to the cluster" in refusal(place=groups, name="__consumer_offsets")
     restore(source, ["events"], [str(target)])
     filled = files_of(target)
     assert "is not empty: its next offset is 300" in refusal()
@@ -235,34 +267,79 @@ def test_damage_is_found_before_anything_is_written(archived, tmp_path):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
 
 
-def test_a_run_that_fails_leaves_all_partitions_empty(archived, tmp_path, monkeypatch):
-    """The disk is full in the second replica's log, or the user gives up."""
-    one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
+def test_a_run_that_fails_leaves_all_partitions_empty(tmp_path, monkeypatch):
+    """A disk is full in the middle of a write, so that its log accepts no other, or the user gives up."""
+    log = events_log(tmp_path / "logs")
+    log.checkpoint(400, log_start=134)
+    archive_topic(log.log_dir, tmp_path / "archive")
+    other = TopicPartition("others", 0)
+    one, two = (broker_folder(tmp_path / name, EVENTS, other) for name in ("one", "two"))
     monkeypatch.setattr(restoring, "CHUNK_BYTES", 600)
-    appended = restoring._Replica.append
+    appended = LogSegment.append
 
     for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
-        left = [7]
+        left = [5]
 
-        def fails(replica, records, error=error, left=left):
+        def fails(segment, *given, error=error, left=left):
             left[0] -= 1
+            size = appended(segment, *given)
             if not left[0]:
                 raise error
-            appended(replica, records)
+            return size
 
-        monkeypatch.setattr(restoring._Replica, "append", fails)
-        expected = SourceError if isinstance(error, OSError) else KeyboardInterrupt
-        with pytest.raises(expected):
+        monkeypatch.setattr(LogSegment, "append", fails)
+        is_full = isinstance(error, OSError)
+        with pytest.raises(SourceError if is_full else KeyboardInterrupt) as failed:
             restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+        assert not is_full or str(failed.value).startswith(f"{one}/events-0 could not be written")
         assert log_range(one) == log_range(two) == (0, 0, 0)
-    monkeypatch.setattr(restoring._Replica, "append", appended)
+        assert log_range(one, other) == (0, 0, 0)
+    monkeypatch.setattr(LogSegment, "append", appended)
     restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
-    assert log_range(one) == log_range(two) == (0, 300, 300)
+    assert log_range(one) == log_range(two) == (134, 300, 300)
+
+
+def test_a_log_that_cannot_be_made_durable_is_emptied(archived, tmp_path, monkeypatch):
+    target = broker_folder(tmp_path / "target")
+    completed = LogSegment.complete_indexes
+
+    def fails(segment):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LogSegment, "complete_indexes", fails)
+    with pytest.raises(SourceError, match=r"could not be written: .*No space left"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    monkeypatch.setattr(LogSegment, "complete_indexes", completed)
+    assert log_range(target) == (0, 0, 0)
+
+
+def test_more_offsets_are_missing_than_a_segment_has(tmp_path):
+    far = 5_000_000_000
+    for start in (0, far):
+        log = FolderLog(tmp_path / f"logs-{start}", "events", start=start)
+        append(log, 11)
+        log.checkpoint()
+        set_topic_id(log.folder, "a")
+        archive_topic(log.log_dir, tmp_path / "archive")
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
+    assert (result.records, result.missing) == (200, [(100, far)])
+    assert [row["offset"] for row in rows(target)] == [*range(100), *range(far, far + 100)]
+    assert log_range(target) == (0, far + 100, far + 100)
+
+
+def test_a_folder_that_is_named_twice_is_one(archived, tmp_path):
+    target = broker_folder(tmp_path / "target")
+    (tmp_path / "link").symlink_to(target)
+    places = [str(target), str(tmp_path / "link"), str(tmp_path / "." / "target")]
+    (result,) = restore(str(tmp_path / "archive"), ["events"], places)
+    assert result.replicas == 1
+    assert log_range(target) == (0, 300, 300)
 
 
 def test_empty_batches_have_at_most_so_many_offsets(monkeypatch):
     monkeypatch.setattr(restoring, "_EMPTY_MAX", 10)
-    data = b"".join(restoring._empty_batches(3, 28))
+    data = b"".join(batch for _, batch in restoring._empty_batches(3, 28))
     assert [(h.base_offset, h.last_offset, h.records_count) for _, h in batches(data)] == [
         (3, 12, 0),
         (13, 22, 0),

@@ -12,8 +12,9 @@ record is not written; a run that fails leaves all of them empty.
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from nilometer.storage import names
 from nilometer.storage.directories.log_directory import UNKNOWN_BROKER_EPOCH, read_broker_epoch
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.flushing import flush_all
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import (
@@ -65,6 +67,8 @@ LEADER_EPOCH = 0
 """That of all restored batches: no leader of the new partition had a lower one."""
 _EMPTY_MAX = 1 << 30
 """The most offsets of one empty batch."""
+_PIECE_MAX = 1 << 30
+"""The most offsets of what is appended at once: a segment has at most twice as many."""
 
 
 @dataclass(slots=True)
@@ -82,7 +86,8 @@ class RestoredPartition:
     aborted: int = 0
     """Records that are left out: their transaction was aborted."""
     unfinished: int = 0
-    """Records that are left out: a transaction that began before them has no end in the archive."""
+    """Records that are left out: their transaction, or one that began before them, has no end in the archive.
+    """
     missing: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Ranges [first, end) of offsets that the archive does not have."""
 
@@ -107,6 +112,7 @@ def restore(
     several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
     no error. Raises SourceError; then all that was written is removed again.
     """
+    _require_no_internal([*topics, *([name] if name else [])])
     found = _chosen(source, topics, topic_id)
     wanted = [
         RestoredPartition(one, TopicPartition(name or one.part.topic, one.part.partition)) for one in found
@@ -129,13 +135,16 @@ def restore(
     return wanted
 
 
-def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
-    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
+def _require_no_internal(topics: Sequence[str]) -> None:
     if internal := sorted(set(topics) & set(INTERNAL_TOPICS)):
         raise SourceError(
             f"{internal[0]} belongs to the cluster that wrote it: offsets of groups and states of "
             "transactions are not restored"
         )
+
+
+def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
+    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
     archived = find_archived(source, topics)
     for topic in topics:
         known = sorted({one.topic_id for one in archived if one.part.topic == topic})
@@ -232,27 +241,41 @@ class _History:
 
     aborted: frozenset[tuple[int, int]]
     """(producer id, first offset)"""
+    cut: frozenset[tuple[int, int]]
+    """Those before missing offsets, among which their ends may be; (producer id, first offset)."""
     stable_end: int
     """Where the first one begins that did not end; otherwise the end of the archive."""
 
     @classmethod
     def read(cls, archived: ArchivedPartition) -> _History:
         """Raises SourceError if a file is damaged."""
-        running = _Running()
+        running = _Running(archived.start)
         aborted: set[tuple[int, int]] = set()
+        cut: set[tuple[int, int]] = set()
         for buffer, position, header in _batches(archived):
+            cut.update(running.cut_before(header))
             ended = running.note(buffer, position, header)
             if ended is not None and ended[1] is ControlType.ABORT:
                 aborted.add((header.producer_id, ended[0]))
-        return cls(frozenset(aborted), min(running.first_offsets.values(), default=archived.end))
+        stable_end = min(running.first_offsets.values(), default=archived.end)
+        return cls(frozenset(aborted), frozenset(cut), stable_end)
 
 
 class _Running:
     """The transactions that have begun, and not ended yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int) -> None:
         self.first_offsets: dict[int, int] = {}
         """By producer id."""
+        self._end = start
+
+    def cut_before(self, header: BatchHeader) -> list[tuple[int, int]]:
+        """Forget the transactions that run where offsets are missing before this batch; return them."""
+        cut = list(self.first_offsets.items()) if header.base_offset > self._end else []
+        for producer, _ in cut:
+            del self.first_offsets[producer]
+        self._end = header.next_offset
+        return cut
 
     def note(self, buffer: bytes, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
         """Note a batch; return the first offset and the end of the transaction that it ends."""
@@ -266,33 +289,39 @@ class _Running:
         return first, marker.control_type
 
 
-def _restored(one: RestoredPartition, history: _History) -> Iterator[bytes]:
-    """Yield the batches of the restored log, and count in ``one`` what they have and what is left out."""
-    running = _Running()
+def _restored(one: RestoredPartition, history: _History) -> Iterator[tuple[int, bytes]]:
+    """Yield the batches of the restored log, each with the offset after it.
+
+    Count in ``one`` what they have and what is left out.
+    """
+    running = _Running(one.start)
     offset = one.start
     for buffer, position, header in _batches(one.archived):
+        running.cut_before(header)
         running.note(buffer, position, header)
         if header.is_control:
             continue
-        if header.base_offset >= history.stable_end:
+        producer = header.producer_id
+        transaction = (producer, running.first_offsets[producer]) if header.is_transactional else None
+        if header.base_offset >= history.stable_end or transaction in history.cut:
             one.unfinished += header.records_count
             continue
-        first = running.first_offsets.get(header.producer_id) if header.is_transactional else None
-        if first is not None and (header.producer_id, first) in history.aborted:
+        if transaction in history.aborted:
             one.aborted += header.records_count
             continue
         yield from _empty_batches(offset, header.base_offset)
         changed = structs.replace(without_producer(header), partition_leader_epoch=LEADER_EPOCH)
         with memoryview(buffer) as view:
-            yield pack_batch(changed, view[position + HEADER_BYTES : position + header.size])
+            records = view[position + HEADER_BYTES : position + header.size]
+            yield header.next_offset, pack_batch(changed, records)
         one.records += header.records_count
         offset = header.next_offset
     yield from _empty_batches(offset, history.stable_end)
     one.end = max(offset, history.stable_end)
 
 
-def _empty_batches(offset: int, end: int) -> Iterator[bytes]:
-    """Yield batches without a record for the offsets [offset, end)."""
+def _empty_batches(offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield batches without a record for the offsets [offset, end), each with the offset after it."""
     while offset < end:
         size = min(end - offset, _EMPTY_MAX)
         header = BatchHeader(
@@ -310,8 +339,8 @@ def _empty_batches(offset: int, end: int) -> Iterator[bytes]:
             base_sequence=NO_SEQUENCE,
             records_count=0,
         )
-        yield pack_batch(header, b"")
         offset += size
+        yield offset, pack_batch(header, b"")
 
 
 # The folders of the brokers, whose logs are opened as a broker opens them.
@@ -328,9 +357,8 @@ class _Folders:
         self._runtime = Runtime.system()
         self._ends: dict[TopicPartition, int] = {}
         self._written: list[_Replica] = []
-        directories = {
-            one.directory.place: one.directory for one in find_replicas(places) if one.part in parts
-        }
+        found = find_replicas(dict.fromkeys(map(os.path.realpath, places)))
+        directories = {one.directory.place: one.directory for one in found if one.part in parts}
         for place, view in sorted(directories.items()):
             if read_broker_epoch(self._runtime.disk, posixpath.join(place, names.CLEAN_SHUTDOWN)) is None:
                 raise SourceError(
@@ -339,40 +367,16 @@ class _Folders:
                 )
             if view.node_id is None:
                 raise SourceError(f"{place} has no readable {names.META_PROPERTIES}: it is of no broker")
-        self._managers = [
-            self._open(place, view.node_id or 0, opened) for place, view in sorted(directories.items())
+        self._directories = [
+            _Directory(self._runtime, place, view.node_id or 0) for place, view in sorted(directories.items())
         ]
-
-    def _open(self, place: str, node_id: int, opened: ExitStack) -> LogManager:
-        runtime = self._runtime
-        options = ManagerOptions(node_id=node_id, directories=[place], entropy=runtime.entropy)
-        try:
-            manager = LogManager.open(runtime.disk, options, wall_ms=runtime.clock.wall_ms())
-        except (LockHeld, CorruptCheckpoint, NoLogDirectory) as error:
-            raise SourceError(f"{place} cannot be opened: {error}") from error
-        opened.callback(self._close, manager, place, manager.previous_broker_epoch)
-        if manager.has_gaps or manager.duplicates or any(manager.seconds.items()):
-            raise SourceError(
-                f"{place} has logs that are damaged, or being moved: start its broker, and stop it when "
-                "`nilometer status` shows no such replica"
-            )
-        return manager
-
-    def _close(self, manager: LogManager, place: str, broker_epoch: int | None) -> None:
-        if errors := manager.close(
-            self._ends,
-            broker_epoch=UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch,
-            wall_ms=self._runtime.clock.wall_ms(),
-        ):
-            raise SourceError(f"{place} could not be closed: {errors[0]}")
+        for directory in self._directories:
+            directory.open()
+            opened.callback(directory.close, self._ends)
 
     def empty_replicas(self, part: TopicPartition) -> list[_Replica]:
         """Return the replicas of a partition that has never had a record. Raises SourceError."""
-        replicas = [
-            _Replica(manager, log, self._runtime.clock.wall_ms())
-            for manager in self._managers
-            if (log := manager.get(part)) is not None
-        ]
+        replicas = [_Replica(one, part) for one in self._directories if part in one.manager.logs]
         if not replicas:
             raise SourceError(
                 f"no broker has a replica of {part} here: create the topic with as many partitions as the "
@@ -392,11 +396,13 @@ class _Folders:
         try:
             yield
         except BaseException as error:
+            failed = [one.log.folder for one in self._written if one.log.failure is not None]
             self._ends.clear()
             for replica in self._written:
                 replica.empty()
             if isinstance(error, (KafkaError, OSError)):
-                raise SourceError(f"a log could not be written: {error}") from error
+                place = ", ".join(failed) or "a log"
+                raise SourceError(f"{place} could not be written: {error}") from error
             raise
 
     def write(self, replicas: Sequence[_Replica], one: RestoredPartition, history: _History) -> None:
@@ -407,46 +413,112 @@ class _Folders:
         for records in _joined(_restored(one, history)):
             for replica in replicas:
                 replica.append(records)
+        for replica in replicas:
+            replica.flush()
         one.replicas = len(replicas)
         self._ends[one.part] = one.end
 
 
+class _Directory:
+    """A log directory of a stopped broker."""
+
+    def __init__(self, runtime: Runtime, place: str, node_id: int) -> None:
+        self._runtime = runtime
+        self._options = ManagerOptions(node_id=node_id, directories=[place], entropy=runtime.entropy)
+        self._place = place
+        self._broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._manager: LogManager | None = None
+
+    @property
+    def manager(self) -> LogManager:
+        assert self._manager is not None, "it is open"
+        return self._manager
+
+    @property
+    def wall_ms(self) -> int:
+        return self._runtime.clock.wall_ms()
+
+    def open(self) -> None:
+        """Raises SourceError; then it stays closed."""
+        manager = self._open()
+        self._broker_epoch = manager.previous_broker_epoch or UNKNOWN_BROKER_EPOCH
+        if manager.has_gaps or manager.duplicates or any(manager.seconds.items()):
+            self.close({})
+            raise SourceError(
+                f"{self._place} has logs that are damaged, or being moved: start its broker, and stop it "
+                "when `nilometer status` shows no such replica"
+            )
+
+    def _open(self) -> LogManager:
+        try:
+            self._manager = LogManager.open(self._runtime.disk, self._options, wall_ms=self.wall_ms)
+        except (LockHeld, CorruptCheckpoint, NoLogDirectory) as error:
+            raise SourceError(f"{self._place} cannot be opened: {error}") from error
+        return self._manager
+
+    def open_without(self, folder: str) -> None:
+        """Open it again after a write has failed, without the records in ``folder``. Raises SourceError,
+        OSError; then the next start of its broker recovers it."""
+        manager, self._manager = self.manager, None
+        manager.abandon()
+        disk = self._runtime.disk
+        for name in disk.list_directory(folder):
+            if name != names.PARTITION_METADATA:
+                disk.remove(posixpath.join(folder, name))
+        self._open()
+
+    def close(self, ends: Mapping[TopicPartition, int]) -> None:
+        """``ends``: the high watermarks of restored partitions. Raises SourceError."""
+        if self._manager is None:
+            return
+        if errors := self.manager.close(ends, broker_epoch=self._broker_epoch, wall_ms=self.wall_ms):
+            raise SourceError(f"{self._place} could not be closed: {errors[0]}")
+
+
 class _Replica:
-    def __init__(self, manager: LogManager, log: Log, wall_ms: int) -> None:
-        self._manager = manager
-        self.log = log
-        self._wall_ms = wall_ms
+    def __init__(self, directory: _Directory, part: TopicPartition) -> None:
+        self._directory = directory
+        self._part = part
+
+    @property
+    def log(self) -> Log:
+        return self._directory.manager.logs[self._part]
 
     def begin(self, offset: int) -> None:
         """Let the empty log start at ``offset``, without the epochs of those who have led it."""
-        manager = self._manager
-        truncation = manager.truncate_fully_and_start_at(self.log, offset, wall_ms=self._wall_ms)
+        manager, log = self._directory.manager, self.log
+        truncation = manager.truncate_fully_and_start_at(log, offset, wall_ms=self._directory.wall_ms)
         for path in truncation.removable:
-            self.log.files.disk.remove(path)
+            log.files.disk.remove(path)
         for plan in manager.plan_checkpoints({}):  # until then a truncated log accepts nothing
             if plan.run():
                 manager.note_checkpoint(plan)
 
     def append(self, records: bytes) -> None:
         """Raises KafkaError."""
-        self.log.append_as_follower(records, wall_ms=self._wall_ms)
+        self.log.append_as_follower(records, wall_ms=self._directory.wall_ms)
+
+    def flush(self) -> None:
+        """Raises OSError."""
+        flush_all(self.log, self._directory.wall_ms)
 
     def empty(self) -> None:
-        """Remove what was appended. A log that cannot be written any more keeps it, and its directory is not
-        marked as closed in order."""
-        if self.log.failure is None:
-            self.begin(0)
+        """Remove what was appended. Raises SourceError, OSError."""
+        if self.log.failure is not None:  # it cannot be written any more
+            self._directory.open_without(self.log.folder)
+        self.begin(0)
 
 
-def _joined(restored: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the batches in pieces of about ``CHUNK_BYTES``."""
+def _joined(restored: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Yield the batches, given with the offset after each, in pieces of about ``CHUNK_BYTES``."""
     piece: list[bytes] = []
-    size = 0
-    for batch in restored:
+    size = first = 0
+    for end, batch in restored:
+        if size >= CHUNK_BYTES or end - first > _PIECE_MAX:
+            if piece:
+                yield b"".join(piece)
+            piece, size, first = [], 0, read_header(batch).base_offset
         piece.append(batch)
         size += len(batch)
-        if size >= CHUNK_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
     if piece:
         yield b"".join(piece)
