@@ -309,6 +309,13 @@ TOPIC_IDS = (
         ("unit/cluster/test_cluster_configs.py",),
     ),
     Mutant(
+        "deleted-topics-stay",
+        "a client that creates and deletes topics says for how long their folders stay on the disk",
+        "min(log.config.file_delete_delay_ms, self._delay_max_ms)",
+        "log.config.file_delete_delay_ms",
+        ("unit/broker/test_log_disposal.py",),
+    ),
+    Mutant(
         "records-made-readable-on-the-event-loop",
         "a page of records of an internal topic keeps all other browsers waiting",
         "return await asyncio.to_thread(_view, topic, found, entered, limit, by_schema)",

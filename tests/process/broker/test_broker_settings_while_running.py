@@ -28,7 +28,8 @@ def folders(broker: NilometerBroker, topic: str) -> list[str]:
 
 
 def test_a_deleted_topic_is_renamed_and_then_removed(tmp_path: Path) -> None:
-    with NilometerBroker(tmp_path / "data") as broker:
+    settings = {"log.segment.delete.delay.ms": "600000"}
+    with NilometerBroker(tmp_path / "data", settings) as broker:
         side = side_of(broker)
         side.create("slow", 2, file_delete_delay_ms="600000")
         side.create("quick", 2, file_delete_delay_ms="1")

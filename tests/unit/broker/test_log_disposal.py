@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,8 @@ from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock
 from nilometer.runtime.system_disk import SystemDisk
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LONG_MAX, LogConfig
 
 
 class RacedDisk(SystemDisk):
@@ -91,3 +94,36 @@ def test_a_broker_that_stops_leaves_the_files_to_its_next_start(tmp_path: Path) 
 
     asyncio.run(remove())
     assert Path(paths[0]).exists()
+
+
+@pytest.mark.parametrize(("limit_ms", "stays"), [(1, False), (LONG_MAX, True)])
+def test_the_folder_of_a_deleted_log_stays_no_longer_than_the_broker_says(
+    tmp_path: Path, limit_ms: int, stays: bool
+) -> None:
+    """Who creates topics chooses their settings, and sees nothing more of what it has deleted."""
+    folder = tmp_path / "t-0-delete"
+    folder.mkdir()
+    log = SimpleNamespace(
+        config=LogConfig(file_delete_delay_ms=LONG_MAX), producers=SimpleNamespace(producers={})
+    )
+    logs = SimpleNamespace(
+        get=lambda _: log,
+        directory_of=lambda _: str(tmp_path),
+        delete=lambda _: str(folder),
+        seconds={},
+        is_offline=lambda _: False,
+    )
+
+    async def remove() -> None:
+        tasks = Tasks()
+        runtime = Runtime(SystemClock(), SystemDisk(), cast(Any, None), SeededEntropy(random.Random(1)))
+        checkpoints = SimpleNamespace(request=lambda _: None)
+        disposal = LogDisposal(
+            runtime, cast(Any, logs), tasks, cast(Any, checkpoints), lambda *_: None, limit_ms
+        )
+        disposal.delete(TopicPartition("t", 0))
+        await asyncio.wait(list(tasks._tasks), timeout=0.05 if stays else None)
+        await tasks.stop()
+
+    asyncio.run(remove())
+    assert folder.exists() is stays
