@@ -9,6 +9,8 @@ import pytest
 
 from nilometer.identifiers import uuid_from_text
 from nilometer.pipeline.archive import restore as restoring
+from nilometer.pipeline.archive.archive_target import open_target
+from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.archive.restore import restore
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
@@ -136,9 +138,9 @@ def test_what_a_reader_of_committed_records_sees_is_restored(seed, tmp_path):
     assert again.problem is None, "a restored log has no gap, so it can be archived"
 
 
-def lose_segment(archive: Path, base_offset: int) -> None:
+def lose_segment(place: Path, base_offset: int) -> None:
     """As if the run had come too late for a segment."""
-    (one,) = find_archived(str(archive))
+    (one,) = find_archived(str(place))
     lost = [segment for segment in one.chain if segment.base_offset == base_offset]
     manifest = one.manifest.without(lost)
     (Path(one.folder) / one.manifest_names[0]).write_bytes(archive_manifest.encode(manifest))
@@ -195,6 +197,28 @@ def test_a_partition_that_the_archive_lacks_is_named(tmp_path):
     (result,) = restore(str(tmp_path / "archive"), ["events"], [str(target)], allows_missing=True)
     assert (result.part, result.records) == (TopicPartition("events", 1), 200)
     assert log_range(target) == (0, 0, 0)
+
+
+def test_each_of_several_machines_restores_its_partitions(tmp_path):
+    parts = [TopicPartition("events", number) for number in (0, 1)]
+    for part in parts:
+        log = FolderLog(tmp_path / "logs", "events", part.partition)
+        append(log, 25)
+        log.checkpoint()
+        set_topic_id(log.folder, "a")
+    source = str(tmp_path / "archive")
+    archive([str(log.log_dir)], ["events"], open_target(source))
+    machines = [broker_folder(tmp_path / str(part), part) for part in parts]
+    with pytest.raises(SourceError, match=r"events-1 here: .*--only-here"):
+        restore(source, ["events"], [str(machines[0])])
+    assert log_range(machines[0]) == (0, 0, 0)
+    for part, place in zip(parts, machines, strict=True):
+        (result,) = restore(source, ["events"], [str(place)], only_here=True)
+        assert (result.part, result.replicas) == (part, 1)
+        assert log_range(place, part) == (0, 200, 200)
+    other = broker_folder(tmp_path / "other", TopicPartition("others", 0))
+    with pytest.raises(SourceError, match="no broker has a replica of events-0 here"):
+        restore(source, ["events"], [str(other)], only_here=True)
 
 
 def test_another_topic_gets_the_records_and_one_of_several_is_chosen(archived, tmp_path):

@@ -422,6 +422,11 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
 )
 @click.option("--topic-id", metavar="ID", help="Which of several archived topics of that name.")
 @click.option("--allow-missing", is_flag=True, help="Also if the archive lacks offsets or partitions.")
+@click.option(
+    "--only-here",
+    is_flag=True,
+    help="Leave out partitions of which other machines have all replicas.",
+)
 @data_dir_option
 @log_dirs_option
 @json_option
@@ -431,6 +436,7 @@ def restore_archive(
     name: str | None,
     topic_id: str | None,
     allow_missing: bool,
+    only_here: bool,
     data_dir: Path | None,
     log_dirs: str | None,
     as_json: bool,
@@ -457,6 +463,7 @@ def restore_archive(
                 name=name,
                 topic_id=topic_id,
                 allows_missing=allow_missing,
+                only_here=only_here,
                 say=status.update,
             )
     except PipelineError as error:
@@ -466,7 +473,9 @@ def restore_archive(
         return
     print_table(_RESTORED_COLUMNS, [_restored_row(one) for one in restored])
     if any(one.unfinished for one in restored):
-        click.echo("Unfinished: a transaction that began before these records has no end in the archive.")
+        click.echo(
+            "Unfinished: the transaction of these records, or one before them, has no end in the archive."
+        )
 
 
 def _run(

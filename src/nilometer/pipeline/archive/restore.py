@@ -104,13 +104,15 @@ def restore(
     name: str | None = None,
     topic_id: str | None = None,
     allows_missing: bool = False,
+    only_here: bool = False,
     say: Callable[[str], None] = lambda what: None,
 ) -> list[RestoredPartition]:
     """Write archived ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
     ``name``: the topic that gets the records of the only one of ``topics``. ``topic_id``: the one to take of
     several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
-    no error. Raises SourceError; then all that was written is removed again.
+    no error. ``only_here``: partitions without a replica in ``places`` are left out. Raises SourceError; then
+    all that was written is removed again.
     """
     _require_no_internal([*topics, *([name] if name else [])])
     found = _chosen(source, topics, topic_id)
@@ -124,6 +126,9 @@ def restore(
     with ExitStack() as opened:
         folders = _Folders(places, {one.part for one in wanted}, opened)
         replicas = {one.part: folders.empty_replicas(one.part) for one in wanted}
+        if only_here and any(replicas.values()):
+            wanted = [one for one in wanted if replicas[one.part]]
+        _require_replicas(replicas, [one.part for one in wanted])
         histories: list[_History] = []
         for one in wanted:  # all that may be refused, before the first is written
             say(f"{one.archived.part}: checking")
@@ -177,6 +182,16 @@ def _require_all(archived: Sequence[ArchivedPartition]) -> None:
                 f"the archive has no records of {topic}-{lacking[0]}, but of {topic}-{max(numbers)}: "
                 "--allow-missing restores the others"
             )
+
+
+def _require_replicas(
+    replicas: Mapping[TopicPartition, Sequence[_Replica]], parts: Sequence[TopicPartition]
+) -> None:
+    if lacking := [part for part in parts if not replicas[part]]:
+        raise SourceError(
+            f"no broker has a replica of {lacking[0]} here: create the topic with as many partitions as the "
+            "archive has, then stop the brokers. If it is on other machines, --only-here leaves it to them"
+        )
 
 
 # Reading an archived partition, whose batches are checked each time.
@@ -375,13 +390,8 @@ class _Folders:
             opened.callback(directory.close, self._ends)
 
     def empty_replicas(self, part: TopicPartition) -> list[_Replica]:
-        """Return the replicas of a partition that has never had a record. Raises SourceError."""
+        """Return the replicas of a partition that has never had a record. Raises SourceError for another."""
         replicas = [_Replica(one, part) for one in self._directories if part in one.manager.logs]
-        if not replicas:
-            raise SourceError(
-                f"no broker has a replica of {part} here: create the topic with as many partitions as the "
-                "archive has, then stop the brokers"
-            )
         for one in replicas:
             if one.log.log_end_offset or one.log.size:
                 raise SourceError(
