@@ -262,3 +262,18 @@ def test_a_topic_that_is_not_archived_is_said(log, target):
         offsets_of(archive=target, subscribe="others")
     with pytest.raises(SourceError, match="partition events-3 has no replica in"):
         offsets_of(archive=target, assign='{"events": [0, 3]}')
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["foo://KEY:SECRET@b/x", "s3://KEY:SEC/RET@b/x?region=r", "s3://KEY:SECRET@b/x?nosuch=SECRET"],
+)
+def test_no_message_about_a_place_shows_its_secrets(given):
+    with pytest.raises(ValueError, match=r"://b/x: ") as refused:
+        places.open_folder(given)
+    assert not {"KEY", "SEC", "RET"} & set(re.findall(r"[A-Z]+", str(refused.value)))
+
+
+@pytest.mark.parametrize("given", ["hdfs://name:8020/a@b", "s3://bucket/a:b@c", "/data/a:b@c"])
+def test_a_path_may_have_the_sign_that_ends_secrets(given):
+    assert places.shown_folder(given) == given

@@ -265,6 +265,7 @@ def test_what_is_refused_changes_nothing(archived, tmp_path):
     assert "no broker has a replica of events-0 here" in refusal(place=other)
     groups = broker_folder(tmp_path / "groups", TopicPartition("__consumer_offsets", 0))
     assert "belongs to the cluster" in refusal(place=groups, name="__consumer_offsets")
+    assert "no broker has a replica of -0 here" in refusal(name=""), "as a script may, without the name"
     restore(source, ["events"], [str(target)])
     filled = files_of(target)
     assert "is not empty: its next offset is 300" in refusal()

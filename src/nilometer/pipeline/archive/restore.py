@@ -114,10 +114,11 @@ def restore(
     no error. ``only_here``: partitions without a replica in ``places`` are left out. Raises SourceError; then
     all that was written is removed again.
     """
-    _require_no_internal([*topics, *([name] if name else [])])
+    _require_no_internal([*topics, *([] if name is None else [name])])
     found = _chosen(source, topics, topic_id)
     wanted = [
-        RestoredPartition(one, TopicPartition(name or one.part.topic, one.part.partition)) for one in found
+        RestoredPartition(one, one.part if name is None else TopicPartition(name, one.part.partition))
+        for one in found
     ]
     for one in wanted:
         one.missing = one.archived.gaps

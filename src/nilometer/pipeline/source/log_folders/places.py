@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 # storage (``s3://bucket/logs?region=eu-west-1``), and to every place below it.
 
 _SCHEME = "://"
-_CREDENTIALS = re.compile(r"://[^/@]*@")
+_CREDENTIALS = re.compile(r"://([^/@]*|[^/@:]*:(?!\d+/)[^@]*)@")
+"""Also a secret with a slash that should be %2F; what follows a port is no secret."""
 
 
 def is_uri(place: str) -> bool:
@@ -59,7 +60,8 @@ def open_store(place: str) -> tuple[FileSystem, str]:
     try:
         return FileSystem.from_uri(place)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{shown_folder(place)}: {error}") from error
+        reason = str(error).replace(place, shown_folder(place))
+        raise ValueError(f"{shown_folder(place)}: {reason}") from error
 
 
 def join(place: str, *names: str) -> str:
