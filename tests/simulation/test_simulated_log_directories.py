@@ -134,7 +134,7 @@ def strike_marker(*verbs: str, also: str = "") -> Strike:
     left = [1]
 
     def strike(process: DiskUser, verb: str, path: str) -> None:
-        is_marker = bool(left) and path.startswith(f"/data/1/{log_directories.NAME}") and verb in verbs
+        is_marker = bool(left) and path.startswith(f"/data/1/{log_directories.MARKER_NAME}") and verb in verbs
         if is_marker:
             left.clear()
         if is_marker or (also and f"{path}/".startswith(f"{also}/")):

@@ -20,7 +20,7 @@ from typing import Any
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, warnings_at_start
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.log_settings import ROOT, LogSettings
+from nilometer.broker.settings.logging_settings import ROOT, LogSettings
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime

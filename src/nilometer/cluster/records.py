@@ -7,7 +7,7 @@ that the log can be read with any text tool. The controller decides records
 :mod:`nilometer.cluster.entries` packs them into entries.
 
 Invariant: the meaning of a field never changes. A record or field that older brokers do not know needs a
-higher ``FORMAT_VERSION``, which :func:`_format_version_of` returns for it.
+higher ``FORMAT_VERSION``, which :func:`format_version_of` returns for it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Certificates are PEM, as a file or the text itself, or a file in PKCS12. A listener whose files change uses
 the new ones for the next handshake, without a restart; if they cannot be read, it keeps the previous ones and
-logs why.
+logs why. The connection of a client that sends many records without data, such as requests for new keys, ends
+(``_BoundedObject``).
 """
 
 from __future__ import annotations

@@ -102,8 +102,9 @@ LOG_DIRS_SHARE = 0.4
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
 FOLDER_MOVES_SHARE = 0.7
-FOREIGN_SHARE = 0.25
 """The share of seeds with several log directories in which replicas move between them."""
+FOREIGN_SHARE = 0.25
+"""The share of seeds that have producers with the habits of other libraries."""
 TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
 SHARE_GROUPS_SHARE = 0.4

@@ -189,8 +189,8 @@ class LogState:
         not in the segment: after a roll the restart would take the index as it is.
         """
         active = self.segments.active
-        bases = [active.base_offset] if active.has_unsynced_aborted else []
-        return min([self.flushed_offset, *self.unsynced_sealed, *bases])
+        durable = min(self.flushed_offset, min(self.unsynced_sealed, default=self.flushed_offset))
+        return min(durable, active.base_offset) if active.has_unsynced_aborted else durable
 
     @property
     def is_in_order(self) -> bool:

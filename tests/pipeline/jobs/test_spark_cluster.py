@@ -18,7 +18,7 @@ import deltalake
 import pytest
 
 from nilometer.pipeline.run.run_record import DIED, RunFolder
-from nilometer.pipeline.spark.spark_session import EXECUTOR_PACKAGES, write_archive
+from nilometer.pipeline.spark.executors import EXECUTOR_PACKAGES, write_archive
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.pipeline.filled_topics import Sent, Topics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.replicas.log_directories import NAME
+from nilometer.broker.replicas.log_directories import MARKER_NAME
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
 from support.brokers.nilometer_broker import NilometerBroker
@@ -68,7 +68,7 @@ def test_logs_of_an_unknown_cluster(of_other_cluster: Path) -> None:
 
 
 def test_the_folder_of_a_kafka_broker(of_other_cluster: Path) -> None:
-    (of_other_cluster / NAME).unlink()
+    (of_other_cluster / MARKER_NAME).unlink()
     (of_other_cluster / "__cluster_metadata-0").mkdir()
     (of_other_cluster / "__cluster_metadata-0/quorum-state").touch()
     told = refused(of_other_cluster)

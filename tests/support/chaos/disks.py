@@ -24,7 +24,7 @@ def lose_unsynced_tail(data_dir: Path, topic: str, partitions: int, chance: rand
     Returns the bytes lost of each partition.
     """
     (data_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-    (data_dir / log_directories.NAME).unlink(missing_ok=True)
+    (data_dir / log_directories.MARKER_NAME).unlink(missing_ok=True)
     points = _recovery_points(data_dir)
     return {
         partition: _cut(data_dir, topic, partition, points.get(TopicPartition(topic, partition), 0), chance)

@@ -44,7 +44,7 @@ def test_an_empty_or_damaged_folder_says_nothing():
     disk = MemoryDisk()
     disk.make_directories("/data")
     assert log_directories.read_lossless_broker_epoch(disk, "/data") is None
-    disk.replace_file(f"/data/{log_directories.NAME}", b"{not json")
+    disk.replace_file(f"/data/{log_directories.MARKER_NAME}", b"{not json")
     assert log_directories.read_lossless_broker_epoch(disk, "/data") is None
 
 
@@ -106,7 +106,7 @@ async def test_a_broker_says_why_it_does_not_vouch_for_its_last_incarnation(
 ) -> None:
     disk = marked_disk()
     if is_new:
-        disk.remove(f"/data/{log_directories.NAME}")
+        disk.remove(f"/data/{log_directories.MARKER_NAME}")
     disk.crash_process()
     disk.boot_id = lambda: "of the next start"
     runtime = Runtime(SystemClock(), disk, cast(Any, None), SeededEntropy(random.Random(1)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.spark.spark_session import (
+from nilometer.pipeline.spark.executors import (
     EXECUTOR_PACKAGES,
     driver_environment,
     lack_of,

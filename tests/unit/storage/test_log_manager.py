@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nilometer.runtime import LockHeld
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.steps import at_once
-from nilometer.storage import checkpoints, dump, names
+from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint, LogFenced
@@ -238,7 +238,7 @@ def test_other_folders_are_no_partitions_and_long_topics_can_be_deleted() -> Non
     assert len(delete_folder_name(TopicPartition("t" * 249, 0), "0a" * 16)) == 255
 
 
-def test_a_reader_without_a_lock_sees_what_is_whole_and_a_dump_every_line() -> None:
+def test_a_reader_without_a_lock_sees_what_is_whole() -> None:
     disk = MemoryDisk()
     manager = open_manager(disk)
     log = manager.create(FIRST, CONFIG, wall_ms=1)
@@ -249,17 +249,6 @@ def test_a_reader_without_a_lock_sees_what_is_whole_and_a_dump_every_line() -> N
     writing.append([half])
     assert reader.end_offset() == 12
     assert [batch.header.base_offset for batch in reader.batches(5, 11)] == list(range(5, 11))
-
-    lines = list(dump.dump_file(disk, log.segments.active.log_path, deep=True))
-    batch_lines = [line for line in lines if isinstance(line, dump.BatchLine)]
-    assert [line.error for line in batch_lines] == [None] * len(batch_lines)
-    assert batch_lines[-1].records[0].value == b"11"
-    assert lines[-1] == dump.ErrorLine(log.segments.active.size, "40 bytes are not a complete batch")
-    epochs = list(dump.dump_file(disk, f"{log.folder}/leader-epoch-checkpoint"))
-    assert epochs == [dump.EpochLine(0, 0)]
-    index = list(dump.dump_file(disk, log.segments.first.path(".index")))
-    assert index
-    assert all(isinstance(line, dump.IndexLine) for line in index)
 
 
 def test_what_a_crash_left_of_files_that_were_being_replaced_is_removed() -> None:

@@ -28,7 +28,7 @@ from nilometer.broker.api.topic_configs import (
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
-from nilometer.broker.settings.log_settings import LEVELS, ROOT
+from nilometer.broker.settings.logging_settings import LEVELS, ROOT
 from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
 from nilometer.cluster.controller.configs import (
     AlterResource,

@@ -1,7 +1,8 @@
 """The log directories of this broker: what a starting broker finds in them, how they are opened and closed,
 and when one fails.
 
-A file in each has the last registered broker epoch that used it, and the machine's boot id then.
+Also whether the previous incarnation may have lost records: a marker in the first directory has its broker
+epoch and the machine's boot id then.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from nilometer.storage.names import FolderKind, TopicPartition
 from nilometer.storage.recovery import DamageKind
 from nilometer.storage.topic_config import LogConfig
 
-NAME = "last-registered-life"  # codespell:ignore
+MARKER_NAME = "last-registered-life"  # codespell:ignore
 _VERSION = 1
 
 
@@ -54,7 +55,7 @@ def write_marker(disk: Disk, folder: str, broker_epoch: int, *, may_have_lost_re
     ``may_have_lost_records``: write no boot id, as :func:`mark_possible_loss` does.
     """
     marker = _Marker(_VERSION, broker_epoch, "" if may_have_lost_records else disk.boot_id())
-    disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+    disk.replace_file(f"{folder}/{MARKER_NAME}", msgspec.json.encode(marker))
 
 
 def mark_possible_loss(disk: Disk, folder: str) -> None:
@@ -66,9 +67,9 @@ def mark_possible_loss(disk: Disk, folder: str) -> None:
     if marker is not None:
         marker.boot_id = ""
         try:
-            disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+            disk.replace_file(f"{folder}/{MARKER_NAME}", msgspec.json.encode(marker))
         except OSError:
-            disk.remove(f"{folder}/{NAME}")
+            disk.remove(f"{folder}/{MARKER_NAME}")
             raise
 
 
@@ -91,7 +92,7 @@ def read_broker_epoch(disk: Disk, folder: str) -> int | None:
 
 def _read_marker(disk: Disk, folder: str) -> _Marker | None:
     try:
-        marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
+        marker = msgspec.json.decode(disk.read_file(f"{folder}/{MARKER_NAME}"), type=_Marker)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None  # missing or damaged: assume that records may be lost
     return marker if marker.version == _VERSION else None
@@ -130,7 +131,7 @@ def find_logs(disk: Disk, log_dirs: Sequence[str], node_id: int) -> FoundLogs | 
         try:
             folders = LogDirectory(disk, path).partition_folders()
             identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
-            is_ours = is_ours or disk.exists(posixpath.join(path, NAME))
+            is_ours = is_ours or disk.exists(posixpath.join(path, MARKER_NAME))
             if is_of_others(disk, posixpath.join(path, KAFKA_METADATA)):
                 of_kafka.append(path)
         except OSError:

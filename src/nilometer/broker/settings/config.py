@@ -49,7 +49,7 @@ from nilometer.broker.settings.listeners import (
     parse_listeners,
     security_protocols,
 )
-from nilometer.broker.settings.log_settings import log_settings
+from nilometer.broker.settings.logging_settings import log_settings
 from nilometer.broker.settings.quorum import (
     BOOTSTRAP,
     CONTROLLER_LISTENERS,

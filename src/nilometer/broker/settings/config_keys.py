@@ -17,7 +17,7 @@ from nilometer.broker.settings.coordinators import (
     TRANSACTION_KEYS,
 )
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
-from nilometer.broker.settings.log_settings import LOG_KEYS
+from nilometer.broker.settings.logging_settings import LOG_KEYS
 from nilometer.broker.settings.quorum import QUORUM_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import key_table

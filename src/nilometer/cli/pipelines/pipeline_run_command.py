@@ -391,13 +391,9 @@ def run(
     import_module("pyspark")  # if it is missing, what to install is said before anything else
     from nilometer.pipeline.batches import RunFiles
     from nilometer.pipeline.run import runner
+    from nilometer.pipeline.spark.executors import lack_of, require_shared
     from nilometer.pipeline.spark.java import require_java
-    from nilometer.pipeline.spark.spark_session import (
-        build_session,
-        connector_settings,
-        lack_of,
-        require_shared,
-    )
+    from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
     if table_format is not None:
         pairs = (*pairs, f"format={table_format}")

@@ -15,7 +15,7 @@ from nilometer.cli.cluster_options import confirm, json_option, yes_option
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.spark.spark_session import (
+from nilometer.pipeline.spark.executors import (
     DAEMON_SETTINGS,
     DRIVER_PYTHON_SETTING,
     PYTHON_SETTING,

@@ -1,5 +1,7 @@
-"""The offsets that partitions have records at, and their N newest records, by timestamp: ``nilometer consume
---tail N``.
+"""Reads partitions backwards from their ends, in growing ranges: the N newest records by timestamp
+(``nilometer consume --tail N``), or the newest that a selection takes (the search of the console).
+
+``log_ranges`` says where records begin and end.
 """
 
 from __future__ import annotations

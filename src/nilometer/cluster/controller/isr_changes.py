@@ -1,5 +1,5 @@
 """What brokers request for the ISRs: a leader changes one (AlterPartition), a broker leaves those of its
-damaged replicas (ForfeitReplicas).
+damaged or offline replicas (ForfeitReplicas).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The streams groups of a shard (KIP-1071): turns heartbeats and timers into records and results.
 
 The first member brings the topology. Until all topics are there and fit together, members have no tasks and
-are told why; internal topics are created with the rights of the member that is told.
+are told why; internal topics are created with the rights of the member that is told. Members also learn where
+the tasks of those with an endpoint can be queried, whenever that has changed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What compaction leaves of one batch: its records, found in its bytes without decoding them, are kept or
-removed, or the batch is dropped.
+"""The layout of records in the bytes of a batch, which batches belong to aborted transactions, and what
+compaction leaves of one batch. Records are found in the bytes without decoding them.
 """
 
 from __future__ import annotations
@@ -319,24 +319,6 @@ def read_keys(data: bytes, header: BatchHeader) -> RecordKeys:
     return found
 
 
-# Compacting one batch: keep it unchanged, keep it with fewer records, keep it empty, or drop it.
-#
-# A batch that is kept does not change its base offset, last offset, producer, sequence and leader epoch, so
-# compaction leaves gaps in and between batches. The rules are Kafka's:
-#
-# - a record is kept if no newer record of its key was read; a record without a key is removed;
-# - records of an aborted transaction are removed at once;
-# - a record without a value (a tombstone) is kept until the batch's *delete horizon*: the time of the first
-#   round that cleans all of the batch, plus ``delete.retention.ms``. It is stored as the batch's base
-#   timestamp (KIP-534). Until then every reader can see the deletion. A round whose offset map was full
-#   before the end of the batch does not set it, unlike Kafka's: older values of its tombstones may still be
-#   read;
-# - a transaction marker is kept as long as the log has a batch of its transaction, then until a delete
-#   horizon;
-# - the last batch of a producer is kept for its sequence number, and the last batch of the cleaned part to
-#   mark its end, even if empty. A marker that must be kept is kept with its record, which has the producer's
-#   epoch.
-
 # Tracking transactions while a cleaner reads a log from its start.
 #
 # - The transaction index shows which batches belong to an aborted transaction: their records are removed at
@@ -474,6 +456,24 @@ def _copy_singly(data: bytes, start_at: int, marks: bytes, pieces: list[bytes]) 
     pieces.append(data[kept_from:start])
     return newest
 
+
+# Compacting one batch: keep it unchanged, keep it with fewer records, keep it empty, or drop it.
+#
+# A batch that is kept does not change its base offset, last offset, producer, sequence and leader epoch, so
+# compaction leaves gaps in and between batches. The rules are Kafka's:
+#
+# - a record is kept if no newer record of its key was read; a record without a key is removed;
+# - records of an aborted transaction are removed at once;
+# - a record without a value (a tombstone) is kept until the batch's *delete horizon*: the time of the first
+#   round that cleans all of the batch, plus ``delete.retention.ms``. It is stored as the batch's base
+#   timestamp (KIP-534). Until then every reader can see the deletion. A round whose offset map was full
+#   before the end of the batch does not set it, unlike Kafka's: older values of its tombstones may still be
+#   read;
+# - a transaction marker is kept as long as the log has a batch of its transaction, then until a delete
+#   horizon;
+# - the last batch of a producer is kept for its sequence number, and the last batch of the cleaned part to
+#   mark its end, even if empty. A marker that must be kept is kept with its record, which has the producer's
+#   epoch.
 
 _DROP, _TOMBSTONE = bytes((DROP,)), bytes((TOMBSTONE,))
 

@@ -8,6 +8,8 @@ Until a plan is recorded, the old or the new content may be on disk; the queries
 
 A file whose content on disk is known to be the planned one is not written again. At least one file is written
 nevertheless: a broker without traffic notices a failed disk by its checkpoints alone.
+
+Lines of an earlier folder of the same name are void while the partition's folder has a marker.
 """
 
 from __future__ import annotations
