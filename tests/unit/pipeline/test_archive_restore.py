@@ -12,7 +12,7 @@ from nilometer.pipeline.archive import restore as restoring
 from nilometer.pipeline.archive.archive_target import open_target
 from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.archive.restore import restore
-from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.errors import PipelineError, SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.places import find_archived
 from nilometer.runtime import Runtime
@@ -289,6 +289,9 @@ def test_damage_is_found_before_anything_is_written(archived, tmp_path):
         assert log_range(target) == (0, 0, 0)
     log.unlink()
     with pytest.raises(SourceError, match="is missing in the archive"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    log.mkdir()
+    with pytest.raises(PipelineError, match=f"^{log}: Is a directory"):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
 
 

@@ -23,6 +23,7 @@ from crc32c import crc32c
 from msgspec import structs
 
 from nilometer.cluster.states import INTERNAL_TOPICS
+from nilometer.pipeline.archive.archive_target import explained
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.places import (
     ArchivedPartition,
@@ -151,7 +152,8 @@ def _require_no_internal(topics: Sequence[str]) -> None:
 
 def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
     """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
-    archived = find_archived(source, topics)
+    with explained(source):
+        archived = find_archived(source, topics)
     for topic in topics:
         known = sorted({one.topic_id for one in archived if one.part.topic == topic})
         if not known or (topic_id is not None and topic_id not in known):
@@ -213,10 +215,11 @@ def _batches_of(
     disk: Disk, folder: str, segment: ArchivedSegment
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
     stored, path = segment.log, posixpath.join(folder, segment.log.name)
-    try:
-        file = disk.open(path, writable=False)
-    except FileNotFoundError:
-        raise SourceError(f"{path} is missing in the archive") from None
+    with explained(path):
+        try:
+            file = disk.open(path, writable=False)
+        except FileNotFoundError:
+            raise SourceError(f"{path} is missing in the archive") from None
     with closing(file):
         position = checksum = 0
         offset, wanted = segment.base_offset, CHUNK_BYTES
@@ -245,7 +248,8 @@ def _batches_of(
 
 
 def _read(file: File, position: int, size: int) -> bytes:
-    data = file.read_at(position, size)
+    with explained(file.path):
+        data = file.read_at(position, size)
     if len(data) < size:
         raise SourceError(f"{file.path} is damaged: it ends at byte {position + len(data)}")
     return data
@@ -452,7 +456,8 @@ class _Directory:
     def open(self) -> None:
         """Raises SourceError; then it stays closed."""
         manager = self._open()
-        self._broker_epoch = manager.previous_broker_epoch or UNKNOWN_BROKER_EPOCH
+        if manager.previous_broker_epoch is not None:
+            self._broker_epoch = manager.previous_broker_epoch
         if manager.has_gaps or manager.duplicates or any(manager.seconds.items()):
             self.close({})
             raise SourceError(
