@@ -7,7 +7,6 @@ import contextlib
 import gc
 import json
 import logging
-import logging.handlers
 import os
 import resource
 import signal
@@ -29,26 +28,27 @@ from nilometer.runtime.event_loop import collect_old_garbage, give_back_freed_me
 STANDARD_STREAMS = (1, 2)
 
 
-class BoundedLogFile(logging.handlers.RotatingFileHandler):
-    """A log file that is renamed at ``max_bytes``, with ``files`` files in all, the oldest in ``FILE.<n>``.
+def bounded_log_file(path: str, max_bytes: int, files: int) -> logging.Handler:
+    """Open a log file that is renamed at ``max_bytes``; ``files`` files in all, the oldest is ``FILE.<n>``.
 
     If standard output and error go to the same file, as `nilometer up` starts a broker, they follow it: what
     an interpreter or a library writes there is in the current file, and no renamed file grows.
     """
+    from logging.handlers import RotatingFileHandler  # with pickle and queues: only if there is a file
 
-    def __init__(self, path: str, max_bytes: int, files: int) -> None:
-        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
-        opened = os.fstat(self._descriptor())
-        self._followers = [number for number in STANDARD_STREAMS if _is_open_on(number, opened)]
+    handler = RotatingFileHandler(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+    opened = os.stat(path)
+    followers = [number for number in STANDARD_STREAMS if _is_open_on(number, opened)]
 
-    def doRollover(self) -> None:
-        super().doRollover()
-        for number in self._followers:
-            os.dup2(self._descriptor(), number)
+    def rotate(source: str, destination: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the file was deleted meanwhile
+            os.rename(source, destination)
+        with open(source, "ab") as begun:  # the handler goes on in the same file
+            for number in followers:
+                os.dup2(begun.fileno(), number)
 
-    def _descriptor(self) -> int:
-        assert self.stream is not None, "the file is opened at once"
-        return self.stream.fileno()
+    handler.rotator = rotate
+    return handler
 
 
 def _is_open_on(descriptor: int, file: os.stat_result) -> bool:
@@ -147,7 +147,7 @@ def _handler(settings: LogSettings) -> logging.Handler:
         return logging.StreamHandler(sys.stderr)
 
     try:
-        return BoundedLogFile(settings.path, settings.max_bytes, settings.files)
+        return bounded_log_file(settings.path, settings.max_bytes, settings.files)
     except OSError as error:
         raise ConfigError(
             "nilometer.log.file", f"cannot write nilometer.log.file {settings.path}: {error}"

@@ -16,9 +16,9 @@ from nilometer.broker import process
 from nilometer.broker.process import (
     LINES_PER_SECOND,
     BoundedLines,
-    BoundedLogFile,
     BoundedMessages,
     JsonFormatter,
+    bounded_log_file,
     configure_log,
 )
 from nilometer.broker.settings.config import BrokerConfig
@@ -110,7 +110,7 @@ def test_the_files_are_bounded_and_standard_error_follows(
     path = tmp_path / "broker.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     monkeypatch.setattr(process, "STANDARD_STREAMS", (descriptor,))
-    handler = BoundedLogFile(str(path), MAX_BYTES, FILES)
+    handler = bounded_log_file(str(path), MAX_BYTES, FILES)
     try:
         for number in range(200):
             handler.emit(logging.makeLogRecord({"msg": f"line {number} {'.' * 50}"}))
@@ -123,6 +123,19 @@ def test_the_files_are_bounded_and_standard_error_follows(
     assert all(one.stat().st_size <= MAX_BYTES + 100 for one in found)
     assert path.read_text().endswith("written past the log\n"), "it is in the newest file"
     assert "line 199" in path.read_text()
+
+
+def test_a_deleted_file_is_begun_again_at_its_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broker.log"
+    handler = bounded_log_file(str(path), MAX_BYTES, FILES)
+    path.unlink()
+    for number in range(50):
+        handler.emit(logging.makeLogRecord({"msg": f"line {number} {'.' * 50}"}))
+    handler.close()
+    assert "line 49" in path.read_text()
+    assert not capsys.readouterr().err, "no line is lost"
 
 
 def test_names_that_clients_choose_do_not_fill_the_log() -> None:
