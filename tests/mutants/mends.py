@@ -31,6 +31,7 @@ THREE = "process/broker/test_three_machines_page.py"
 QUORUM_OF_BROKERS = "process/quorum/test_quorum_of_brokers.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
+RESTORE = "unit/pipeline/test_archive_restore.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -2083,6 +2084,52 @@ REASONS = (
     ),
 )
 
+# --- archives that are put back
+RESTORES = (
+    Mutant(
+        "transaction-over-a-gap",
+        "what a gap cut from its transaction's end counts as a part of the producer's next one",
+        "cut = list(self.first_offsets.items()) if header.base_offset > self._end else []",
+        "cut: list[tuple[int, int]] = []",
+        (RESTORE,),
+    ),
+    Mutant(
+        "restored-into-internal-topic",
+        "archived records are written into a topic of the coordinators",
+        "    _require_no_internal([*topics, *([] if name is None else [name])])\n",
+        "    _require_no_internal(topics)\n",
+        (RESTORE,),
+    ),
+    Mutant(
+        "full-disk-stays-full",
+        "a log on a full disk keeps what was restored, and its broker cannot start",
+        "            self._directory.open_without(self.log.folder)\n        self.begin(0)\n",
+        "            return\n        self.begin(0)\n",
+        (RESTORE,),
+    ),
+    Mutant(
+        "restored-and-not-flushed",
+        "what fails when restored logs are flushed is not undone",
+        "            replica.flush()\n",
+        "            pass\n",
+        (RESTORE,),
+    ),
+    Mutant(
+        "offsets-beyond-a-segment",
+        "empty batches of more offsets than a segment has are appended to one",
+        "if size >= CHUNK_BYTES or end - first > _PIECE_MAX:",
+        "if size >= CHUNK_BYTES:",
+        (RESTORE,),
+    ),
+    Mutant(
+        "secret-of-a-wrong-place",
+        "the message about a place of an unknown kind has its secrets",
+        "reason = str(error).replace(place, shown_folder(place))",
+        "reason = str(error)",
+        ("unit/pipeline/test_archive_refusals.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *METADATA_QUORUM,
     *DIRECTORY_MOVES,
@@ -2101,6 +2148,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *COMMANDS,
     *NOT_ASKED,
     *PIPELINES,
+    *RESTORES,
     *SHARE_PARTITION,
     *SHARE_REQUESTS,
     *SHARE_STATE,

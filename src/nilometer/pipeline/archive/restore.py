@@ -321,20 +321,21 @@ def _restored(one: RestoredPartition, history: _History) -> Iterator[tuple[int, 
         running.note(buffer, position, header)
         if header.is_control:
             continue
+        count = min(header.records_count, header.next_offset - one.start)
         producer = header.producer_id
         transaction = (producer, running.first_offsets[producer]) if header.is_transactional else None
         if header.base_offset >= history.stable_end or transaction in history.cut:
-            one.unfinished += header.records_count
+            one.unfinished += count
             continue
         if transaction in history.aborted:
-            one.aborted += header.records_count
+            one.aborted += count
             continue
         yield from _empty_batches(offset, header.base_offset)
         changed = structs.replace(without_producer(header), partition_leader_epoch=LEADER_EPOCH)
         with memoryview(buffer) as view:
             records = view[position + HEADER_BYTES : position + header.size]
             yield header.next_offset, pack_batch(changed, records)
-        one.records += header.records_count
+        one.records += count
         offset = header.next_offset
     yield from _empty_batches(offset, history.stable_end)
     one.end = max(offset, history.stable_end)
