@@ -207,7 +207,7 @@ def test_each_of_several_machines_restores_its_partitions(tmp_path):
         log.checkpoint()
         set_topic_id(log.folder, "a")
     source = str(tmp_path / "archive")
-    archive([str(log.log_dir)], ["events"], open_target(source))
+    archive([str(tmp_path / "logs")], ["events"], open_target(source))
     machines = [broker_folder(tmp_path / str(part), part) for part in parts]
     with pytest.raises(SourceError, match=r"events-1 here: .*--only-here"):
         restore(source, ["events"], [str(machines[0])])
