@@ -2108,6 +2108,13 @@ RESTORES = (
         (RESTORE,),
     ),
     Mutant(
+        "second-interrupt",
+        "a second Ctrl-C leaves a part of what was restored",
+        "            with _uninterrupted():\n                for replica in self._written:\n",
+        "            if True:\n                for replica in self._written:\n",
+        (RESTORE,),
+    ),
+    Mutant(
         "restored-and-not-flushed",
         "what fails when restored logs are flushed is not undone",
         "            replica.flush()\n",

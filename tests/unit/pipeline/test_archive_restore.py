@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -325,6 +327,27 @@ def test_a_run_that_fails_leaves_all_partitions_empty(tmp_path, monkeypatch):
     monkeypatch.setattr(LogSegment, "append", appended)
     restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
     assert log_range(one) == log_range(two) == (134, 300, 300)
+
+
+def test_a_second_interrupt_does_not_end_the_undoing(archived, tmp_path, monkeypatch):
+    target = broker_folder(tmp_path / "target")
+    appended, emptied = restoring._Replica.append, restoring._Replica.empty
+
+    def interrupted(replica, records):
+        appended(replica, records)
+        raise KeyboardInterrupt
+
+    def empty(replica):
+        os.kill(os.getpid(), signal.SIGINT)
+        emptied(replica)
+
+    monkeypatch.setattr(restoring._Replica, "append", interrupted)
+    monkeypatch.setattr(restoring._Replica, "empty", empty)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    assert log_range(target) == (0, 0, 0)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_log_that_cannot_be_made_durable_is_emptied(archived, tmp_path, monkeypatch):

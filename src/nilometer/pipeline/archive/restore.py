@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import posixpath
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -414,8 +416,9 @@ class _Folders:
         except BaseException as error:
             failed = [one.log.folder for one in self._written if one.log.failure is not None]
             self._ends.clear()
-            for replica in self._written:
-                replica.empty()
+            with _uninterrupted():
+                for replica in self._written:
+                    replica.empty()
             if isinstance(error, (KafkaError, OSError)):
                 place = ", ".join(failed) or "a log"
                 raise SourceError(f"{place} could not be written: {error}") from error
@@ -433,6 +436,20 @@ class _Folders:
             replica.flush()
         one.replicas = len(replicas)
         self._ends[one.part] = one.end
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Ignore further signals to end: a user may press Ctrl-C twice. Other threads than the first get none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 class _Directory:
