@@ -18,6 +18,7 @@ from nilometer.pipeline.errors import PipelineError, SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.places import find_archived
 from nilometer.runtime import Runtime
+from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.names import META_PROPERTIES, TopicPartition
@@ -327,6 +328,72 @@ def test_a_run_that_fails_leaves_all_partitions_empty(tmp_path, monkeypatch):
     monkeypatch.setattr(LogSegment, "append", appended)
     restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
     assert log_range(one) == log_range(two) == (134, 300, 300)
+
+
+def test_a_full_disk_is_emptied_before_the_others(archived, tmp_path, monkeypatch):
+    """The first replica is written, then the disk is full: nothing can be written before the second one's
+    log has been removed."""
+    one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
+    monkeypatch.setattr(restoring, "CHUNK_BYTES", 600)
+    log_of_two = two / "events-0" / f"{0:020d}.log"
+    appended, replaced = LogSegment.append, SystemDisk.replace_file
+    begun = []
+
+    def is_full():
+        return log_of_two.exists() and log_of_two.stat().st_size > 1_000
+
+    def append(segment, *given):
+        if is_full() and segment.log_path == str(log_of_two):
+            raise OSError(28, "No space left on device")
+        return appended(segment, *given)
+
+    def replace_file(disk, path, content, **given):
+        if is_full():
+            begun.append(path)
+            raise OSError(28, "No space left on device", path)
+        replaced(disk, path, content, **given)
+
+    monkeypatch.setattr(LogSegment, "append", append)
+    monkeypatch.setattr(SystemDisk, "replace_file", replace_file)
+    with pytest.raises(SourceError, match=r"two/events-0 could not be written"):
+        restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+    assert not begun
+    assert log_range(one) == log_range(two) == (0, 0, 0)
+
+
+def test_a_replica_that_cannot_be_emptied_is_named_and_the_others_are_emptied(
+    archived, tmp_path, monkeypatch
+):
+    one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
+    emptied = restoring._Replica.empty
+
+    def empty(replica):
+        if replica.folder.startswith(str(one)):
+            raise OSError(5, "Input/output error")
+        emptied(replica)
+
+    def interrupted(replica):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(restoring._Replica, "empty", empty)
+    monkeypatch.setattr(restoring._Replica, "flush", interrupted)
+    with pytest.raises(SourceError, match=r"could not be removed from .*/one/events-0: delete the topic"):
+        restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
+    assert log_range(two) == (0, 0, 0)
+    assert log_range(one)[1] == 300
+
+
+def test_checkpoints_that_cannot_be_written_undo_what_was_restored(archived, tmp_path, monkeypatch):
+    target = broker_folder(tmp_path / "target")
+
+    def fails(folders):
+        monkeypatch.undo()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(restoring._Folders, "finish", fails)
+    with pytest.raises(SourceError, match="No space left on device"):
+        restore(str(tmp_path / "archive"), ["events"], [str(target)])
+    assert log_range(target) == (0, 0, 0)
 
 
 def test_a_second_interrupt_does_not_end_the_undoing(archived, tmp_path, monkeypatch):

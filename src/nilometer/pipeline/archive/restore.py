@@ -114,8 +114,8 @@ def restore(
 
     ``name``: the topic that gets the records of the only one of ``topics``. ``topic_id``: the one to take of
     several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
-    no error. ``only_here``: partitions without a replica in ``places`` are left out. Raises SourceError; then
-    all that was written is removed again.
+    no error. ``only_here``: partitions without a replica in ``places`` are left out. Raises PipelineError;
+    then all that was written is removed again, or the message names the folders that still have some of it.
     """
     _require_no_internal([*topics, *([] if name is None else [name])])
     found = _chosen(source, topics, topic_id)
@@ -141,6 +141,7 @@ def restore(
             for one, history in zip(wanted, histories, strict=True):
                 say(f"{one.part}: restoring")
                 folders.write(replicas[one.part], one, history)
+            folders.finish()
     return wanted
 
 
@@ -414,15 +415,35 @@ class _Folders:
         try:
             yield
         except BaseException as error:
-            failed = [one.log.folder for one in self._written if one.log.failure is not None]
-            self._ends.clear()
+            failed = [one.folder for one in self._written if one.log.failure is not None]
+            self._ends.update(dict.fromkeys(self._ends, 0))
             with _uninterrupted():
-                for replica in self._written:
-                    replica.empty()
+                left = self._undo()
+            if left:
+                raise SourceError(
+                    f"{error}. What was restored could not be removed from {', '.join(left)}: delete the "
+                    "topic, and create it again"
+                ) from error
             if isinstance(error, (KafkaError, OSError)):
                 place = ", ".join(failed) or "a log"
                 raise SourceError(f"{place} could not be written: {error}") from error
             raise
+
+    def _undo(self) -> list[str]:
+        """Empty all that was written; return the folders of the logs for which that failed."""
+        left: list[str] = []
+        # First those that could not be written: that makes room on a full disk, which the others need.
+        for replica in sorted(self._written, key=lambda one: one.log.failure is None):
+            try:
+                replica.empty()
+            except (SourceError, KafkaError, OSError):
+                left.append(replica.folder)
+        return left
+
+    def finish(self) -> None:
+        """Note in the checkpoints what was written. Raises OSError."""
+        for directory in self._directories:
+            directory.write_checkpoints(self._ends)
 
     def write(self, replicas: Sequence[_Replica], one: RestoredPartition, history: _History) -> None:
         """Write all replicas of a partition. Raises SourceError, KafkaError, OSError."""
@@ -464,7 +485,9 @@ class _Directory:
 
     @property
     def manager(self) -> LogManager:
-        assert self._manager is not None, "it is open"
+        """Raises SourceError if it could not be opened again."""
+        if self._manager is None:
+            raise SourceError(f"{self._place} is closed")
         return self._manager
 
     @property
@@ -506,13 +529,23 @@ class _Directory:
         if self._manager is None:
             return
         if errors := self.manager.close(ends, broker_epoch=self._broker_epoch, wall_ms=self.wall_ms):
-            raise SourceError(f"{self._place} could not be closed: {errors[0]}")
+            raise SourceError(
+                f"{self._place} could not be closed in order: {errors[0]}. Its broker recovers it at the "
+                "next start"
+            )
+
+    def write_checkpoints(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Raises OSError."""
+        for plan in self.manager.plan_checkpoints(ends):
+            if plan.run():
+                self.manager.note_checkpoint(plan)
 
 
 class _Replica:
     def __init__(self, directory: _Directory, part: TopicPartition) -> None:
         self._directory = directory
         self._part = part
+        self.folder = self.log.folder
 
     @property
     def log(self) -> Log:
@@ -524,9 +557,7 @@ class _Replica:
         truncation = manager.truncate_fully_and_start_at(log, offset, wall_ms=self._directory.wall_ms)
         for path in truncation.removable:
             log.files.disk.remove(path)
-        for plan in manager.plan_checkpoints({}):  # until then a truncated log accepts nothing
-            if plan.run():
-                manager.note_checkpoint(plan)
+        self._directory.write_checkpoints({})  # until then a truncated log accepts nothing
 
     def append(self, records: bytes) -> None:
         """Raises KafkaError."""
@@ -539,7 +570,7 @@ class _Replica:
     def empty(self) -> None:
         """Remove what was appended. Raises SourceError, OSError."""
         if self.log.failure is not None:  # it cannot be written any more
-            self._directory.open_without(self.log.folder)
+            self._directory.open_without(self.folder)
         self.begin(0)
 
 
