@@ -449,7 +449,7 @@ make thousands in a second that nothing is left in, each of some kilobytes."""
 class OffsetsTimer(Enum):
     EXPIRY = auto()
     PURGE = auto()
-    """More offsets of deleted topics are to be removed than fit into one batch."""
+    """Topics may have been deleted, or more of their offsets are to be removed than fit into one batch."""
 
 
 _EXPIRY = TimerKey(OffsetsTimer.EXPIRY)
@@ -544,11 +544,17 @@ class OffsetExpiry:
     # -- with their topic --------------------------------------------------------------------------------
 
     def on_image(self, turn: Turn) -> None:
-        """Have topics looked for that were deleted, in a call for this partition alone: each may have offsets
-        of thousands of topics."""
+        """Schedule the search for deleted topics: each partition has a call of its own, since it may have
+        offsets of thousands of topics."""
         if self._offsets.table.topics():
             self._is_image_new = True
             self._state.timers.schedule(_PURGE, turn.now_ms)
+
+    def before_commit(self, turn: Turn) -> None:
+        """Remove the offsets of topics that the last image has deleted: one that is committed now is of a new
+        topic of that name."""
+        if self._is_image_new:
+            self._on_purge(turn)
 
     def _find_deleted(self) -> None:
         for name in self._offsets.table.topics():

@@ -229,6 +229,7 @@ class GroupShard:
                 assert_never(request)
 
     def _commit(self, turn: Turn, token: Token, request: OffsetCommit) -> None:
+        self._expiry.before_commit(turn)
         if self._offsets.commit(turn, token, request) is not ErrorCode.none:
             return
         self._expiry.note_commit([topic.name for topic in request.topics])

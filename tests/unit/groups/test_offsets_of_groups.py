@@ -427,6 +427,18 @@ def test_offsets_of_a_topic_created_again_stay() -> None:
     assert world.committed() == {("t", 1): 9}
 
 
+def test_an_offset_of_the_new_topic_stays_that_is_committed_before_the_old_ones_are_removed() -> None:
+    """It names no topic id, as older clients do."""
+    world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
+    world.send(commit_of(OLD, 0, 1))
+    world.shard.on_image(
+        image_with(TopicCreated(name="t", topic_id=topic_id_of(NEW))), world.now_ms, world.wall_ms
+    )
+    world.commit(3, topic="t")
+    world.on_time()
+    assert world.committed() == {("t", 0): 3}
+
+
 def test_a_topic_deleted_while_another_coordinator_takes_over_is_noticed_from_its_image_on() -> None:
     world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
     count = TOMBSTONES_PER_CALL_MAX + 1
