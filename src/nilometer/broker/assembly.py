@@ -101,7 +101,6 @@ from nilometer.coordination.store import CoordinationStore
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
 from nilometer.share.sessions import ShareSessions
-from nilometer.storage.topic_config import LogConfig
 
 if TYPE_CHECKING:
     from nilometer.broker.authentication.known_tokens import KnownTokens
@@ -305,8 +304,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     logs, metadata, link = directories.logs, control.metadata, control.link
     partitions = PartitionTable()
     checkpoints = CheckpointWriter(runtime, logs, tasks, partitions.high_watermarks, directories.fail)
-    delay_max_ms = LogConfig.parse({}, config.topic_defaults()).file_delete_delay_ms
-    disposal = LogDisposal(runtime, logs, tasks, checkpoints, directories.fail, delay_max_ms)
+    disposal = LogDisposal(runtime, logs, tasks, checkpoints, directories.fail)
     failures = ReplicaFailures(directories.fail_directory_of)
     commit = GroupCommit(runtime, tasks)
     quotas = ReplicationQuotas(config, runtime.clock)

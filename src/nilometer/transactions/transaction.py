@@ -21,7 +21,8 @@ _NUMBERS = "i"
 
 
 class PartitionSet(msgspec.Struct, frozen=True):
-    """In order of topics and numbers. :meth:`of` makes one."""
+    """Partitions in the order of topics and numbers, in few bytes: a request of 16 kB names 4,000, and a
+    client may have thousands of transactions open. :meth:`of` and :meth:`of_topics` make one."""
 
     packed: dict[str, bytes] = {}
     """By topic: the numbers in ascending order."""

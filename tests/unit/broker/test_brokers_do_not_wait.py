@@ -120,3 +120,16 @@ async def test_replicas_that_are_held_back_are_not_looked_at_for_each_request() 
     quota.held_ms = 0
     assert fetcher._build() == ([], 1_000)
     assert sorted(asked[51:]) == sorted(range(50))
+    quota.held_ms = 400
+    for _ in range(5):  # something changes again and again for one that is held back
+        clock.us += 10_000
+        fetcher._due[b"t", 7] = None
+        fetcher._build()
+    before = len(asked)
+    for _ in range(79):
+        clock.us += 5_000
+        fetcher._build()
+    assert asked[before:].count(7) == 0
+    clock.us += 5_000
+    fetcher._build()
+    assert asked[before:].count(7) == 1

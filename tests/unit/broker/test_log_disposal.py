@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.replicas.file_work import LogDisposal
+from nilometer.broker.replicas.hosted_logs import LogConfigs
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock
@@ -96,6 +98,22 @@ def test_a_broker_that_stops_leaves_the_files_to_its_next_start(tmp_path: Path) 
     assert Path(paths[0]).exists()
 
 
+def test_the_delay_follows_the_brokers_settings_while_it_runs() -> None:
+    key = "log.segment.delete.delay.ms"
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:1",
+        "log.dirs": "/l",
+        "nilometer.coordination": "local:/c",
+    }
+    configs = LogConfigs(BrokerConfig({"node.id": "1", key: "7", **settings}))
+    dynamic: dict[str, str] = {}
+    image = cast(Any, SimpleNamespace(config=lambda _kind, _name: dynamic))
+    assert configs.deletion_delay_ms(image) == 7
+    dynamic[key] = "600000"
+    configs.on_settings_changed()
+    assert configs.deletion_delay_ms(image) == 600_000
+
+
 @pytest.mark.parametrize(("limit_ms", "stays"), [(1, False), (LONG_MAX, True)])
 def test_the_folder_of_a_deleted_log_stays_no_longer_than_the_broker_says(
     tmp_path: Path, limit_ms: int, stays: bool
@@ -118,10 +136,8 @@ def test_the_folder_of_a_deleted_log_stays_no_longer_than_the_broker_says(
         tasks = Tasks()
         runtime = Runtime(SystemClock(), SystemDisk(), cast(Any, None), SeededEntropy(random.Random(1)))
         checkpoints = SimpleNamespace(request=lambda _: None)
-        disposal = LogDisposal(
-            runtime, cast(Any, logs), tasks, cast(Any, checkpoints), lambda *_: None, limit_ms
-        )
-        disposal.delete(TopicPartition("t", 0))
+        disposal = LogDisposal(runtime, cast(Any, logs), tasks, cast(Any, checkpoints), lambda *_: None)
+        disposal.delete(TopicPartition("t", 0), limit_ms)
         await asyncio.wait(list(tasks._tasks), timeout=0.05 if stays else None)
         await tasks.stop()
 

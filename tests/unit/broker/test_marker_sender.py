@@ -76,6 +76,8 @@ class Cluster:
         self.resigned: set[int] = set()
         """Brokers that lead no partition, whatever ``leaders`` has."""
         self.looked_up = 0
+        self.failures = 0
+        """So many times the metadata cannot be asked."""
         self.asked: list[tuple[int, int]] = []
         """Leader and partition."""
         self.requests: list[Any] = []
@@ -95,6 +97,9 @@ class Cluster:
 
     def _partition(self, index: int) -> object:
         self.looked_up += 1
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("a defect")
         leader = self.leaders.get(index)
         return None if leader is None else SimpleNamespace(has_leader=leader != NO_LEADER, leader=leader)
 
@@ -211,6 +216,16 @@ async def test_of_a_partition_without_a_leader_one_marker_is_looked_at_for_all_t
     cluster.leaders[0] = ME
     await until(lambda: len(cluster.shell.submitted) == ends)
     assert cluster.asked == [(ME, 0)] * ends
+
+
+@on_a_loop
+async def test_it_is_looked_for_leaders_again_after_an_unexpected_error() -> None:
+    cluster = Cluster(p0=NO_LEADER)
+    cluster.send(A)
+    cluster.failures = 1
+    await until(lambda: not cluster.failures)
+    cluster.leaders[0] = ME
+    await until(lambda: cluster.is_completed)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ class Controller:
             self._queue,
             client,
             lambda: self._decide(decide, cause),
+            "decisions of the controller",
             _log_abandoned_decision,
         )
 
@@ -265,12 +266,13 @@ async def in_turn(
     queue: DecisionQueue,
     client: Client | None,
     work: Callable[[], Awaitable[R]],
+    kind: str,
     on_abandoned: Callable[[asyncio.Task[R]], None] | None = None,
 ) -> R:
     """Return the result of ``work``, which begins when it is the client's turn.
 
     Cancelling the caller takes back what has not begun; what has begun keeps its turn until it ends, and then
-    ``on_abandoned`` is called.
+    ``on_abandoned`` is called. ``kind``: under what its turns are measured.
     """
     has_begun = False
 
@@ -280,7 +282,7 @@ async def in_turn(
             has_begun = True
             return await work()
 
-    running = tasks.spawn(run())
+    running = tasks.spawn(run(), kind=kind)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -110,8 +110,9 @@ class _ControllerConnection:
 
 class ControllerChannel:
     """This broker's own requests have a connection for themselves: the controller answers those of one
-    connection one after another. So each client has one, too, of those that wait for an answer; its requests
-    are sent one after another, and clients take turns."""
+    connection one after another. Each of the clients that wait for an answer has one, too: a user at an
+    address, ``CLIENTS_AT_ONCE`` at most. Requests of one client are sent one after another; clients take
+    turns."""
 
     def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog, tasks: Tasks) -> None:
         client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
@@ -141,7 +142,8 @@ class ControllerChannel:
             finally:
                 self._unused.append(to_controller)
 
-        return await in_turn(self._tasks, self._queue, Client.of(context, header.client_id), send)
+        client = Client.of(context, header.client_id)
+        return await in_turn(self._tasks, self._queue, client, send, "requests sent on to the controller")
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
         """Send this broker's own request, in the newest version that both brokers know, and return the

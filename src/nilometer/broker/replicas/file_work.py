@@ -24,7 +24,6 @@ from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.removal import Truncation
-from nilometer.storage.topic_config import LONG_MAX
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
@@ -205,27 +204,27 @@ class LogDisposal:
         tasks: Tasks,
         checkpoints: CheckpointWriter,
         on_directory_failure: Callable[[str, Exception], None],
-        delay_max_ms: int = LONG_MAX,
     ) -> None:
-        """``delay_max_ms``: so long the folder of a deleted log stays at most, whatever its topic's settings
-        say: no client sees it any more."""
         self._runtime = runtime
         self._logs = logs
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
-        self._delay_max_ms = delay_max_ms
         self._checkpoints = checkpoints
         self._last_deletion: dict[str, object] = {}
         """By path of a file to be removed: an object that identifies the path's last deletion."""
         self._folders: dict[int, deque[tuple[int, str]]] = {}
         """By delay (ms): when a folder is to be removed (monotonic time), and the folder."""
 
-    def delete(self, name: TopicPartition) -> None:
-        """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
+    def delete(self, name: TopicPartition, delay_max_ms: int) -> None:
+        """Delete a log: its folder is renamed at once, so that a topic of that name can be created again.
+
+        ``delay_max_ms``: so long the folder stays at most, whatever its topic's settings say: no client sees
+        it any more.
+        """
         log = self._logs.get(name)
         if log is None:
             return
-        delay_ms = min(log.config.file_delete_delay_ms, self._delay_max_ms)
+        delay_ms = min(log.config.file_delete_delay_ms, delay_max_ms)
         directory = self._logs.directory_of(name)
         try:
             folder = self._logs.delete(name)

@@ -113,6 +113,7 @@ class LogConfigs:
         self._last_good: dict[UUID, ConfigValues] = {}
         """By topic id, the settings that this broker last used for the topic."""
         self._reported: dict[tuple[UUID, str], None] = {}
+        self._deletion_delay_ms: int | None = None
 
     def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:
         """Return the log configuration in force for a topic.
@@ -133,6 +134,13 @@ class LogConfigs:
         config, self._last_good[topic_id] = self._sound[key]
         return config
 
+    def deletion_delay_ms(self, image: ClusterImage) -> int:
+        """Return how long, by this broker's settings in force, what is deleted stays on the disk."""
+        if self._deletion_delay_ms is None:
+            values = TOPIC_CONFIG.resolve({}, self._inherited(image), None).values
+            self._deletion_delay_ms = LogConfig.of(values).file_delete_delay_ms
+        return self._deletion_delay_ms
+
     def of_topic(self, image: ClusterImage, name: str) -> LogConfig:
         """Return the log configuration in force for topic ``name``, which ``image`` must have."""
         topic = image.topic(name)
@@ -141,6 +149,7 @@ class LogConfigs:
 
     def on_settings_changed(self) -> None:
         self._sound.clear()
+        self._deletion_delay_ms = None
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Drop what is kept for a topic that was deleted."""

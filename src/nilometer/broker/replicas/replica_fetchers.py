@@ -65,6 +65,8 @@ class _Followed(msgspec.Struct):
     resume_ms: int = 0
     """The partition is not fetched before this time (monotonic)."""
     failures: int = 0
+    held_until_ms: int = 0
+    """When it is looked at again, if it is held back (monotonic)."""
 
 
 class ReplicaFetcher:
@@ -291,6 +293,7 @@ class ReplicaFetcher:
         self._held.clear()
         for key, followed in self._followed.items():
             followed.sent = None
+            followed.held_until_ms = 0
             self._due[key] = None
 
     def _maybe_restart_session(self) -> None:
@@ -313,7 +316,10 @@ class ReplicaFetcher:
         """
         now_ms = self._runtime.clock.monotonic_ms()
         while self._held and self._held[0][0] <= now_ms:
-            self._due[heapq.heappop(self._held)[1]] = None
+            until_ms, key = heapq.heappop(self._held)
+            followed = self._followed.get(key)
+            if followed is not None and followed.held_until_ms == until_ms:  # or it was held again since
+                self._due[key] = None
         asked: list[_Followed] = []
         due, self._due = self._due, {}
         for key in due:
@@ -322,18 +328,20 @@ class ReplicaFetcher:
             if followed is None or not isinstance(role, FollowerRole) or role.leader != self._leader_id:
                 continue
             if followed.resume_ms > now_ms:
-                self._hold(key, followed.resume_ms)
+                self._hold(followed, followed.resume_ms)
             elif hold_ms := self._held_back_ms(followed.partition):
-                self._hold(key, now_ms + min(hold_ms, max(self._backoff_max_ms, 1)))
+                self._hold(followed, now_ms + min(hold_ms, max(self._backoff_max_ms, 1)))
             elif self._must_send(key, followed, role):
                 asked.append(followed)
         wake_in_ms = self._held[0][0] - now_ms if self._held else self._backoff_max_ms
         return asked, min(wake_in_ms, self._backoff_max_ms)
 
-    def _hold(self, key: _Key, until_ms: int) -> None:
+    def _hold(self, followed: _Followed, until_ms: int) -> None:
         """Do not fetch the partition before ``until_ms``, unless something changes."""
-        heapq.heappush(self._held, (until_ms, key))
-        self._leave_session(key)
+        if followed.held_until_ms != until_ms:
+            followed.held_until_ms = until_ms
+            heapq.heappush(self._held, (until_ms, followed.key))
+        self._leave_session(followed.key)
 
     def _held_back_ms(self, partition: Partition) -> int:
         """Return how long (ms) a replica that is throttled and not in sync, or was just truncated, has to

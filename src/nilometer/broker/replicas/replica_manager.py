@@ -307,7 +307,7 @@ class ReplicaManager:
             if self.logs.logs[name].log_end_offset:
                 self._disposal.make_stray(name, "is not assigned to this broker by the metadata")
             else:
-                self._disposal.delete(name)  # left by a creation that was interrupted
+                self._delete(name)  # left by a creation that was interrupted
 
     @property
     def stray_folders(self) -> tuple[str, ...]:
@@ -464,14 +464,17 @@ class ReplicaManager:
     def _stop_hosting(self, key: TopicIdPartition, why: str) -> None:
         self.offline.remove(key)
         if (fenced := self._fenced.pop(key, None)) is not None:
-            self._disposal.delete(fenced)
+            self._delete(fenced)
         partition = self._partitions.by_key.get(key)
         if partition is None:
             return
         self._forget(partition)
         partition.resign()
         self._removals.append(_removal(partition, why))
-        self._disposal.delete(partition.log.topic_partition)
+        self._delete(partition.log.topic_partition)
+
+    def _delete(self, name: TopicPartition) -> None:
+        self._disposal.delete(name, self._hosted.configs.deletion_delay_ms(self._image))
 
     def _log_removals(self) -> None:
         removals, self._removals = self._removals, []

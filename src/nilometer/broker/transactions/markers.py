@@ -184,7 +184,7 @@ class MarkerSender:
         self._leaderless: dict[TopicPartition, list[_Entry]] = {}
         """Those that wait until their partition has a leader: of many transactions, as long as it takes."""
         self._is_looking = False
-        """Whether it is looked again for their leaders."""
+        """Whether a task looks for their leaders, or is about to."""
         self._sending: dict[int, None] = {}
         """The brokers to which a task is sending markers."""
 
@@ -239,17 +239,19 @@ class MarkerSender:
         """Route the markers again whose partitions have a leader now, or are deleted. Of each partition one
         marker is looked at, however many transactions wait for it."""
         work = LongWork(self._turns)
-        for partition in tuple(self._leaderless):
-            await work.step(1)
-            state, entries = self._state_of(partition), self._leaderless[partition]
-            if state is not None and not state.has_leader and entries[-1].end.is_current:
-                continue
-            for entry in self._leaderless.pop(partition):
+        try:
+            for partition in tuple(self._leaderless):
                 await work.step(1)
-                self._route(entry)
-        self._is_looking = False
-        if self._leaderless:
-            self._look_later()
+                state, entries = self._state_of(partition), self._leaderless[partition]
+                if state is not None and not state.has_leader and entries[-1].end.is_current:
+                    continue
+                for entry in self._leaderless.pop(partition):
+                    await work.step(1)
+                    self._route(entry)
+        finally:
+            self._is_looking = False
+            if self._leaderless:
+                self._look_later()
 
     def _enqueue(self, leader: int, entry: _Entry) -> None:
         self._queues.setdefault(leader, []).append(entry)

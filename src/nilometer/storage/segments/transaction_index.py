@@ -92,8 +92,8 @@ class PackedEntries(Sequence[AbortedTxn]):
             end = position + _BLOCK_BYTES - slot % BLOCK_ENTRIES * ENTRY_SIZE
             _, _, begins, _, stable = zip(*_ENTRY.iter_unpack(encoded[position:end]), strict=True)
             if slot % BLOCK_ENTRIES == 0:
-                self._begins.append(min(begins))
                 self._stable.append(max(stable))
+                self._begins.append(min(begins))  # last: readers walk over it
             else:
                 self._begins[-1] = min(self._begins[-1], *begins)
                 self._stable[-1] = max(self._stable[-1], *stable)
