@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -186,6 +189,8 @@ def _text(entered: str) -> bytes:
 
 logger = logging.getLogger("nilometer.console")
 
+T = TypeVar("T")
+
 BODY_BYTES_MAX = 2 * 1024 * 1024
 VIEWS_MAX = 2
 """How many pages of records are made at once, each in a thread: two hundred records of an internal topic may
@@ -231,7 +236,7 @@ class MessagePages:
         self._values = values
         self._rendering = rendering
         self._changes = changes
-        self._viewing = asyncio.Semaphore(VIEWS_MAX)
+        self._threads = ThreadPoolExecutor(VIEWS_MAX, "records-of-a-page")
 
     @property
     def routes(self) -> list[Route]:
@@ -270,8 +275,11 @@ class MessagePages:
 
     async def _view(self, topic: str, found: Found, entered: Entered, limit: int) -> MessagesView:
         by_schema = await self._values.of(found.records)
-        async with self._viewing:
-            return await asyncio.to_thread(_view, topic, found, entered, limit, by_schema)
+        return await self._in_thread(partial(_view, topic, found, entered, limit, by_schema))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do it in one of ``VIEWS_MAX`` threads, which have it to the end, even if the browser leaves."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _results(self, view: MessagesView, entered: Entered, is_going: bool) -> str:
         return self._rendering.render(
@@ -345,10 +353,8 @@ class MessagePages:
                         continue
                     newest_first = part.records[::-1]
                     by_schema = await self._values.of(newest_first)
-                    async with self._viewing:
-                        records = await asyncio.to_thread(
-                            record_views, newest_first, form, by_schema=by_schema
-                        )
+                    made = partial(record_views, newest_first, form, by_schema=by_schema)
+                    records = await self._in_thread(made)
                     html = self._rendering.render("record_rows.html", records=records, form=form)
                     yield event("records", html, mark)
         except TooManyTails as error:
