@@ -17,6 +17,7 @@ length of the file is unknown: the caller stops writing to it (KAFKA-10778).
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -216,3 +217,7 @@ def sync_ancestors(disk: Disk, path: str) -> None:
             disk.sync_directory(folder or ".")
         except PermissionError:
             return  # another user's folder, so no broker created it
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return  # a file system that syncs no folders, such as one that is only mounted into
