@@ -144,8 +144,8 @@ TOPIC_IDS = (
     Mutant(
         "unsynced-transaction-index-trusted",
         "a power cut makes records of an aborted transaction visible",
-        "        bases = [active.base_offset] if active.has_unsynced_aborted else []\n",
-        "        bases: list[int] = []\n",
+        "return min(durable, active.base_offset) if active.has_unsynced_aborted else durable",
+        "return durable",
         (POWER_CUTS,),
     ),
     Mutant(
@@ -235,8 +235,8 @@ TOPIC_IDS = (
     Mutant(
         "forwarded-first-come",
         "clients whose requests are sent on to the controller keep other clients of their broker waiting",
-        "in_turn(self._tasks, self._queue, Client.of(context, header.client_id), send)",
-        "in_turn(self._tasks, self._queue, None, send)",
+        "in_turn(self._tasks, self._queue, client, send,",
+        "in_turn(self._tasks, self._queue, None, send,",
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(
@@ -291,8 +291,8 @@ TOPIC_IDS = (
     Mutant(
         "throttled-replicas-polled",
         "each throttled replica is looked at for each fetch of its follower",
-        "heapq.heappush(self._held, (until_ms, key))",
-        "self._due[key] = None",
+        "heapq.heappush(self._held, (until_ms, followed.key))",
+        "self._due[followed.key] = None",
         ("unit/broker/test_brokers_do_not_wait.py",),
     ),
     Mutant(
@@ -312,14 +312,14 @@ TOPIC_IDS = (
     Mutant(
         "deleted-topics-stay",
         "a client that creates and deletes topics says for how long their folders stay on the disk",
-        "min(log.config.file_delete_delay_ms, self._delay_max_ms)",
+        "min(log.config.file_delete_delay_ms, delay_max_ms)",
         "log.config.file_delete_delay_ms",
         ("unit/broker/test_log_disposal.py",),
     ),
     Mutant(
         "records-made-readable-on-the-event-loop",
         "a page of records of an internal topic keeps all other browsers waiting",
-        "return await asyncio.to_thread(_view, topic, found, entered, limit, by_schema)",
+        "return await self._in_thread(partial(_view, topic, found, entered, limit, by_schema))",
         "return _view(topic, found, entered, limit, by_schema)",
         ("unit/console/test_console_pages.py",),
     ),
@@ -2103,15 +2103,36 @@ RESTORES = (
     Mutant(
         "full-disk-stays-full",
         "a log on a full disk keeps what was restored, and its broker cannot start",
-        "            self._directory.open_without(self.log.folder)\n        self.begin(0)\n",
+        "            self._directory.open_without(self.folder)\n        self.begin(0)\n",
         "            return\n        self.begin(0)\n",
         (RESTORE,),
     ),
     Mutant(
+        "full-disk-emptied-last",
+        "what was restored stays where emptying a log needs room on the disk that is full",
+        "sorted(self._written, key=lambda one: one.log.failure is None)",
+        "list(self._written)",
+        (RESTORE,),
+    ),
+    Mutant(
+        "commit-before-purge",
+        "an offset of a new topic goes with those of the deleted one of its name",
+        "        self._expiry.before_commit(turn)\n",
+        "",
+        ("unit/groups/test_offsets_of_groups.py",),
+    ),
+    Mutant(
+        "held-replicas-multiply",
+        "a replica that is held back is looked at once for each time that it was",
+        "followed is not None and followed.held_until_ms == until_ms:",
+        "followed is not None:",
+        ("unit/broker/test_brokers_do_not_wait.py",),
+    ),
+    Mutant(
         "second-interrupt",
         "a second Ctrl-C leaves a part of what was restored",
-        "            with _uninterrupted():\n                for replica in self._written:\n",
-        "            if True:\n                for replica in self._written:\n",
+        "            with _uninterrupted():\n                left = self._undo()\n",
+        "            if True:\n                left = self._undo()\n",
         (RESTORE,),
     ),
     Mutant(

@@ -271,8 +271,7 @@ class Admin:
     async def ensure_topic(self, topic: NewTopic) -> None:
         """Create one topic, unless it is there. Raises KafkaError.
 
-        A controller that is deposed refuses what its successor will find in the log: repeated, the request is
-        refused because the topic is there.
+        A request that is sent again may find the topic that its first attempt has created.
         """
         try:
             await self.create_topic(topic)
