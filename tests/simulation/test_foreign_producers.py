@@ -10,7 +10,7 @@ from nilometer.simulation.run import run
 
 pytestmark = pytest.mark.thorough
 FAULT = BY_NAME["forget-rejected-batches"]
-SEED = 11
+SEED = 16
 
 
 def test_they_send_on_while_brokers_come_and_go() -> None:
