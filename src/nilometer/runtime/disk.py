@@ -211,6 +211,7 @@ def sync_ancestors(disk: Disk, path: str) -> None:
     Raises OSError.
     """
     folder: str = path
+    parent = posixpath.dirname(path)
     while folder not in ("", "/"):
         folder = posixpath.dirname(folder)
         try:
@@ -218,6 +219,6 @@ def sync_ancestors(disk: Disk, path: str) -> None:
         except PermissionError:
             return  # another user's folder, so no broker created it
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL or folder == parent:
                 raise
             return  # a file system that syncs no folders, such as one that is only mounted into
