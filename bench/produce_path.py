@@ -118,8 +118,22 @@ class Producer:
 
     async def begin(self) -> None:
         codec = api(ApiKey.INIT_PRODUCER_ID, 4)
-        await self.send([encode_request(1, "bench", codec.request(transaction_timeout_ms=60_000))])
+        await self.send(
+            [
+                encode_request(
+                    1,
+                    "bench",
+                    codec.request(
+                        transactional_id=None,
+                        transaction_timeout_ms=60_000,
+                        producer_id=-1,
+                        producer_epoch=-1,
+                    ),
+                )
+            ]
+        )
         _, response = decode_response(ApiKey.INIT_PRODUCER_ID, 4, self._transport.last)
+        assert response.error_code == 0, response
         self._id, self._epoch = response.producer_id, response.producer_epoch
 
     def requests(self, number: int) -> Iterator[bytes]:

@@ -219,27 +219,30 @@ class FetchWaiters:
     """Those who wait on a partition, in order, so that a simulation run is reproducible. Clients may be
     thousands, so the few followers are apart."""
 
-    __slots__ = ("clients", "followers")
+    __slots__ = ("clients", "count", "followers")
 
     def __init__(self) -> None:
         self.clients: dict[FetchWaiter, None] = {}
         self.followers: dict[FetchWaiter, None] = {}
+        self.count = 0
 
     def add(self, waiter: FetchWaiter) -> None:
         if waiter.for_replica:
             self.followers[waiter] = None
         else:
             self.clients[waiter] = None
+        self.count = len(self.followers) + len(self.clients)
 
     def discard(self, waiter: FetchWaiter) -> None:
         self.followers.pop(waiter, None)
         self.clients.pop(waiter, None)
+        self.count = len(self.followers) + len(self.clients)
 
     def all(self) -> list[FetchWaiter]:
         return [*self.followers, *self.clients]
 
     def __len__(self) -> int:
-        return len(self.followers) + len(self.clients)
+        return self.count
 
 
 class FetchWatchable(Protocol):
