@@ -18,6 +18,7 @@ from nilometer.identifiers import (
     LeaderEpoch,
     Offset,
 )
+from nilometer.steps import at_once
 from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, compact_size, end
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedRequest, MalformedResponse
@@ -309,8 +310,9 @@ def encode_fetch_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Bytes]:
     """Return the frame, with its length, as a list of buffers to send in order."""
-    slices = fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
-    return end(slices)
+    return at_once(
+        fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
+    )
 
 
 def fetch_response_slices(

@@ -227,16 +227,16 @@ class FetchWaiters:
         self.count = 0
 
     def add(self, waiter: FetchWaiter) -> None:
-        if waiter.for_replica:
-            self.followers[waiter] = None
-        else:
-            self.clients[waiter] = None
-        self.count = len(self.followers) + len(self.clients)
+        waiters = self.followers if waiter.for_replica else self.clients
+        if waiter not in waiters:
+            waiters[waiter] = None
+            self.count += 1
 
     def discard(self, waiter: FetchWaiter) -> None:
-        self.followers.pop(waiter, None)
-        self.clients.pop(waiter, None)
-        self.count = len(self.followers) + len(self.clients)
+        waiters = self.followers if waiter.for_replica else self.clients
+        if waiter in waiters:
+            del waiters[waiter]
+            self.count -= 1
 
     def all(self) -> list[FetchWaiter]:
         return [*self.followers, *self.clients]
