@@ -43,6 +43,8 @@ gives."""
 SHARE_US = 500
 """So long requests of one connection are handled before others of this iteration of the event loop: one that
 has sent many at once, or large ones, would hold all others for the time that those take together."""
+IDLE_US = 100
+"""After a pause of this length the event loop has looked at its sockets."""
 ARRIVED_LATE_US = 10_000
 """So long those that had to wait are handled in an iteration: soon the event loop looks who else has come."""
 HAVE_TO_WAIT = -1
@@ -90,7 +92,8 @@ class Turns:
         self._began_us = -SHARE_US
         self.iteration = 0
         """Counts the iterations of the event loop in which requests arrived; those within ``SHARE_US`` after
-        the first one began are one, since it costs to see the end of each."""
+        the first one began are one. To see the end of each costs more than a small request: that is done only
+        where no pause shows that the loop has looked at its sockets."""
         self._answered = 0  # elements of requests whose wait has ended
         self._answered_in = 0  # the iteration
         self._logged_us = -LOG_EVERY_US
@@ -154,9 +157,11 @@ class Turns:
         if self._has_begun:
             return now_us if now_us - self._began_us < ARRIVED_US else HAVE_TO_WAIT
         if now_us - self._began_us >= SHARE_US:
-            self._has_begun, self._began_us = True, now_us
+            self._began_us = now_us
             self.iteration += 1
-            asyncio.get_running_loop().call_soon(self._end_iteration)
+            if now_us - self._noted_us < IDLE_US:
+                self._has_begun = True
+                asyncio.get_running_loop().call_soon(self._end_iteration)
         return now_us
 
     def _end_iteration(self) -> None:
