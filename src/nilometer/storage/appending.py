@@ -85,7 +85,8 @@ def append_as_leader(
         if header.has_producer_id:
             if origin is _CLIENT and (original := _find_duplicate(log, header)):
                 return _duplicate_info(log, original)
-            updates = updates or log.producers.updates(origin)
+            if updates is None:
+                updates = log.producers.updates(origin)
             _judge_producer(updates, batch, offset, timestamp)
         _take_buffers(buffers, batch, offset, leader_epoch, new_timestamp)
         last_offset, batch_size = offset + header.last_offset_delta, header.batch_length + LOG_OVERHEAD
