@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.brokers.served_apis import APIS
+from support.eventually import becomes
 from support.scripted.scripted_broker import ScriptedBroker
 
 ALICE = RequestContext(
@@ -176,6 +178,21 @@ async def test_who_has_gone_is_not_sent_on_and_what_is_sent_keeps_its_turn() -> 
         assert await asyncio.gather(bobs, later) == [b"bob", b"alice"]
         assert sorted(controller.asked_for) == ["alice", "alice", "bob"]
         channel.close()
+
+
+async def test_the_failure_of_what_was_sent_for_who_has_gone_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        sent = asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE))
+        await controller.wait_for(1)
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+        with caplog.at_level(logging.INFO):
+            channel.close()
+            await becomes(lambda: "A request whose client has disconnected failed" in caplog.text, "a line")
 
 
 async def test_a_request_that_waits_at_the_controller_keeps_no_other_client_waiting() -> None:
