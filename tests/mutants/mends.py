@@ -242,9 +242,30 @@ TOPIC_IDS = (
     Mutant(
         "forwarded-one-at-a-time",
         "a request that waits at the controller keeps all other clients of its broker waiting",
-        "self._queue = DecisionQueue(CLIENTS_AT_ONCE)",
-        "self._queue = DecisionQueue()",
+        "DecisionQueue(CLIENTS_AT_ONCE, passed_on_max=WAITING_MAX)",
+        "DecisionQueue(passed_on_max=0)",
         ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
+        "forwarded-waits-for-sixteen",
+        "sixteen requests that wait at the controller keep all other clients of their broker waiting",
+        "DecisionQueue(CLIENTS_AT_ONCE, passed_on_max=WAITING_MAX)",
+        "DecisionQueue(CLIENTS_AT_ONCE)",
+        ("unit/broker/test_forwarded_context.py",),
+    ),
+    Mutant(
+        "references-on-each-way",
+        "schemas that refer to each other twice hold a thread of the console for good",
+        "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",
+        "        _collect(one, found)\n        found[key] = name, one",
+        ("unit/schema_registry/test_registry_avro.py",),
+    ),
+    Mutant(
+        "decimals-of-any-length",
+        "a decimal of some 100 kB holds all threads of the console for seconds",
+        "        if len(data) > DECIMAL_BYTES_MAX:\n",
+        "        if False:\n",
+        ("unit/schema_registry/test_registry_avro.py",),
     ),
     Mutant(
         "logs-rolled-at-once",
