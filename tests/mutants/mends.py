@@ -254,6 +254,27 @@ TOPIC_IDS = (
         ("unit/broker/test_forwarded_context.py",),
     ),
     Mutant(
+        "subscriptions-of-any-length",
+        "topics that a member of a group names by the million are read in one turn",
+        "        if count > self.elements_left:",
+        "        if False:",
+        ("process/broker/test_turns_of_few_rights.py", "unit/groups/test_offsets_of_groups.py"),
+    ),
+    Mutant(
+        "subscriptions-of-many-groups-at-once",
+        "the topics of thousands of members are read for hundreds of groups in one turn",
+        "looked_at += group.members_bytes // BYTES_OF_A_TOPIC",
+        "looked_at += 0",
+        ("unit/groups/test_offsets_of_groups.py",),
+    ),
+    Mutant(
+        "group-records-of-any-size",
+        "a request of a hundred bytes writes what the members of a group have sent, 64 MiB",
+        "if assigns and group.record_bytes(assignments.values()) > RECORD_BYTES_MAX:",
+        "if False:",
+        ("unit/groups/test_classic_members.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",

@@ -37,6 +37,10 @@ class JoinGroupProtocol(msgspec.Struct, frozen=True):
 MEMBER_BYTES = 1_000
 """About what a member of a group, or an id for one, takes in memory beside what its client chose."""
 
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+"""Of the members of a classic group: their metadata for the chosen protocol, and their assignments. They are
+one record, which a request of a hundred bytes may write again."""
+
 
 def metadata_bytes(protocols: Sequence[JoinGroupProtocol], *names: str | None) -> int:
     """Return about how much memory a member takes: its protocols, and the ``names`` that its client chose."""

@@ -22,9 +22,10 @@ import pytest
 from nilometer.broker.api.dispatcher import WHOLE_BYTES_MAX
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.groups.group_administration import REBALANCES_MAX
-from nilometer.broker.groups.group_coordinator import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
+from nilometer.broker.groups.group_coordinator import GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.process import LINES_PER_SECOND
 from nilometer.cluster.cluster_secret import NONCE_BYTES
+from nilometer.groups.requests import RECORD_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
@@ -253,8 +254,8 @@ def test_assignments_have_a_bound(tmp_path: Path) -> None:
         ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
         eventually(ready, "the coordinator has loaded its groups")
         before = rss_bytes(broker)
-        assert sync(peer, "large", ASSIGNMENTS_BYTES_MAX + 1) == ErrorCode.unknown_server_error
-        errors = [sync(peer, f"g{number}", ASSIGNMENTS_BYTES_MAX) for number in range(30)]
+        assert sync(peer, "large", RECORD_BYTES_MAX + 1) == ErrorCode.unknown_server_error
+        errors = [sync(peer, f"g{number}", RECORD_BYTES_MAX - 1) for number in range(30)]
         assert errors[:15] == [ErrorCode.none] * 15
         assert errors[16:] == [ErrorCode.unknown_server_error] * 14
         assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 64 * MIB

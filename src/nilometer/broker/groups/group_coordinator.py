@@ -32,6 +32,7 @@ from nilometer.groups.records import CoordinatorRecord, decode_record, encode_re
 from nilometer.groups.requests import (
     FOUNDING,
     OF_NAMED_GROUPS,
+    RECORD_BYTES_MAX,
     GroupRequest,
     GroupResult,
     Heartbeat,
@@ -89,8 +90,6 @@ METADATA_BYTES_MAX = 64 * 1024 * 1024
 with them: protocols and assignments of classic members, names of topics that others subscribe to, tasks of
 streams groups, and what else clients choose. They stay in memory while their members do, up to
 ``group.max.session.timeout.ms``. A member for which there is no room may not join."""
-ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
-"""Of the members of one group together, as its leader sends them. They are written as one record."""
 COUNTING_PAUSE = 20
 """After what the members hold was counted, it is not counted again for this many times the processor time
 that it took: on a busy machine members are not refused for longer."""
@@ -287,7 +286,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
 
     def _may_assign(self, request: SyncGroup) -> bool:
         size = sum(len(one.assignment) for one in request.assignments)
-        return size <= ASSIGNMENTS_BYTES_MAX and (not size or self._has_room(size))
+        return size <= RECORD_BYTES_MAX and (not size or self._has_room(size))
 
     def _has_room(self, size: int) -> bool:
         """Count ``size`` bytes of a member's metadata, if there is room for them."""

@@ -8,6 +8,7 @@ rebalance timeout is fenced.
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -52,6 +53,9 @@ from nilometer.groups.topics import Assignment
 from nilometer.groups.turn import Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, Subscription, decode_subscription
+
+SUBSCRIPTION_ELEMENTS_MAX: Final = 20_000
+"""Topics that a member subscribes to, and partitions that it owns."""
 
 
 class ClassicMembers:
@@ -199,7 +203,7 @@ class ClassicMembers:
 def _subscription(request: JoinGroup) -> Subscription:
     """Decode the subscription in the first protocol; a consumer has the same one in all protocols."""
     try:
-        return decode_subscription(request.protocols[0].metadata)
+        return decode_subscription(request.protocols[0].metadata, SUBSCRIPTION_ELEMENTS_MAX)
     except MalformedMessage as error:
         raise KafkaError(ErrorCode.inconsistent_group_protocol, error.message) from None
 
