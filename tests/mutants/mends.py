@@ -275,6 +275,21 @@ TOPIC_IDS = (
         ("unit/groups/test_classic_members.py",),
     ),
     Mutant(
+        "share-groups-forget-at-once",
+        "what thousands of share groups know of a deleted topic is removed in one turn",
+        "        if self._round:\n            self._state.timers.schedule(_TOPICS, turn.now_ms)",
+        "        if self._round:\n            self._forget_deleted_topics(turn)",
+        ("unit/groups/test_share_group_partitions.py",),
+    ),
+    Mutant(
+        "share-states-deleted-at-once",
+        "the states of a deleted topic of thousands of share groups are deleted in one turn",
+        "        if self._deleted:\n            self._timers.schedule(_Timer.DELETED, now_ms)\n",
+        "        self._delete_more(turn := Turn(now_ms, wall_ms))\n        if turn.records_count:\n"
+        "            return turn.effects(self._waiting)\n",
+        ("unit/share/test_state_shard.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",
