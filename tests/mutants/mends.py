@@ -290,6 +290,20 @@ TOPIC_IDS = (
         ("unit/share/test_state_shard.py",),
     ),
     Mutant(
+        "protocols-for-nothing",
+        "members with thousands of protocols fill the memory with what their names take",
+        "return PROTOCOL_BYTES + len(name)",
+        "return len(name)",
+        ("process/broker/test_hostile_clients.py",),
+    ),
+    Mutant(
+        "classic-members-for-nothing",
+        "classic members of a consumer group fill the memory with their metadata",
+        "        protocols = () if self.classic is None else self.classic.supported_protocols",
+        "        protocols = ()",
+        ("unit/groups/test_consumer_group_migration.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",

@@ -42,9 +42,17 @@ RECORD_BYTES_MAX = 4 * 1024 * 1024
 one record, which a request of a hundred bytes may write again."""
 
 
+PROTOCOL_BYTES = 150
+"""About what a protocol takes in memory beside its name and metadata."""
+
+
+def protocol_bytes(name: str, metadata: bytes) -> int:
+    return PROTOCOL_BYTES + len(name) + len(metadata)
+
+
 def metadata_bytes(protocols: Sequence[JoinGroupProtocol], *names: str | None) -> int:
     """Return about how much memory a member takes: its protocols, and the ``names`` that its client chose."""
-    held = sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+    held = sum(protocol_bytes(protocol.name, protocol.metadata) for protocol in protocols)
     return MEMBER_BYTES + held + sum(len(name) for name in names if name is not None)
 
 

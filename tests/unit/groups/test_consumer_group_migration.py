@@ -320,6 +320,20 @@ def test_a_classic_member_with_too_many_topics_and_partitions_may_not_join(
     assert k.rejoin() is ErrorCode.none
 
 
+def test_what_a_classic_member_has_sent_is_counted_and_must_fit_in_a_record(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member for which memory is short may not join: it would stay as long as its session."""
+    monkeypatch.setattr(classic_members, "RECORD_BYTES_MAX", 5_000)
+    world.consumer("A")
+    before = world.consumer_group().metadata_bytes()
+    for extra, expected in ((5_000, ErrorCode.unknown_server_error), (4_000, ErrorCode.none)):
+        subscription = encode_subscription(Subscription(("t",), user_data=bytes(extra)))
+        token = world.join(client="k", offers=(JoinGroupProtocol("range", subscription),))
+        assert world.joined(token).error_code is expected
+    assert world.consumer_group().metadata_bytes() > before + 4_000
+
+
 def test_a_group_that_would_be_too_large_a_record_does_not_go_down(
     world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

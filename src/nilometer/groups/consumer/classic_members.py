@@ -37,6 +37,7 @@ from nilometer.groups.consumer.heartbeat import (
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh, subscription_cause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
+    RECORD_BYTES_MAX,
     Heartbeat,
     HeartbeatResult,
     JoinGroup,
@@ -94,6 +95,10 @@ class ClassicMembers:
                 "group migration is disabled.",
             )
         check_room(group, member_id, request.group_instance_id, config)
+        size = sum(len(protocol.metadata) for protocol in request.protocols)
+        if size > RECORD_BYTES_MAX:
+            # What Kafka answers if the member's record is too large for its topic.
+            raise KafkaError(ErrorCode.unknown_server_error, f"The metadata of {member_id} has {size} bytes.")
         offered = {protocol.name for protocol in request.protocols}
         common = group.classic_protocols() if group.classic_members_count else offered
         if request.protocol_type != PROTOCOL_TYPE or offered.isdisjoint(common):

@@ -35,7 +35,7 @@ from nilometer.groups.records import (
     CoordinatorRecord,
     RecordKey,
 )
-from nilometer.groups.requests import OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import OffsetCommit, OffsetFetch, protocol_bytes, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
@@ -105,9 +105,11 @@ class Member(msgspec.Struct, frozen=True):
         )
 
     def bytes(self) -> int:
-        """Return about how much memory it takes, without what it has of the classic protocol."""
+        """Return about how much memory it takes."""
         names = (self.member_id, self.client_id, self.instance_id, self.rack_id, self.subscribed_topic_regex)
-        return subscription_bytes(self.subscribed_topic_names, *names)
+        protocols = () if self.classic is None else self.classic.supported_protocols
+        held = sum(protocol_bytes(protocol.name, protocol.metadata) for protocol in protocols)
+        return subscription_bytes(self.subscribed_topic_names, *names) + held
 
     def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
         return ConsumerGroupMemberMetadataValue(
