@@ -304,6 +304,13 @@ TOPIC_IDS = (
         ("unit/groups/test_consumer_group_migration.py",),
     ),
     Mutant(
+        "expressions-match-without-bound",
+        "a hundred expressions of a group that each match all topics hold the event loop",
+        "        matched &= had  # what is new finds no room",
+        "        pass",
+        ("unit/groups/test_consumer_group_regex_subscriptions.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",

@@ -218,6 +218,10 @@ def _stale(member: Member) -> ErrorCode:
     return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
+MATCHED_BYTES: Final = 125
+"""About what a topic takes in memory for each expression that it matches."""
+
+
 class ResolvedRegex(msgspec.Struct, frozen=True):
     topics: frozenset[str]
     version: int
@@ -228,7 +232,16 @@ class ResolvedRegex(msgspec.Struct, frozen=True):
 def topics_of(member: Member, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:
     """Return the topic names that the member subscribes to, also those of missing topics."""
     regex = regexes.get(member.subscribed_topic_regex)
-    return member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
+    if regex is None:
+        return member.subscribed_topic_names
+    names = member.subscribed_topic_names
+    return names | regex.topics if names else regex.topics
+
+
+def topics_count(member: Member, regexes: Mapping[str, ResolvedRegex]) -> int:
+    """Return how many topics that are at most; a topic of both counts twice."""
+    regex = regexes.get(member.subscribed_topic_regex)
+    return len(member.subscribed_topic_names) + (0 if regex is None else len(regex.topics))
 
 
 def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) -> None:
@@ -250,6 +263,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         self.unwritten: UnwrittenTarget | None = None
         """Soft state: the target assignment that is being written."""
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.matched_count = 0
+        """Of the topics that match each of them."""
         self.has_partition_metadata = False
         """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
         self.topic_names_seen: frozenset[str] | None = None
@@ -349,6 +364,9 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
             self._subscribed = frozenset(self._names).union(*by_regex)
         return topic in self._subscribed
 
+    def metadata_bytes(self) -> int:
+        return super().metadata_bytes() + MATCHED_BYTES * self.matched_count
+
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
 
@@ -398,18 +416,21 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
                 self.group_epoch = DELETED_EPOCH if value is None else value.epoch
                 self.metadata_hash = 0 if value is None else value.metadata_hash
             case ConsumerGroupRegularExpressionKey():
-                self._subscribed = None
-                if value is None:
-                    self.regexes.pop(key.regular_expression, None)
-                else:
-                    assert isinstance(value, ConsumerGroupRegularExpressionValue)
-                    self.regexes[key.regular_expression] = ResolvedRegex(
-                        frozenset(value.topics), value.version, value.timestamp
-                    )
+                assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
+                self._apply_regex(key.regular_expression, value)
             case ConsumerGroupPartitionMetadataKey():
                 self.has_partition_metadata = value is not None
             case _:
                 raise AssertionError(f"not a record of a consumer group: {record}")
+
+    def _apply_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        self._subscribed = None
+        before = self.regexes.pop(regex, None)
+        self.matched_count -= 0 if before is None else len(before.topics)
+        if value is not None:
+            after = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            self.regexes[regex] = after
+            self.matched_count += len(after.topics)
 
     def _apply_metadata(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         before = self.members.get(member_id)
