@@ -311,6 +311,13 @@ TOPIC_IDS = (
         ("unit/groups/test_consumer_group_regex_subscriptions.py",),
     ),
     Mutant(
+        "protocols-of-classic-members-not-counted-down",
+        "classic members of a consumer group that have left keep others from joining",
+        "_recount(self._protocols, protocol_names(before), protocol_names(after))",
+        "self._protocols.update(protocol_names(after))",
+        ("unit/groups/test_consumer_group_migration.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",

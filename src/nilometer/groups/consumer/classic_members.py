@@ -100,8 +100,7 @@ class ClassicMembers:
             # What Kafka answers if the member's record is too large for its topic.
             raise KafkaError(ErrorCode.unknown_server_error, f"The metadata of {member_id} has {size} bytes.")
         offered = {protocol.name for protocol in request.protocols}
-        common = group.classic_protocols() if group.classic_members_count else offered
-        if request.protocol_type != PROTOCOL_TYPE or offered.isdisjoint(common):
+        if request.protocol_type != PROTOCOL_TYPE or not offered or not group.has_common_protocol(offered):
             raise KafkaError(
                 ErrorCode.inconsistent_group_protocol, f"Member {member_id}'s protocols are not supported."
             )

@@ -23,6 +23,7 @@ from nilometer.groups.consumer.group import (
     ConsumerGroup,
     Member,
     newly_owned,
+    protocol_names,
 )
 from nilometer.groups.consumer.heartbeat import check_instance, unknown_member
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh
@@ -51,7 +52,8 @@ UPGRADE_ELEMENTS_MAX: Final = 100_000
 """Topics and partitions that the members of a classic group subscribe to, own and are assigned, all together:
 one with more stays classic, since all are read at once."""
 UPGRADE_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
-"""Of what these members have sent, for all their protocols: it is written again."""
+"""Of what these members have sent, for all their protocols: it is written again. A consumer group of classic
+members with more stays one."""
 
 
 def upgrade(
@@ -190,7 +192,7 @@ def plan_downgrade(
     config = context.config
     if not config.group_consumer_migration_policy.allows_downgrade or len(rest) > config.group_max_size:
         return None
-    if not group.classic_protocols():
+    if group.metadata_bytes() > UPGRADE_BYTES_MAX or not group.has_common_protocol(protocol_names(rest[0])):
         return None
     try:
         members = tuple(_downgraded(context.topics, group, member) for member in rest)

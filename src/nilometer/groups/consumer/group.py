@@ -244,6 +244,13 @@ def topics_count(member: Member, regexes: Mapping[str, ResolvedRegex]) -> int:
     return len(member.subscribed_topic_names) + (0 if regex is None else len(regex.topics))
 
 
+def protocol_names(member: Member | None) -> frozenset[str]:
+    """Return the names of the protocols that a classic member supports."""
+    if member is None or member.classic is None:
+        return frozenset()
+    return frozenset(protocol.name for protocol in member.classic.supported_protocols)
+
+
 def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) -> None:
     """Count some texts once less, and others once more."""
     counts.update(more)
@@ -276,6 +283,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
+        self._protocols: Counter[str] = Counter()
+        """How many classic members support each protocol."""
         self._names: Counter[str] = Counter()
         self._expressions: Counter[str] = Counter()
         """How many members subscribe to each topic by name, and by each regular expression."""
@@ -333,14 +342,10 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
         return min(counts, key=lambda name: (-counts[name], name), default=None)
 
-    def classic_protocols(self) -> set[str]:
-        """Return the protocols that all classic members support."""
-        supported = [
-            {protocol.name for protocol in member.classic.supported_protocols}
-            for member in self.members.values()
-            if member.classic is not None
-        ]
-        return set[str]() if not supported else set[str].intersection(*supported)
+    def has_common_protocol(self, offered: Iterable[str]) -> bool:
+        """Whether all classic members support one of these protocols; true if there are none."""
+        everyone = self._classic_members
+        return not everyone or any(self._protocols[name] == everyone for name in offered)
 
     # ── the interface of any group ──────────────────────────────────────────────────────────────
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
@@ -454,6 +459,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         names = [nothing if each is None else each.subscribed_topic_names for each in (before, after)]
         regexes = ["" if each is None else each.subscribed_topic_regex for each in (before, after)]
         _recount(self._names, names[0] - names[1], names[1] - names[0])
+        if protocol_names(before) != protocol_names(after):
+            _recount(self._protocols, protocol_names(before), protocol_names(after))
         if regexes[0] != regexes[1]:
             _recount(self._expressions, filter(None, regexes[:1]), filter(None, regexes[1:]))
 
