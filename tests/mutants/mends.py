@@ -318,6 +318,13 @@ TOPIC_IDS = (
         ("unit/groups/test_consumer_group_migration.py",),
     ),
     Mutant(
+        "pages-wait-for-a-registry",
+        "four pages of the console that wait for a registry keep those waiting that have no schema",
+        "if decoding is None or not any(part is not None and schema_id(part) is not None for part in data):",
+        "if decoding is None:",
+        ("unit/console/test_console_pages.py",),
+    ),
+    Mutant(
         "references-on-each-way",
         "schemas that refer to each other twice hold a thread of the console for good",
         "        if key not in found:\n            _collect(one, found)\n            found[key] = name, one",
