@@ -247,7 +247,7 @@ class _BoundedReader(Reader):
         self.elements_left = elements_max
 
     def _count(self) -> int:
-        count = super()._count()
+        count = Reader._count(self)
         if count > self.elements_left:
             raise MalformedMessage(f"{count} elements where {self.elements_left} more are read")
         self.elements_left -= max(count, 0)
