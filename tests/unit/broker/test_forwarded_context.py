@@ -15,7 +15,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
 from nilometer.broker.connection import Response
 from nilometer.broker.control.broker_peers import BrokerPeers
-from nilometer.broker.control.controller_link import ControllerChannel
+from nilometer.broker.control.controller_link import CLIENTS_AT_ONCE, ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.tasks import Tasks
@@ -210,6 +210,29 @@ async def test_a_request_that_waits_at_the_controller_keeps_no_other_client_wait
         assert not waiting.done()
         controller.answers.release()
         assert await waiting == b"alice"
+        channel.close()
+
+
+async def test_many_clients_whose_requests_wait_at_the_controller_keep_no_other_one_waiting() -> None:
+    """Each from another address, and each behind others that it has sent to the controller itself."""
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        origins = [
+            dataclasses.replace(ALICE, client_address=f"192.0.2.{number}")
+            for number in range(CLIENTS_AT_ONCE)
+        ]
+        waiting = [asyncio.ensure_future(channel.forward(HEADER, BODY, one)) for one in origins]
+        await controller.wait_for(CLIENTS_AT_ONCE)
+        controller.broker.handlers[NilometerApiKey.FORWARD_REQUEST] = lambda request, api: api.response(
+            response=request.principal_name.encode()
+        )
+        async with asyncio.timeout(30):
+            assert await channel.forward(HEADER, BODY, BOB) == b"bob"
+        assert not any(one.done() for one in waiting)
+        for _ in waiting:
+            controller.answers.release()
+        assert await asyncio.gather(*waiting) == [b"alice"] * CLIENTS_AT_ONCE
         channel.close()
 
 
