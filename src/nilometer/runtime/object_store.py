@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from nilometer.runtime.disk import Disk, File, sync_ancestors
+from nilometer.runtime.system_disk import SystemDisk
 
 T = TypeVar("T")
 
@@ -45,7 +46,10 @@ class ObjectStore(Protocol):
     """Every method raises ObjectStoreError."""
 
     async def create(self, name: str, data: bytes) -> bool:
-        """Write a new object; return False, and change nothing, if the name exists."""
+        """Write a new object; return False, and change nothing, if the name exists with other bytes.
+
+        So the bytes of two writers must differ.
+        """
         ...
 
     async def put(self, name: str, data: bytes) -> None:
@@ -69,8 +73,8 @@ class ObjectStore(Protocol):
         ...
 
 
-OpenObjectStore = Callable[[str], ObjectStore]
-"""Opens the store at a URI (``file:///…``). Raises ValueError if it is not one that this process can use."""
+OpenObjectStore = Callable[[str, str], ObjectStore]
+"""Opens the store at a URI (``file:///…``), for a process with a unique name. Raises ValueError."""
 
 
 _UNFINISHED = ".unfinished"
@@ -209,3 +213,20 @@ def folder_of(uri: str) -> str | None:
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
         raise ValueError(f"{uri!r} is not the URI of a folder: write file:///PATH")
     return path.rstrip("/") or "/"
+
+
+def open_object_store(uri: str, writer: str) -> ObjectStore:
+    """Open the store at ``uri``, in a process of which ``writer`` is the unique name.
+
+    Its files have threads of their own: a store that hangs must not hold up the logs. Raises ValueError.
+    """
+    folder = folder_of(uri)
+    if folder is not None:
+        return FileObjectStore(SystemDisk(), folder, writer)
+    if not uri.startswith("s3://"):
+        raise ValueError("the URI of a store begins with file:/// or s3://")
+    try:
+        from nilometer.runtime.object_store_s3 import S3ObjectStore  # an extra: few brokers use it
+    except ModuleNotFoundError as error:
+        raise ValueError("a store at s3:// needs an extra: pip install 'nilometer[s3]'") from error
+    return S3ObjectStore(uri)

@@ -1,11 +1,11 @@
-"""What every object store promises: the same tests for the one on files and the virtual one."""
+"""What every object store promises: the same tests for files, S3, and the virtual one."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,30 @@ from nilometer.runtime.object_store import (
     ObjectStore,
     ObjectStoreError,
     folder_of,
+    open_object_store,
 )
-from nilometer.runtime.system_disk import SystemDisk
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from support.logs.memory_disk import MemoryDisk
+from support.s3_server import S3Server, s3_server
 
-STORES = ("files", "virtual")
+STORES = ("files", "virtual", "s3")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "virtual":
+        return VirtualObjectStore(Bucket(), random.Random(1))
+    folder = tmp_path / "tier"
     if request.param == "files":
-        return FileObjectStore(SystemDisk(), str(tmp_path / "tier"), "writer")
-    return VirtualObjectStore(Bucket(), random.Random(1))
+        return open_object_store(folder.as_uri(), "writer")
+    server: S3Server = request.getfixturevalue("server")
+    return open_object_store(server.url(folder.name + request.node.name), "writer")
 
 
 async def parts(*data: bytes) -> AsyncIterator[bytes]:
@@ -147,3 +158,26 @@ def test_the_folder_of_a_uri() -> None:
     for wrong in ("file://host/path", "file:relative", "file:///a?b=c"):
         with pytest.raises(ValueError, match="file:///PATH"):
             folder_of(wrong)
+
+
+async def test_a_bucket_that_is_missing_is_no_empty_store(server: S3Server) -> None:
+    store = open_object_store(server.url("tier", bucket="no-such-bucket"), "writer")
+    for request in (store.put("a/x", b"1"), store.get("a/x"), store.get("a/x", 0, 1), store.names("a/")):
+        with pytest.raises(ObjectStoreError, match=r"s3://no-such-bucket/tier/a/.*no such bucket") as raised:
+            await request
+        assert not isinstance(raised.value, ObjectNotFound)
+
+
+async def test_an_error_does_not_show_the_secret(server: S3Server) -> None:
+    with server.checking_credentials():
+        store = open_object_store(server.url("tier"), "writer")
+        with pytest.raises(ObjectStoreError, match="s3://archives/tier/a/x: ") as raised:
+            await store.put("a/x", b"1")
+    assert not raised.value.is_passing
+    assert "writers-secret" not in str(raised.value)
+
+
+def test_a_uri_that_is_no_store_is_refused() -> None:
+    for wrong, reason in (("http://x", "file:///"), ("s3://b/p?x=1", "option x"), ("s3:///p", "BUCKET")):
+        with pytest.raises(ValueError, match=reason):
+            open_object_store(wrong, "writer")
