@@ -21,6 +21,8 @@ SEGMENT_BYTES_MIN = 1 << 20
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 WEEK_MS = 7 * 24 * HOUR_MS
+AS_RETENTION = -2
+"""The value of ``local.retention.*`` that stands for that of ``retention.*``."""
 
 _THROTTLED_REPLICA = re.compile(r"\d+:\d+")
 
@@ -223,6 +225,8 @@ class LogConfig:
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
+    local_retention_bytes: int = AS_RETENTION
+    local_retention_ms: int = AS_RETENTION
     max_compaction_lag_ms: int = LONG_MAX
     max_decompressed_message_bytes: int = 128 << 20
     max_message_bytes: int = 1048588
@@ -231,6 +235,8 @@ class LogConfig:
     is_log_append_time: bool = False
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    remote_log_copy_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = WEEK_MS
     segment_bytes: int = 1 << 30
@@ -242,6 +248,23 @@ class LogConfig:
     def decompressed_bytes_max(self) -> int:
         """The largest decompressed size (bytes) of a producer's batch whose records the leader must read."""
         return min(self.max_decompressed_message_bytes, DECOMPRESSED_FACTOR * self.max_message_bytes)
+
+    @property
+    def is_copied_to_tier(self) -> bool:
+        """Whether what is sealed is copied to remote storage."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def local_bytes(self) -> int:
+        """How many bytes of a log that is copied to remote storage stay here; negative: no limit."""
+        return (
+            self.retention_bytes if self.local_retention_bytes == AS_RETENTION else self.local_retention_bytes
+        )
+
+    @property
+    def local_ms(self) -> int:
+        """How long records that were copied to remote storage stay here; negative: no limit."""
+        return self.retention_ms if self.local_retention_ms == AS_RETENTION else self.local_retention_ms
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:
