@@ -49,7 +49,7 @@ class Chain:
         self._folder = folder
         self._writer = writer
         self._last: Manifest | None = None
-        self._end = -1
+        self._end: int = -1
         """The highest number that exists, be it void."""
         self._removed_below = 0
         """This process has removed every manifest with a lower number."""
@@ -67,7 +67,8 @@ class Chain:
         """Read the chain to its end; return the last manifest. Raises ObjectStoreError, DamagedObject."""
         for _ in range(_ATTEMPTS_MAX):
             start = self._last if self._last is not None else await self._find_start()
-            last, end = start, -1 if start is None else start.number
+            last = start
+            end: int = -1 if start is None else start.number
             while (found := await self._get(end + 1)) is not None:
                 end += 1
                 if last is None or found.leader_epoch >= last.leader_epoch:

@@ -145,8 +145,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return low
 
-    def with_segment(self, segment: RemoteSegment) -> Manifest:
-        return structs.replace(self, segments=(*self.segments, segment))
+    def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
+        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
+        its segments at other offsets."""
+        covered = [one for one in self.segments if one.base_offset >= segment.base_offset]
+        kept = self.without(covered, now_ms)
+        return structs.replace(kept, segments=(*kept.segments, segment))
 
     def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
         """Return a manifest without ``gone``, whose objects are kept for the grace period."""

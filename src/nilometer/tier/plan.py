@@ -64,8 +64,9 @@ def is_lost(manifest: Manifest | None, log: LogView) -> bool:
 
     Then nothing is decided: another store may have been configured by mistake.
     """
-    end = None if manifest is None else manifest.end_offset
-    return log.log_start_offset < log.local_start_offset and (end is None or end < log.local_start_offset)
+    if log.log_start_offset >= log.local_start_offset:
+        return False
+    return manifest is None or local_deletion_bound(manifest, log) < log.local_start_offset
 
 
 def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tuple[int, int], ...]:
@@ -136,9 +137,21 @@ def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
     return bound
 
 
-def next_log_start(manifest: Manifest, gone: Sequence[RemoteSegment], log: LogView) -> Offset:
+def next_log_start(gone: Sequence[RemoteSegment], log: LogView) -> Offset:
     """Return the log start offset once ``gone``, the oldest remote segments, are deleted."""
-    return max(log.log_start_offset, manifest.log_start_offset, *(one.end_offset for one in gone), 0)
+    return max([log.log_start_offset, *(one.end_offset for one in gone)])
+
+
+def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> Offset:
+    """Return the log start offset of the leader of ``leader_epoch``, by what an earlier one has written.
+
+    If that is beyond where this leader began, an unclean election has lost the records between; those below
+    were given up, so this leader has only what is in its log.
+    """
+    newest = log.epochs[-1] if log.epochs else (-1, 0)
+    began = newest[1] if newest[0] == leader_epoch else log.log_end_offset
+    is_within = manifest.log_start_offset <= began
+    return max(log.log_start_offset, manifest.log_start_offset if is_within else log.local_start_offset)
 
 
 def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def segment(base: int, last: int, *, epochs: Sequence[tuple[int, int]] = (), **m
 def manifest(*segments: RemoteSegment, log_start: int = 0) -> Manifest:
     first = first_manifest(TOPIC, log_start)
     for one in segments:
-        first = first.with_segment(one)
+        first = first.with_segment(one, 0)
     return first
 
 

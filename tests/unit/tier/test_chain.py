@@ -60,7 +60,7 @@ async def write(chain: Chain, epoch: int, count: int = 1) -> None:
     """Append ``count`` manifests, each with one more segment."""
     for _ in range(count):
         last = chain.last or manifest()
-        assert await chain.append(epoch, last.with_segment(segment(last.end_offset, last.end_offset + 9)))
+        assert await chain.append(epoch, last.with_segment(segment(last.end_offset, last.end_offset + 9), 0))
 
 
 def bases(last: Manifest | None) -> list[int]:

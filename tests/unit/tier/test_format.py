@@ -103,3 +103,11 @@ def test_the_segment_of_an_offset_is_the_first_that_has_it() -> None:
     assert [held.holding(offset) for offset in (9, 10, 19, 20, 29, 30, 39, 40, 49, 50)] == [
         None, 0, 0, 1, 1, None, None, 2, 2, None,
     ]  # fmt: skip
+
+
+def test_a_segment_takes_the_place_of_those_that_it_covers() -> None:
+    held = manifest(segment(0, 9), segment(10, 14), segment(15, 19)).with_segment(segment(5, 29), 1_000)
+    assert [(one.base_offset, one.last_offset) for one in held.segments] == [(0, 9), (5, 29)]
+    assert sorted(one.name for one in held.dropped) == sorted(
+        name for one in (segment(10, 14), segment(15, 19)) for name in (one.log_name, one.index_name)
+    )

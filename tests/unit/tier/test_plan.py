@@ -13,6 +13,7 @@ from nilometer.tier.plan import (
     due_removals,
     epochs_within,
     expired,
+    inherited_log_start,
     is_lost,
     local_deletion_bound,
     next_log_start,
@@ -93,10 +94,21 @@ def test_deleted_records_take_their_remote_segments_with_them() -> None:
 
 
 def test_the_log_starts_behind_what_expired() -> None:
-    held = manifest(segment(0, 9), segment(10, 19), log_start=3)
-    assert next_log_start(held, (), view(20, start=0)) == 3
-    assert next_log_start(held, (), view(20, start=5)) == 5
-    assert next_log_start(held, held.segments[:1], view(20, start=5)) == 10
+    held = manifest(segment(0, 9), segment(10, 19))
+    assert next_log_start((), view(20, start=5)) == 5
+    assert next_log_start(held.segments[:1], view(20, start=5)) == 10
+    assert next_log_start(held.segments[:1], view(20, start=15)) == 15
+
+
+def test_a_leader_inherits_the_log_start_unless_its_records_are_others() -> None:
+    held, log = manifest(log_start=12), view(30, end=35, epochs=((0, 0), (3, 15)))
+    assert inherited_log_start(held, log, 3) == 12
+    assert inherited_log_start(manifest(log_start=16), log, 3) == 0
+    assert inherited_log_start(manifest(log_start=16), log, 4) == 16
+    assert inherited_log_start(manifest(log_start=36), log, 4) == 0
+    local = view(30, base=10, start=2, end=35, epochs=((0, 0),))
+    assert inherited_log_start(manifest(log_start=36), local, 4) == 10, "what is below is gone"
+    assert inherited_log_start(manifest(log_start=3), view(30, start=5), 0) == 5
 
 
 def test_records_of_another_lineage_are_cut_with_all_that_follow() -> None:
@@ -133,6 +145,8 @@ def test_a_tier_that_lacks_what_was_deleted_locally_is_lost() -> None:
     assert is_lost(None, log)
     assert is_lost(manifest(), log)
     assert is_lost(manifest(segment(0, 8)), log)
+    assert is_lost(manifest(segment(1, 20)), log)
+    assert is_lost(manifest(segment(0, 4), segment(6, 20)), log)
     assert not is_lost(manifest(segment(0, 9)), log)
     assert not is_lost(None, view(20))
 

@@ -1,0 +1,250 @@
+"""The tiers of all partitions on this broker: who works when, how fast, and what becomes of errors.
+
+A partition whose tier fails is tried again in the next round; others are not held up by it, and its local log
+goes on: nothing that is not in the tier is deleted, so it grows as one without a tier would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.remote_partition import (
+    RemotePartition,
+    RemoteParts,
+    RemoteTraffic,
+    TierLost,
+)
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.identifiers import TopicIdPartition
+from nilometer.quotas import TokenBucket
+from nilometer.runtime import Clock, Runtime
+from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.tier.chain import Deposed
+from nilometer.tier.format import DamagedObject, TopicFacts
+from nilometer.tier.reader import LogState, RemoteCache
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+logger = logging.getLogger("nilometer.broker.tiering")
+
+_WINDOWS, _WINDOW_MS = 11, 1_000
+"""A limit on the bandwidth holds for the mean of so many windows, as Kafka's default."""
+DELETION_RETRY_MS_MAX = 60_000
+FOLLOWER_DELETION_DELAY_MS = 5_000
+"""So much later a broker that did not lead a deleted partition removes what is left of its tier."""
+
+
+class Bandwidth:
+    """A limit on bytes per second, which may change while it is used."""
+
+    def __init__(self, clock: Clock, bytes_per_second: Callable[[], int]) -> None:
+        self._clock = clock
+        self._rate = bytes_per_second
+        self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second(), clock.monotonic_ms())
+
+    async def wait(self, count: int) -> None:
+        """Wait until ``count`` more bytes may be transferred."""
+        rate = self._rate()
+        self._bucket.take(count, rate, self._clock.monotonic_ms())
+        await asyncio.sleep(self._bucket.throttle_ms(rate, self._clock.monotonic_ms()) / 1000)
+
+
+class RemoteLogs:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        replicas: ReplicaManager,
+        metadata: MetadataLog,
+        store: ObjectStore,
+        cluster_id: str,
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._replicas = replicas
+        self._metadata = metadata
+        self._interval_ms = config.integer("remote.log.manager.task.interval.ms")
+        self._workers_max = config.integer("remote.log.manager.copier.thread.pool.size")
+        self._workers = 0
+        self._due: deque[RemotePartition] = deque()
+        self._by_key: dict[TopicIdPartition, RemotePartition] = {}
+        self._running: dict[TopicIdPartition, asyncio.Event] = {}
+        self.traffic: dict[str, RemoteTraffic] = {}
+        """By topic."""
+        copies = Bandwidth(
+            runtime.clock, lambda: config.integer("remote.log.manager.copy.max.bytes.per.second")
+        )
+        fetches = Bandwidth(
+            runtime.clock, lambda: config.integer("remote.log.manager.fetch.max.bytes.per.second")
+        )
+        self._cache = RemoteCache(
+            store, config.integer("remote.log.index.file.cache.total.size.bytes"), fetches.wait
+        )
+        self._parts = RemoteParts(
+            runtime=runtime,
+            store=store,
+            cache=self._cache,
+            cluster_id=cluster_id,
+            grace_ms=config.integer("nilometer.tier.grace.ms"),
+            before_copy=copies.wait,
+        )
+        metadata.subscribe(self._on_delta, self._on_reload)
+
+    def start(self, tasks: Tasks) -> None:
+        tasks.periodic("remote storage", self._interval_ms, self.begin_round)
+
+    async def close(self) -> None:
+        await self._cache.close()
+
+    def __iter__(self) -> Iterator[RemotePartition]:
+        """Yield the tiers in use, for reports."""
+        yield from self._by_key.values()
+
+    # -- rounds
+
+    def begin_round(self) -> None:
+        """Have each tiered partition do what is due, a few at once, in the background."""
+        for partition in self._replicas:
+            if partition.log.config.remote_storage_enable:
+                remote = self._of(partition)
+                if not remote.is_queued:
+                    remote.is_queued = True
+                    self._due.append(remote)
+        for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
+            if key not in self._running:
+                del self._by_key[key]
+        while self._workers < min(self._workers_max, len(self._due)):
+            self._workers += 1
+            self._tasks.spawn(self._work(), name="copies to remote storage")
+
+    def _of(self, partition: Partition) -> RemotePartition:
+        found = self._by_key.get(partition.key)
+        if found is None or found.partition is not partition:
+            traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
+            found = self._by_key[partition.key] = RemotePartition(
+                partition, self._parts, self._facts, traffic
+            )
+        return found
+
+    def _facts(self, partition: Partition) -> TopicFacts:
+        image = self._metadata.image
+        topic = image.topic(partition.topic)
+        return TopicFacts(
+            self._parts.cluster_id,
+            partition.key.topic_id,
+            partition.topic,
+            partition.key.partition,
+            0 if topic is None else len(topic.partitions),
+            dict(sorted(image.config(ConfigResourceType.TOPIC, partition.topic).items())),
+        )
+
+    async def _work(self) -> None:
+        try:
+            while self._due:
+                remote = self._due.popleft()
+                if remote.partition in self._replicas:
+                    await self._run(remote)
+                remote.is_queued = False
+        finally:
+            self._workers -= 1
+
+    async def _run(self, remote: RemotePartition) -> None:
+        key, partition = remote.partition.key, remote.partition
+        ended = self._running[key] = asyncio.Event()
+        try:
+            await remote.run_round()
+        except Deposed as reason:
+            logger.info("%s: this broker leaves its tier to the present leader: %s", partition, reason)
+        except (ObjectStoreError, DamagedObject, TierLost) as error:
+            remote.traffic.copy_errors += 1
+            if remote.error is None:
+                logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
+            remote.error = str(error)
+        except Exception as error:
+            remote.error = str(error)
+            if partition in self._replicas:
+                partition.on_failure("copies to remote storage", error)
+        else:
+            if remote.error is not None:
+                logger.info("The tier of %s can be used again", partition)
+            remote.error = None
+            partition.on_success("copies to remote storage")
+        finally:
+            del self._running[key]
+            ended.set()
+
+    # -- deleted topics
+
+    def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
+        for topic in delta.topics_deleted.values():
+            self.traffic.pop(topic.name, None)
+            for index in range(len(topic.partitions)):
+                remote = self._by_key.pop(TopicIdPartition(topic.id, index), None)
+                if remote is not None:
+                    self._tasks.spawn(self._delete(remote), name="removal of a tier")
+
+    def _on_reload(self, _image: ClusterImage) -> None:
+        """Partitions that are gone are forgotten by the next round."""
+
+    async def _delete(self, remote: RemotePartition) -> None:
+        if not remote.had_led:
+            await asyncio.sleep(FOLLOWER_DELETION_DELAY_MS / 1000)
+        if (running := self._running.get(remote.partition.key)) is not None:
+            await running.wait()
+        pause_ms = 1_000
+        while True:
+            try:
+                await remote.delete()
+            except ObjectStoreError as error:
+                logger.warning("The tier of %s is not removed yet: %s", remote.partition, error)
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, DELETION_RETRY_MS_MAX)
+            else:
+                return
+
+    # -- reading
+
+    async def read(
+        self, partition: Partition, offset: int, max_bytes: int, *, read_committed: bool
+    ) -> tuple[bytes, list[AbortedTxn]]:
+        """Return the batches from the one that contains ``offset`` on, about ``max_bytes``, and the aborted
+        transactions that overlap them. Raises KafkaError, OffsetOutOfRange."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.read(offset, max_bytes, read_committed=read_committed))
+
+    async def offset_for_timestamp(self, partition: Partition, timestamp: int) -> TimestampOffset | None:
+        """Return the first record in the tier that is not older than ``timestamp``; None if there is none.
+        Raises KafkaError."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.offset_for_timestamp(timestamp))
+
+    async def state_at(self, partition: Partition, offset: int) -> LogState:
+        """Return the state with which a replica begins at ``offset``, or a little above. Raises as
+        :meth:`read`."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.state_at(offset))
+
+    async def _reading(self, remote: RemotePartition, work: Awaitable[T]) -> T:
+        remote.traffic.fetch_requests += 1
+        try:
+            return await work
+        except (ObjectStoreError, DamagedObject) as error:
+            remote.traffic.fetch_errors += 1
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"The tier of {remote.partition} could not be read: {error}",
+            ) from error
