@@ -28,11 +28,13 @@ from nilometer.broker.quorum.member import QuorumMember
 from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, FoundLogs, LogDirectories, find_logs
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
+from nilometer.broker.settings.tiering import SYSTEM_ENABLE
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination.factory import is_moved, make_store
 from nilometer.coordination.store import CoordinationError, CoordinationStore, StoreAbsent
@@ -339,6 +341,7 @@ class Broker:
         directories, metadata = parts.given.directories, parts.control.metadata
         await self._retry(metadata.catch_up)
         await metadata.check_reaches(directories.last_registration_number)
+        self._check_tiered_topics(metadata.image)
         await directories.resolve_duplicates(metadata.image)
         parts.replication.replicas.find_offline(metadata.image)
         membership = self._membership(parts)
@@ -346,6 +349,16 @@ class Broker:
         self._tasks.service("cluster membership", self._run_membership(membership, parts))
         await self._until_registered(parts)
         await directories.wait_marked()
+
+    def _check_tiered_topics(self, image: ClusterImage) -> None:
+        """Raise StartFailed if there are tiered topics, and this broker has no remote storage."""
+        tiered = sorted(topic.name for topic in image.topics() if image.is_tiered(topic.name))
+        if tiered and self._config.tier is None:
+            raise StartFailed(
+                "You have to delete all topics with the property remote.storage.enable=true before disabling "
+                f"tiered storage cluster-wide: {', '.join(tiered[:3])}. "
+                f"Set {SYSTEM_ENABLE}=true on every broker"
+            )
 
     def _membership(self, parts: BrokerParts) -> Membership:
         directories, offline = parts.given.directories, parts.replication.offline
