@@ -235,7 +235,7 @@ class World:
             self._begin_locally(broker)
             return True
         try:
-            state = await self.led.remote.state_at(led.local_start_offset)
+            state = await broker.remote.state_at(led.local_start_offset)
         except ObjectStoreError:
             broker.is_in_sync = False  # it tries again when it may follow
             self._note_end(broker)

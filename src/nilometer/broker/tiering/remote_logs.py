@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TypeVar
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.tiering import TierConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.tiering.remote_partition import (
     RemotePartition,
@@ -48,24 +49,25 @@ FOLLOWER_DELETION_DELAY_MS = 5_000
 
 
 class Bandwidth:
-    """A limit on bytes per second, which may change while it is used."""
+    """A limit on the bytes per second."""
 
-    def __init__(self, clock: Clock, bytes_per_second: Callable[[], int]) -> None:
+    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
         self._rate = bytes_per_second
-        self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second(), clock.monotonic_ms())
+        self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second, clock.monotonic_ms())
 
     async def wait(self, count: int) -> None:
         """Wait until ``count`` more bytes may be transferred."""
-        rate = self._rate()
-        self._bucket.take(count, rate, self._clock.monotonic_ms())
-        await asyncio.sleep(self._bucket.throttle_ms(rate, self._clock.monotonic_ms()) / 1000)
+        now_ms = self._clock.monotonic_ms()
+        self._bucket.take(count, self._rate, now_ms)
+        if wait_ms := self._bucket.throttle_ms(self._rate, now_ms):
+            await asyncio.sleep(wait_ms / 1000)
 
 
 class RemoteLogs:
     def __init__(
         self,
-        config: BrokerConfig,
+        config: TierConfig,
         runtime: Runtime,
         tasks: Tasks,
         replicas: ReplicaManager,
@@ -73,39 +75,33 @@ class RemoteLogs:
         store: ObjectStore,
         cluster_id: str,
     ) -> None:
+        self._config = config
         self._runtime = runtime
         self._tasks = tasks
         self._replicas = replicas
         self._metadata = metadata
-        self._interval_ms = config.integer("remote.log.manager.task.interval.ms")
-        self._workers_max = config.integer("remote.log.manager.copier.thread.pool.size")
         self._workers = 0
         self._due: deque[RemotePartition] = deque()
         self._by_key: dict[TopicIdPartition, RemotePartition] = {}
         self._running: dict[TopicIdPartition, asyncio.Event] = {}
         self.traffic: dict[str, RemoteTraffic] = {}
         """By topic."""
-        copies = Bandwidth(
-            runtime.clock, lambda: config.integer("remote.log.manager.copy.max.bytes.per.second")
-        )
-        fetches = Bandwidth(
-            runtime.clock, lambda: config.integer("remote.log.manager.fetch.max.bytes.per.second")
-        )
-        self._cache = RemoteCache(
-            store, config.integer("remote.log.index.file.cache.total.size.bytes"), fetches.wait
-        )
+        copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
+        fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
+        self._cache = RemoteCache(store, config.index_cache_bytes, fetches.wait)
         self._parts = RemoteParts(
             runtime=runtime,
             store=store,
             cache=self._cache,
             cluster_id=cluster_id,
-            grace_ms=config.integer("nilometer.tier.grace.ms"),
+            grace_ms=config.grace_ms,
             before_copy=copies.wait,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
+        replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
 
     def start(self, tasks: Tasks) -> None:
-        tasks.periodic("remote storage", self._interval_ms, self.begin_round)
+        tasks.periodic("remote storage", self._config.task_interval_ms, self.begin_round)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -119,7 +115,7 @@ class RemoteLogs:
     def begin_round(self) -> None:
         """Have each tiered partition do what is due, a few at once, in the background."""
         for partition in self._replicas:
-            if partition.log.config.remote_storage_enable:
+            if partition.log.config.remote_storage_enable or partition.key in self._by_key:
                 remote = self._of(partition)
                 if not remote.is_queued:
                     remote.is_queued = True
@@ -127,11 +123,12 @@ class RemoteLogs:
         for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
             if key not in self._running:
                 del self._by_key[key]
-        while self._workers < min(self._workers_max, len(self._due)):
+        while self._workers < min(self._config.copies_at_once, len(self._due)):
             self._workers += 1
             self._tasks.spawn(self._work(), name="copies to remote storage")
 
-    def _of(self, partition: Partition) -> RemotePartition:
+    def _of(self, partition: ReadablePartition) -> RemotePartition:
+        assert isinstance(partition, Partition), "partitions of this broker are hosted"
         found = self._by_key.get(partition.key)
         if found is None or found.partition is not partition:
             traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
@@ -187,6 +184,10 @@ class RemoteLogs:
             del self._running[key]
             ended.set()
 
+    def _on_role_changed(self, partition: Partition) -> None:
+        if partition.key in self._by_key:
+            self._by_key[partition.key].on_role_changed()
+
     # -- deleted topics
 
     def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
@@ -219,20 +220,22 @@ class RemoteLogs:
     # -- reading
 
     async def read(
-        self, partition: Partition, offset: int, max_bytes: int, *, read_committed: bool
+        self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
     ) -> tuple[bytes, list[AbortedTxn]]:
         """Return the batches from the one that contains ``offset`` on, about ``max_bytes``, and the aborted
         transactions that overlap them. Raises KafkaError, OffsetOutOfRange."""
         remote = self._of(partition)
         return await self._reading(remote, remote.read(offset, max_bytes, read_committed=read_committed))
 
-    async def offset_for_timestamp(self, partition: Partition, timestamp: int) -> TimestampOffset | None:
+    async def offset_for_timestamp(
+        self, partition: ReadablePartition, timestamp: int
+    ) -> TimestampOffset | None:
         """Return the first record in the tier that is not older than ``timestamp``; None if there is none.
         Raises KafkaError."""
         remote = self._of(partition)
         return await self._reading(remote, remote.offset_for_timestamp(timestamp))
 
-    async def state_at(self, partition: Partition, offset: int) -> LogState:
+    async def state_at(self, partition: ReadablePartition, offset: int) -> LogState:
         """Return the state with which a replica begins at ``offset``, or a little above. Raises as
         :meth:`read`."""
         remote = self._of(partition)

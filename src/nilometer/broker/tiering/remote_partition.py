@@ -159,8 +159,12 @@ class RemotePartition:
             )
         await self._write(epoch, self._claimed)
         self._note_tiered()
-        await self._copy_all(epoch)
-        await self._expire(epoch)
+        if self.partition.log.config.remote_storage_enable:
+            await self._copy_all(epoch)
+            await self._expire(epoch)
+        else:
+            self._advance_log_start(self.partition.log.local_start_offset)
+            await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
 
@@ -176,6 +180,10 @@ class RemotePartition:
             )
             return manifest.without(cut, self._now_ms)
         return manifest if 0 <= manifest.leader_epoch < self._led_epoch else None
+
+    def _emptied(self, manifest: Manifest) -> Manifest | None:
+        """Return the manifest of a topic that is tiered no more."""
+        return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
 
     async def _copy_all(self, epoch: int) -> None:
         while self._leads(epoch):
@@ -450,8 +458,15 @@ class RemotePartition:
         return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))
 
     async def state_at(self, offset: int) -> LogState:
-        """Return the state of a log that begins at ``offset``, or a little above. Raises as :meth:`read`."""
-        return await self._with_reader(lambda reader: reader.state_at(offset))
+        """Return the state of a log that begins at ``offset``, or a little above.
+
+        By what the present leader has written: before that, records of an unclean election's losers may be
+        there. Raises as :meth:`read`.
+        """
+        last = await self._read_chain()
+        if last is None or last.leader_epoch != self.partition.leader_epoch:
+            raise ObjectStoreError(f"{self.folder}: the present leader has not written to the tier yet")
+        return await RemoteReader(self._parts.cache, self.folder, last).state_at(offset)
 
     async def _with_reader(self, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
         """Call ``work``; with an outdated manifest it may fail, and is called again with the last one."""
