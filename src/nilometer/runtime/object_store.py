@@ -14,6 +14,7 @@ what may be removed: nothing else is concluded from what it lacks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import posixpath
 from collections.abc import AsyncIterator, Callable
@@ -83,7 +84,10 @@ _unfinished_numbers = itertools.count(1)
 
 
 class FileObjectStore:
-    """Objects as files below a folder: of this machine, or one that all brokers mount."""
+    """Objects as files below a folder: of this machine, or one that all brokers mount.
+
+    The folder is never created: one that is not mounted must not be taken for an empty store.
+    """
 
     def __init__(self, disk: Disk, root: str, writer: str) -> None:
         """``writer``: a name that no other process has, for the names of unfinished files."""
@@ -147,7 +151,12 @@ class FileObjectStore:
     async def names(self, prefix: str) -> list[str]:
         return await self._run(prefix, lambda: sorted(self._list(prefix)))
 
+    def _require_root(self) -> None:
+        if not self._disk.is_directory(self._root):
+            raise NotADirectoryError(errno.ENOTDIR, "no such folder: create it, or mount it", self._root)
+
     def _list(self, prefix: str) -> list[str]:
+        self._require_root()
         found: list[str] = []
         folders = [posixpath.dirname(prefix)]
         while folders:
@@ -169,6 +178,7 @@ class FileObjectStore:
     def _begin(self, path: str, data: bytes) -> str:
         folder = posixpath.dirname(path)
         if not self._disk.is_directory(folder):
+            self._require_root()
             self._disk.make_directories(folder)
             sync_ancestors(self._disk, folder)
         temporary = f"{path}.{self._writer}-{next(_unfinished_numbers)}{_UNFINISHED}"
@@ -190,8 +200,15 @@ class FileObjectStore:
         self._disk.sync_directory(posixpath.dirname(path))
 
     async def _run(self, name: str, work: Callable[[], T]) -> T:
+        def with_folder() -> T:
+            try:
+                return work()
+            except FileNotFoundError:
+                self._require_root()
+                raise
+
         try:
-            return await self._disk.offload(work)
+            return await self._disk.offload(with_folder)
         except FileNotFoundError as error:
             raise ObjectNotFound(name) from error
         except OSError as error:

@@ -37,6 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         return VirtualObjectStore(Bucket(), random.Random(1))
     folder = tmp_path / "tier"
     if request.param == "files":
+        folder.mkdir()
         return open_object_store(folder.as_uri(), "writer")
     server: S3Server = request.getfixturevalue("server")
     return open_object_store(server.url(folder.name + request.node.name), "writer")
@@ -115,6 +116,8 @@ async def test_names_are_those_with_the_prefix(store: ObjectStore) -> None:
 
 async def test_files_survive_a_power_failure_once_written() -> None:
     disk = MemoryDisk()
+    disk.make_directories("/tier")
+    disk.sync_directory("/")
     store = FileObjectStore(disk, "/tier", "writer")
     await store.put("a/head", b"1")
     await store.create("a/manifest", b"2")
@@ -125,6 +128,8 @@ async def test_files_survive_a_power_failure_once_written() -> None:
 
 async def test_an_error_of_the_disk_names_the_object_and_may_pass() -> None:
     disk = MemoryDisk()
+    disk.make_directories("/tier")
+    disk.sync_directory("/")
     store = FileObjectStore(disk, "/tier", "writer")
     await store.put("a/x", b"1")
     disk.fail_from(1, errno.ENOSPC)
@@ -149,6 +154,14 @@ async def test_the_virtual_store_may_lose_an_answer() -> None:
     with pytest.raises(ObjectStoreError, match="a/x"):
         await VirtualObjectStore(bucket, random.Random(1)).create("a/x", b"1")
     assert bucket.objects == {"a/x": b"1"}
+
+
+async def test_a_folder_that_is_missing_is_no_empty_store() -> None:
+    store = FileObjectStore(MemoryDisk(), "/mount/tier", "writer")
+    for request in (store.put("a/x", b"1"), store.create("a/x", b"1"), store.get("a/x"), store.names("a/")):
+        with pytest.raises(ObjectStoreError, match="no such folder") as raised:
+            await request
+        assert not isinstance(raised.value, ObjectNotFound)
 
 
 def test_the_folder_of_a_uri() -> None:
