@@ -76,6 +76,8 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.record_reading import RecordReading
+from nilometer.broker.replicas.remote_reading import RemoteReads
+from nilometer.broker.replicas.remote_start import RemoteStarts
 from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -313,6 +315,8 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness, given.turns
     )
     isr_requests = IsrRequests(link, tasks)
+    remote = RemoteReads(config.tier, tasks)
+    starts = RemoteStarts(BrokerId(config.node_id), tasks, control.peers, remote, fetchers.locate)
     host = PartitionHost(
         clock=runtime.clock,
         is_live=control.session.is_live,
@@ -321,6 +325,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         isr_requests=isr_requests,
         isr_log=IsrLog(),
         failures=failures,
+        start_in_tier=starts.begin,
     )
     offline = OfflineReplicas(config.node_id, link)
     replicas = ReplicaManager(
@@ -335,6 +340,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         fetchers,
         failures,
         offline,
+        remote,
     )
     replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link).begin)
     directories.add_failure_listener(replicas.on_directory_failed)

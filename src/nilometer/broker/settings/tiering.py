@@ -8,6 +8,8 @@ from nilometer.config import ConfigError, ConfigValues, Settings, key_table
 from nilometer.storage.topic_config import SYSTEM_ENABLE, why_local_exceeds_total
 
 LONG_MAX = (1 << 63) - 1
+FETCH_WAIT_MS = 500
+SEARCH_WAIT_MS = 30_000
 URI = "nilometer.tier.uri"
 
 
@@ -33,9 +35,9 @@ remote.log.reader.max.pending.tasks: int 1.. = 100
     How many reads from remote storage may wait for others; a fetch that would need one more gets an error.
 remote.log.index.file.cache.total.size.bytes: long 1.. = {1 << 30}
     The maximum memory for indexes of segments in remote storage.
-remote.fetch.max.wait.ms: int 1.. = 500
+remote.fetch.max.wait.ms: int 1.. = {FETCH_WAIT_MS}
     How long a fetch waits for remote storage; after that the client asks again.
-remote.list.offsets.request.timeout.ms: long 1.. = 30_000
+remote.list.offsets.request.timeout.ms: long 1.. = {SEARCH_WAIT_MS}
     How long a request for the offset of a time waits for remote storage, if it names no time-out itself.
 """
 )
