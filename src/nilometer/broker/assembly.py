@@ -92,6 +92,7 @@ from nilometer.broker.sharing.share_coordinator import ShareCoordinator
 from nilometer.broker.sharing.share_offsets import EndOffsets
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.transactions import markers, transaction_administration, transaction_coordinator
 from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
@@ -102,6 +103,7 @@ from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationStore
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
+from nilometer.runtime.object_store import ObjectStore
 from nilometer.share.sessions import ShareSessions
 
 if TYPE_CHECKING:
@@ -118,6 +120,8 @@ class Prerequisites(msgspec.Struct, frozen=True, kw_only=True):
     directories: LogDirectories
     store: CoordinationStore
     secrets: SecretKeeper
+    remote_store: ObjectStore | None
+    """Where remote storage is; None if this broker has none."""
     fence: Callable[[str], None]
     """Makes this broker serve nothing any more, for the given reason; see :meth:`Broker.fence`."""
 
@@ -194,6 +198,7 @@ class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
     cleaner: LogCleaner
     rebalancer: PreferredLeaderRebalancer
     expired_tokens: ExpiredTokens
+    remote_logs: RemoteLogs | None
 
 
 def assemble(given: Prerequisites) -> BrokerParts:
@@ -237,7 +242,18 @@ def assemble(given: Prerequisites) -> BrokerParts:
         cleaner=cleaner,
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
         expired_tokens=ExpiredTokens(given.config, control.controller, given.runtime.clock),
+        remote_logs=_remote_logs(given, control, replication.replicas),
     )
+
+
+def _remote_logs(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> RemoteLogs | None:
+    config, store = given.config.tier, given.remote_store
+    if config is None or store is None:
+        return None
+    cluster_id = given.store.cluster_id
+    found = RemoteLogs(config, given.runtime, given.tasks, replicas, control.metadata, store, cluster_id)
+    replicas.remote.reader = found
+    return found
 
 
 def _acceptor(

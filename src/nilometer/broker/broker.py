@@ -28,7 +28,7 @@ from nilometer.broker.quorum.member import QuorumMember
 from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, FoundLogs, LogDirectories, find_logs
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
-from nilometer.broker.settings.tiering import SYSTEM_ENABLE
+from nilometer.broker.settings.tiering import SYSTEM_ENABLE, URI
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.brokers import BrokerRegistration
@@ -41,6 +41,7 @@ from nilometer.coordination.store import CoordinationError, CoordinationStore, S
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.runtime.handshakes import HandshakeGate
+from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.wire.errors import KafkaError
@@ -114,6 +115,7 @@ class Broker:
 
     async def _run_startup(self) -> None:
         try:
+            remote_store = self._open_remote_store()
             await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
@@ -125,7 +127,7 @@ class Broker:
             directories = await self._open_directories()
             store = store or await self._open_store(directories.cluster_id)
             await directories.assign_cluster_id(store.cluster_id)
-            parts = await self._assemble(directories, store)
+            parts = await self._assemble(directories, store, remote_store)
             await self._join_cluster(parts)
             self._start_services(parts)
             await parts.acceptor.open(self._tasks)
@@ -170,6 +172,8 @@ class Broker:
             parts.coordinators.connections.close()
         await self._tasks.stop()
         if parts is not None:
+            if parts.remote_logs is not None:
+                await parts.remote_logs.close()
             await parts.replication.checkpoints.wait_idle()
             if (authorizer := parts.serving.rights.authorizer) is not None:
                 await authorizer.audit.flush()
@@ -312,7 +316,19 @@ class Broker:
                 f'quorum:{quorum.directory}", or set log.dirs to an empty folder'
             )
 
-    async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:
+    def _open_remote_store(self) -> ObjectStore | None:
+        """Open the store that remote storage is in; None if this broker has none. Raises StartFailed."""
+        tier, runtime = self._config.tier, self._runtime
+        if tier is None:
+            return None
+        try:
+            return runtime.open_object_store(tier.uri, runtime.entropy.uuid().hex)
+        except ValueError as error:
+            raise StartFailed(f"{URI}: {error}") from error
+
+    async def _assemble(
+        self, directories: LogDirectories, store: CoordinationStore, remote_store: ObjectStore | None
+    ) -> BrokerParts:
         secrets = SecretKeeper(store, self._runtime)
         await self._retry(secrets.open)
         self._parts = parts = assemble(
@@ -324,6 +340,7 @@ class Broker:
                 directories=directories,
                 store=store,
                 secrets=secrets,
+                remote_store=remote_store,
                 fence=self.fence,
             )
         )
@@ -405,6 +422,8 @@ class Broker:
         replication.moves.resume()
         parts.housekeeping.start(tasks)
         parts.cleaner.start(tasks)
+        if parts.remote_logs is not None:
+            parts.remote_logs.start(tasks)
         replication.checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         parts.rebalancer.start(tasks)
         parts.expired_tokens.start(tasks)

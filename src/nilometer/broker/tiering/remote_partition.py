@@ -124,6 +124,11 @@ class RemotePartition:
         """Forget what is in the tier: the leader of another epoch may have cut it."""
         self.partition.log.note_tiered(0)
 
+    @property
+    def remote_bytes(self) -> int:
+        """The bytes of log files in the tier, as of the last manifest that is known."""
+        return 0 if self._chain.last is None else self._chain.last.log_bytes
+
     # -- rounds
 
     async def run_round(self) -> None:
