@@ -250,8 +250,16 @@ def _remote_logs(given: Prerequisites, control: ControlParts, replicas: ReplicaM
     config, store = given.config.tier, given.remote_store
     if config is None or store is None:
         return None
-    cluster_id = given.store.cluster_id
-    found = RemoteLogs(config, given.runtime, given.tasks, replicas, control.metadata, store, cluster_id)
+    found = RemoteLogs(
+        config,
+        given.runtime,
+        given.tasks,
+        replicas,
+        control.metadata,
+        store,
+        given.store.cluster_id,
+        BrokerId(given.config.node_id),
+    )
     replicas.remote.reader = found
     return found
 

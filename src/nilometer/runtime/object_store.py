@@ -73,6 +73,10 @@ class ObjectStore(Protocol):
         """Return the names of all objects that begin with ``prefix``, sorted."""
         ...
 
+    async def folders(self, folder: str) -> list[str]:
+        """Return the folders directly in ``folder``, which ends with a slash, and so do they; sorted."""
+        ...
+
 
 OpenObjectStore = Callable[[str, str], ObjectStore]
 """Opens the store at a URI (``file:///…``), for a process with a unique name. Raises ValueError."""
@@ -154,6 +158,15 @@ class FileObjectStore:
     def _require_root(self) -> None:
         if not self._disk.is_directory(self._root):
             raise NotADirectoryError(errno.ENOTDIR, "no such folder: create it, or mount it", self._root)
+
+    async def folders(self, folder: str) -> list[str]:
+        def work() -> list[str]:
+            self._require_root()
+            path = self._path(folder)
+            listed = self._disk.list_directory(path) if self._disk.is_directory(path) else []
+            return [f"{folder}{one}/" for one in listed if self._disk.is_directory(path + one)]
+
+        return await self._run(folder, work)
 
     def _list(self, prefix: str) -> list[str]:
         self._require_root()

@@ -116,6 +116,11 @@ class S3ObjectStore:
 
         return sorted(name for name in await self._call(prefix, listing()) if name.startswith(prefix))
 
+    async def folders(self, folder: str) -> list[str]:
+        listing = obstore.list_with_delimiter_async(self._store, prefix=self._prefix + folder)
+        found = await self._call(folder, listing)
+        return sorted(f"{one.removeprefix(self._prefix)}/" for one in found["common_prefixes"])
+
     async def _call(self, name: str, request: Awaitable[T]) -> T:
         try:
             return await request

@@ -8,6 +8,7 @@ may have happened, may happen later, or never. Each process has its own :class:`
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -97,13 +98,22 @@ class VirtualObjectStore:
 
         return await self._request(prefix, work, is_read=True)
 
+    async def folders(self, folder: str) -> list[str]:
+        def work() -> list[str]:
+            below = [name[len(folder) :] for name in self._bucket.objects if name.startswith(folder)]
+            return sorted({f"{folder}{name.partition('/')[0]}/" for name in below if "/" in name})
+
+        return await self._request(folder, work, is_read=True)
+
     async def _request(self, name: str, effect: Callable[[], T], *, is_read: bool = False) -> T:
         faults, chance = self._bucket.faults, self._chance
         await asyncio.sleep(chance.uniform(0, faults.latency_ms) / 1000)
         if not faults.is_reachable or chance.random() < faults.refused:
             if faults.late_ms and not is_read:
                 delay_s = chance.uniform(0, faults.late_ms) / 1000
-                asyncio.get_running_loop().call_later(delay_s, effect)
+                # Whatever becomes of the process that asked: the store has its request.
+                loop, nowhere = asyncio.get_running_loop(), contextvars.Context()
+                loop.call_later(delay_s, effect, context=nowhere)
             raise ObjectStoreError(f"no answer about {name}")
         result = effect()
         await asyncio.sleep(chance.uniform(0, faults.latency_ms) / 1000)

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
 
@@ -41,6 +41,7 @@ from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
+from nilometer.simulation.object_store import StoreFaults
 from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
@@ -519,12 +520,15 @@ class _Run:
         for client in self._clients.all:
             client.start()
         self._driver.start()
+        if self._plan.tier is not None:
+            self._world.bucket.faults = replace(self._plan.tier)
         if self._membership is not None:
             self._membership.start()
         await asyncio.sleep(self._plan.fault_phase_s)
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
+        self._world.bucket.faults = StoreFaults()
         if (quorum := self._cluster.quorum) is not None:
             await self._until(lambda: not quorum.not_converged(), QUORUM_CONVERGENCE_S)
             self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)

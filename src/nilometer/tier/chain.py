@@ -38,6 +38,10 @@ class Deposed(Exception):
     """A leader with a higher epoch has written to the chain, or the topic was deleted."""
 
 
+class ManifestsGone(DamagedObject):
+    """There is a head, but no manifest: they are being removed, or were lost."""
+
+
 class Chain:
     """The chain in one partition's folder, as one process knows it. For one task at a time.
 
@@ -106,13 +110,20 @@ class Chain:
         await self._prune(following)
         return True
 
-    async def remove(self) -> None:
-        """Remove the manifests of a deleted topic. Raises ObjectStoreError."""
-        last = self._last
-        assert last is not None and last.is_deleted, "only a chain that has ended is removed"
-        for number in range(last.oldest, self._end + 1):
-            await self._store.remove(self._folder + manifest_name(number))
-        await self._store.remove(self._folder + HEAD)
+    async def remove_all(self) -> None:
+        """Remove everything in the folder, since its topic was deleted: for several processes at once, and
+        again after an error. Raises ObjectStoreError, DamagedObject."""
+        try:
+            last = await self.read()
+            while last is not None and not last.is_deleted:
+                ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
+                await self.append(last.leader_epoch, ended)
+                last = self._last
+        except (ManifestsGone, Deposed):
+            pass  # another process removes them, too
+        names = await self._store.names(self._folder)
+        for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
+            await self._store.remove(name)
 
     def _check_may_write(self, leader_epoch: int) -> None:
         last = self._last
@@ -158,7 +169,7 @@ class Chain:
         for number in sorted((one for one in numbers if one is not None), reverse=True):
             if (found := await self._get(number)) is not None:
                 return found
-        raise DamagedObject(f"{self._folder} has a head, but no manifest")
+        raise ManifestsGone(f"{self._folder} has a head, but no manifest")
 
     async def _still_begins_with(self, start: Manifest | None) -> bool:
         """Return whether ``start``, from which the search began, was not removed meanwhile."""

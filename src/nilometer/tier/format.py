@@ -96,6 +96,8 @@ class TopicFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: int
     partition_count: int
     settings: dict[str, str]
+    metadata_entry: int
+    """The last entry of the metadata log that the writer knew: the topic exists there."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

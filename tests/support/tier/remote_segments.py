@@ -17,7 +17,7 @@ from nilometer.tier.format import (
 )
 from nilometer.tier.plan import first_manifest
 
-TOPIC = TopicFacts("cluster", "topic-id", "events", 0, 1, {"remote.storage.enable": "true"})
+TOPIC = TopicFacts("cluster", "topic-id", "events", 0, 1, {"remote.storage.enable": "true"}, 7)
 FOLDER = partition_folder(TOPIC.cluster_id, TOPIC.topic_id, TOPIC.partition)
 
 

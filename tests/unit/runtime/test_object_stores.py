@@ -111,6 +111,9 @@ async def test_names_are_those_with_the_prefix(store: ObjectStore) -> None:
     assert await store.names("c/t/0/manifest-") == ["c/t/0/manifest-1", "c/t/0/manifest-2"]
     assert await store.names("c/t/1") == ["c/t/10/head"]
     assert len(await store.names("")) == 5
+    assert await store.folders("c/") == ["c/t/", "c/u/"]
+    assert await store.folders("c/t/") == ["c/t/0/", "c/t/10/"]
+    assert await store.folders("c/t/0/") == await store.folders("c/x/") == []
     assert await store.names("c/x/") == []
 
 

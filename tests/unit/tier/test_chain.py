@@ -227,12 +227,29 @@ async def test_a_chain_whose_manifests_are_gone_is_damaged_and_not_empty() -> No
 
 async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() -> None:
     bucket = Bucket()
-    chain, _ = chain_on(bucket)
+    chain, store = chain_on(bucket)
     await chain.read()
     await write(chain, 1, 12)
-    assert chain.last is not None
-    assert await chain.append(1, structs.replace(chain.last, is_deleted=True, segments=()))
+    other, _ = chain_on(bucket, "b")
+    await other.read()
+    store.before["remove", manifest_name(10)] = LOST
+    with pytest.raises(ObjectStoreError, match="no answer"):
+        await chain.remove_all()
     with pytest.raises(Deposed, match="deleted"):
-        await chain.append(2, manifest(segment(0, 99)))
-    await chain.remove()
+        await other.append(2, manifest(segment(0, 99)))
+    assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
+    await other.remove_all()
     assert bucket.objects == {}
+
+
+async def test_a_removal_that_stopped_before_its_head_goes_on() -> None:
+    bucket = Bucket({f"{FOLDER}head": b"7", f"{FOLDER}x.log": b""})
+    await chain_on(bucket)[0].remove_all()
+    assert bucket.objects == {}
+
+
+async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
+    bucket = Bucket({f"{FOLDER}head": b"0", FOLDER + manifest_name(0): b"x"})
+    with pytest.raises(DamagedObject, match="CRC"):
+        await chain_on(bucket)[0].remove_all()
+    assert len(bucket.objects) == 2

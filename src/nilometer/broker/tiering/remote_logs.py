@@ -27,13 +27,13 @@ from nilometer.broker.tiering.remote_partition import (
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.identifiers import TopicIdPartition
+from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.quotas import TokenBucket
 from nilometer.runtime import Clock, Runtime
 from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
-from nilometer.tier.chain import Deposed
+from nilometer.tier.chain import Chain, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts
 from nilometer.tier.reader import LogState, RemoteCache
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -44,8 +44,8 @@ logger = logging.getLogger("nilometer.broker.tiering")
 _WINDOWS, _WINDOW_MS = 11, 1_000
 """A limit on the bandwidth holds for the mean of so many windows, as Kafka's default."""
 DELETION_RETRY_MS_MAX = 60_000
-FOLLOWER_DELETION_DELAY_MS = 5_000
-"""So much later a broker that did not lead a deleted partition removes what is left of its tier."""
+SWEEP_ROUNDS = 20
+"""So many intervals lie between two searches for tiers of deleted topics."""
 
 
 class Bandwidth:
@@ -74,12 +74,15 @@ class RemoteLogs:
         metadata: MetadataLog,
         store: ObjectStore,
         cluster_id: str,
+        broker_id: BrokerId,
     ) -> None:
         self._config = config
         self._runtime = runtime
         self._tasks = tasks
         self._replicas = replicas
         self._metadata = metadata
+        self._store = store
+        self._broker_id = broker_id
         self._workers = 0
         self._due: deque[RemotePartition] = deque()
         self._by_key: dict[TopicIdPartition, RemotePartition] = {}
@@ -101,7 +104,9 @@ class RemoteLogs:
         replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
 
     def start(self, tasks: Tasks) -> None:
-        tasks.periodic("remote storage", self._config.task_interval_ms, self.begin_round)
+        interval_ms = self._config.task_interval_ms
+        tasks.periodic("remote storage", interval_ms, self.begin_round)
+        tasks.periodic("sweep of remote storage", SWEEP_ROUNDS * interval_ms, self.sweep)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -147,6 +152,7 @@ class RemoteLogs:
             partition.key.partition,
             0 if topic is None else len(topic.partitions),
             dict(sorted(image.config(ConfigResourceType.TOPIC, partition.topic).items())),
+            image.number,
         )
 
     async def _work(self) -> None:
@@ -195,27 +201,56 @@ class RemoteLogs:
             self.traffic.pop(topic.name, None)
             for index in range(len(topic.partitions)):
                 remote = self._by_key.pop(TopicIdPartition(topic.id, index), None)
-                if remote is not None:
+                if remote is not None and remote.had_led:
                     self._tasks.spawn(self._delete(remote), name="removal of a tier")
 
     def _on_reload(self, _image: ClusterImage) -> None:
         """Partitions that are gone are forgotten by the next round."""
 
     async def _delete(self, remote: RemotePartition) -> None:
-        if not remote.had_led:
-            await asyncio.sleep(FOLLOWER_DELETION_DELAY_MS / 1000)
         if (running := self._running.get(remote.partition.key)) is not None:
             await running.wait()
         pause_ms = 1_000
         while True:
             try:
                 await remote.delete()
-            except ObjectStoreError as error:
+            except (ObjectStoreError, DamagedObject) as error:
                 logger.warning("The tier of %s is not removed yet: %s", remote.partition, error)
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, DELETION_RETRY_MS_MAX)
             else:
                 return
+
+    async def sweep(self) -> None:
+        """Remove the tiers of deleted topics whose leaders could not: one broker of the cluster does.
+
+        A topic is deleted if it is in no image that has the entry which the writer of its manifest knew.
+        """
+        live = min((broker.id for broker in self._metadata.image.live_brokers()), default=None)
+        if live != self._broker_id:
+            return
+        try:
+            for topic in await self._store.folders(f"{self._parts.cluster_id}/"):
+                topic_id = TopicId(topic.split("/")[-2])
+                if self._metadata.image.topic_by_id(topic_id) is None:
+                    for folder in await self._store.folders(topic):
+                        await self._sweep(topic_id, folder)
+        except (ObjectStoreError, DamagedObject) as error:
+            logger.warning("Tiers of deleted topics are not looked for: %s", error)
+
+    async def _sweep(self, topic_id: TopicId, folder: str) -> None:
+        if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
+            return
+        chain = Chain(self._store, folder, self._runtime.entropy.bytes(8).hex())
+        try:
+            last = await chain.read()
+        except ManifestsGone:
+            last = None
+        image = self._metadata.image
+        known = last is None or last.topic.metadata_entry <= image.number
+        if known and image.topic_by_id(topic_id) is None:
+            logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
+            await chain.remove_all()
 
     # -- reading
 

@@ -37,7 +37,6 @@ from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
     HEAD,
-    DamagedObject,
     IndexSections,
     Manifest,
     RemoteSegment,
@@ -174,7 +173,10 @@ class RemotePartition:
         await self._sweep(epoch)
 
     def _claimed(self, manifest: Manifest) -> Manifest | None:
-        """Return the manifest with which this leader begins; None if it has begun, or nothing was copied."""
+        """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
+
+        An object without any manifest thus belongs to a topic that was deleted.
+        """
         cut = plan.divergent(manifest, self.view())
         if cut:
             logger.warning(
@@ -184,7 +186,10 @@ class RemotePartition:
                 cut[0].base_offset,
             )
             return manifest.without(cut, self._now_ms)
-        return manifest if 0 <= manifest.leader_epoch < self._led_epoch else None
+        if manifest.leader_epoch == self._led_epoch:
+            return None
+        begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
+        return manifest if begins else None
 
     def _emptied(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest of a topic that is tiered no more."""
@@ -326,19 +331,9 @@ class RemotePartition:
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
-        """Remove all of it, since the topic was deleted. Raises ObjectStoreError."""
-        try:
-            last = await self._read_chain()
-            while last is not None and not last.is_deleted:
-                ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
-                async with self._using_chain:
-                    await self._chain.append(last.leader_epoch, ended)
-                last = self._chain.last
-        except (DamagedObject, Deposed) as reason:  # another broker removes it, too
-            logger.info("The tier of %s is being removed: %s", self.partition, reason)
-        names = await self._parts.store.names(self.folder)
-        for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
-            await self._remove(name)
+        """Remove all of it, since the topic was deleted. Raises ObjectStoreError, DamagedObject."""
+        async with self._using_chain:
+            await self._chain.remove_all()
 
     # -- what the rounds share
 
