@@ -363,6 +363,7 @@ class LogState:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.tiered_offset = min(self.tiered_offset, end_offset)
 
     def begin_in_tier(self) -> None:
         """Let the log start offset stay where it is when the first segments are deleted.
