@@ -253,6 +253,16 @@ def test_a_truncation_above_the_local_start_keeps_what_is_known() -> None:
     assert log.producers.producers[PRODUCER].last_sequence == start - 1
 
 
+def test_records_that_replace_truncated_ones_are_not_taken_for_those_in_remote_storage() -> None:
+    log = written_log(open_manager(MemoryDisk()))
+    log.note_tiered(24)
+    log.truncate_to(12, wall_ms=1)
+    for number in range(12, 30):
+        produce(log, number, epoch=3)
+    delete_local(log)
+    assert log.local_start_offset <= 12
+
+
 def aborted_transaction(log: Log) -> None:
     records = build_batch((b"a",), producer=(9, 0, 0), transactional=True)
     log.append_as_leader(records, leader_epoch=2, wall_ms=1)

@@ -17,6 +17,7 @@ from nilometer.broker.replicas.remote_reading import RemoteReads
 from nilometer.broker.tasks import Tasks
 from nilometer.identifiers import BrokerId
 from nilometer.replication.follower import FollowerRole
+from nilometer.storage.errors import LogFenced
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -56,7 +57,10 @@ class RemoteStarts:
                     role, state.start_offset, log_start_offset, state.epochs, state.producers
                 )
         except Exception as error:  # whatever failed, it must be tried again
-            partition.on_failure(_WORK, error)
+            if isinstance(error, KafkaError) and not isinstance(error, LogFenced):
+                logger.info("%s cannot go on behind remote storage yet: %s", partition, error)
+            else:
+                partition.on_failure(_WORK, error)
             await asyncio.sleep(RETRY_S)
             if partition.replica.role is role:
                 partition.give_up_start_in_tier(role)
