@@ -41,9 +41,13 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict[str, bytes])
     faults: StoreFaults = field(default_factory=StoreFaults)
     on_change: Callable[[str], None] | None = None
+    written: int = 0
+    read_parts: int = 0
+    """How many segments were written, and how many parts of them were read."""
 
     def write(self, name: str, data: bytes) -> None:
         self.objects[name] = data
+        self.written += name.endswith(".log")
         self._changed(name)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -53,6 +57,7 @@ class Bucket:
         return True
 
     def read(self, name: str) -> bytes:
+        self.read_parts += name.endswith(".log")
         try:
             return self.objects[name]
         except KeyError:

@@ -521,8 +521,8 @@ def _with_remote_storage(chance: random.Random, topics: tuple[TopicPlan, ...]) -
     return tuple(
         replace(
             topic,
-            segment_bytes=chance.choice((2_000, 10_000)),
-            local_retention_bytes=chance.choice((0, 3_000, 20_000)),
+            segment_bytes=chance.choice((600, 2_000)),
+            local_retention_bytes=chance.choice((0, 1_000, 10_000)),
         )
         if not topic.is_deleted and chance.random() < 0.7
         else topic
