@@ -22,7 +22,6 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from nilometer.runtime.disk import Disk, File, sync_ancestors
-from nilometer.runtime.system_disk import SystemDisk
 
 T = TypeVar("T")
 
@@ -243,20 +242,3 @@ def folder_of(uri: str) -> str | None:
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
         raise ValueError(f"{uri!r} is not the URI of a folder: write file:///PATH")
     return path.rstrip("/") or "/"
-
-
-def open_object_store(uri: str, writer: str) -> ObjectStore:
-    """Open the store at ``uri``, in a process of which ``writer`` is the unique name.
-
-    Its files have threads of their own: a store that hangs must not hold up the logs. Raises ValueError.
-    """
-    folder = folder_of(uri)
-    if folder is not None:
-        return FileObjectStore(SystemDisk(), folder, writer)
-    if not uri.startswith("s3://"):
-        raise ValueError("the URI of a store begins with file:/// or s3://")
-    try:
-        from nilometer.runtime.object_store_s3 import S3ObjectStore  # an extra: few brokers use it
-    except ModuleNotFoundError as error:
-        raise ValueError("a store at s3:// needs an extra: pip install 'nilometer[s3]'") from error
-    return S3ObjectStore(uri)

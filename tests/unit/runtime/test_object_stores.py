@@ -16,8 +16,8 @@ from nilometer.runtime.object_store import (
     ObjectStore,
     ObjectStoreError,
     folder_of,
-    open_object_store,
 )
+from nilometer.runtime.object_stores import open_object_store
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from support.logs.memory_disk import MemoryDisk
 from support.s3_server import S3Server, s3_server
