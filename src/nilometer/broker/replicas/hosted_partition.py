@@ -383,16 +383,13 @@ class Partition(ReadablePartition):
             if isinstance(effect, AppendBatches):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
-                self._advance_high_watermark(effect.offset, max(len(records), 1))
+                self.log.producers.on_high_watermark(effect.offset)
+                self._host.notifier.readable(self, max(len(records), 1))
             elif isinstance(effect, BackOff):
                 backs_off_because = f"{effect.error.name}: {effect.reason}"
             elif not self._carry_out((effect,)):
                 return "its log has failed"
         return backs_off_because
-
-    def _advance_high_watermark(self, offset: int, size: int) -> None:
-        self.log.producers.on_high_watermark(offset)
-        self._host.notifier.readable(self, size)
 
     def _truncate_to(self, offset: int) -> None:
         before = self.log.log_end_offset
@@ -442,7 +439,8 @@ class Partition(ReadablePartition):
             log_start_offset,
         )
         role.on_started_in_tier()
-        self._advance_high_watermark(role.high_watermark, 1)
+        self.log.producers.on_high_watermark(role.high_watermark)
+        self._host.notifier.readable(self, 1)
         if checkpoint is None:
             self._notify_resumed()
         else:
