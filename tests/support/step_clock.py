@@ -9,6 +9,11 @@ class StepClock:
     def __init__(self) -> None:
         self.us = self.cpu_us = 0
 
+    def work(self, us: int) -> None:
+        """Let processor time pass, and as much time."""
+        self.us += us
+        self.cpu_us += us
+
     def wall_ms(self) -> int:
         return self.us // 1000
 

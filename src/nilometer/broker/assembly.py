@@ -653,7 +653,7 @@ def _serving(
         fetch_sessions=FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
         ),
-        ready_fetches=ReadyFetches(turns.now_us),
+        ready_fetches=ReadyFetches(turns),
         client_quotas=client_quotas,
         rights=rights,
         tokens=_known_tokens(given, control.metadata),

@@ -197,7 +197,10 @@ class ResponseMemory:
 
     def fetch_bytes_max(self) -> int:
         """Return how many bytes of records a response may have now."""
-        return max(FETCH_BYTES_MIN, min(FETCH_BYTES_MAX, (self._bytes_max - self.held) // SHARE))
+        share = (self._bytes_max - self.held) // SHARE
+        if share >= FETCH_BYTES_MAX:
+            return FETCH_BYTES_MAX
+        return max(FETCH_BYTES_MIN, share)
 
     def _end_slowest(self) -> bool:
         """Disconnect the client that has not read for the longest; false if it read not long ago."""

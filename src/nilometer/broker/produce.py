@@ -328,7 +328,8 @@ def _append_all(
     topics: list[ProducedTopic] = []
     denied = denied_topics(parts, request)
     waiting = _Waiting(parts, request, topics)
-    allowance, left = ReadingAllowance(), list[_Left]()
+    allowance = ReadingAllowance()
+    left: list[_Left] = []  # not list[_Left](), which takes ten times as long
     ends_us = 0  # of the slice in which batches are appended at once
     if more_follow := request.connection.has_queued:
         parts.ready_fetches.hold()

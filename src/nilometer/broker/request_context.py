@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nilometer.security.principal import ANONYMOUS, Principal, SecurityProtocol
 
@@ -30,9 +30,10 @@ class RequestContext:
     forwarded_by: int = NO_BROKER
     """The broker that received the request first and forwarded it."""
 
-    @property
-    def is_broker(self) -> bool:
-        return self.broker_id != NO_BROKER
+    is_broker: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_broker", self.broker_id != NO_BROKER)  # it is asked for each request
 
     @property
     def is_forwarded(self) -> bool:

@@ -7,7 +7,8 @@ most ``SLICE_US``, and in one iteration of the loop only one slice of all long w
 
 The watchdog measures processor time, which a busy machine does not change much: each turn that is noted has
 all that the event loop's thread has used since the last noted one. Nothing can escape it; work that is not
-noted itself is counted with the next that is.
+noted itself is counted with the next that is. That clock costs a system call, so it is read only where so
+much time has passed that there may have been a long turn.
 
 Requests that must wait are served in fair turns (:mod:`nilometer.broker.fair_queue`).
 
@@ -20,7 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -42,8 +43,11 @@ gives."""
 SHARE_US = 500
 """So long requests of one connection are handled before others of this iteration of the event loop: one that
 has sent many at once, or large ones, would hold all others for the time that those take together."""
+IDLE_US = 100
+"""After a pause of this length the event loop has looked at its sockets."""
 ARRIVED_LATE_US = 10_000
 """So long those that had to wait are handled in an iteration: soon the event loop looks who else has come."""
+HAVE_TO_WAIT = -1
 RELEASED_AT_ONCE = 256
 NOTED_US = 1_000
 """Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
@@ -61,25 +65,37 @@ class Turn(msgspec.Struct, frozen=True):
     """What the last noted part of it was: the API, client and size of a request, or the name of a task."""
 
 
+class Work(Protocol):
+    """What a turn was about."""
+
+    @property
+    def kind(self) -> str:
+        """The API or the task."""
+        ...
+
+    def describe(self) -> str: ...
+
+
 class Turns:
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
         self.now_us = clock.monotonic_us
         self.cpu_us = clock.thread_cpu_us
         self._counted_us = self.cpu_us()
+        """The processor time when it was last read, at :attr:`_read_us`."""
+        self._noted_us = self._read_us = self.now_us()
         self._queue: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._arrived: FairQueue[Callable[[], None]] = FairQueue()
         """Handle the requests of connections that have to wait: their clients take turns."""
         self._have_to_wait = False  # those that arrive now
         self._has_begun = False  # to handle what arrived in this iteration of the event loop
-        self._began_us = 0
+        self._began_us = -SHARE_US
         self.iteration = 0
-        """Counts the iterations of the event loop in which requests arrived."""
+        """Counts the iterations of the event loop in which requests arrived; those within ``SHARE_US`` after
+        the first one began are one. To see the end of each costs more than a small request: that is done only
+        where no pause shows that the loop has looked at its sockets."""
         self._answered = 0  # elements of requests whose wait has ended
         self._answered_in = 0  # the iteration
-        self.asked_us = 0
-        """When :attr:`has_time` was last asked for."""
         self._logged_us = -LOG_EVERY_US
         self.durations = Distribution()
         """Of turns of ``NOTED_US`` and more."""
@@ -132,18 +148,21 @@ class Turns:
 
     # -- what arrives
 
-    @property
-    def has_time(self) -> bool:
-        """Whether requests that have arrived now may be handled at once: none waits, and what arrived before
-        in this iteration of the event loop took less than ``ARRIVED_US``."""
+    def arrive(self) -> int:
+        """Note that requests have arrived. Return the time (microseconds), or ``HAVE_TO_WAIT``, unless none
+        waits, and what arrived before in this iteration of the event loop took less than ``ARRIVED_US``."""
         if self._have_to_wait:
-            return False
-        now_us = self.asked_us = self.now_us()
-        if not self._has_begun:
-            self._has_begun, self._began_us = True, now_us
+            return HAVE_TO_WAIT
+        now_us = self.now_us()
+        if self._has_begun:
+            return now_us if now_us - self._began_us < ARRIVED_US else HAVE_TO_WAIT
+        if now_us - self._began_us >= SHARE_US:
+            self._began_us = now_us
             self.iteration += 1
-            asyncio.get_running_loop().call_soon(self._end_iteration)
-        return now_us - self._began_us < ARRIVED_US
+            if now_us - self._noted_us < IDLE_US:
+                self._has_begun = True
+                asyncio.get_running_loop().call_soon(self._end_iteration)
+        return now_us
 
     def _end_iteration(self) -> None:
         self._has_begun = False
@@ -176,27 +195,34 @@ class Turns:
         """Count elements of a request or a response that this turn walks over."""
         self.elements += elements
 
-    def note(self, kind: str, describe: Callable[[], str] | None = None) -> None:
-        """Note the end of a turn. ``kind``: the API or the task that ran; ``describe`` says more about it."""
-        cpu_us = self.cpu_us()
-        spent_us = cpu_us - self._counted_us
-        self._counted_us = cpu_us
+    def note(self, work: Work | str) -> None:
+        """Note the end of a turn; ``work`` is what ran, or the name of its API or task."""
+        now_us = self.now_us()
         if self.elements:
             self.elements_longest = max(self.elements_longest, self.elements)
             self.elements = 0
-        if spent_us >= NOTED_US:
-            self._note_long(kind, spent_us, kind if describe is None else describe())
+        if now_us - self._read_us >= NOTED_US:
+            self._measure(work, now_us)
+        self._noted_us = now_us
 
-    def _note_long(self, kind: str, spent_us: int, work: str) -> None:
-        now_us = self.now_us()
+    def _measure(self, work: Work | str, now_us: int) -> None:
+        cpu_us = self.cpu_us()
+        # Short turns may have ended since the clock was read, in less than NOTED_US together.
+        spent_us = min(cpu_us - self._counted_us, now_us - self._noted_us)
+        self._counted_us, self._read_us = cpu_us, now_us
+        if spent_us < NOTED_US:
+            return
+        kind, described = (work, work) if isinstance(work, str) else (work.kind, work.describe())
         self.durations.observe(spent_us, now_us)
         if spent_us > self.longest_of.get(kind, 0):
             self.longest_of[kind] = spent_us
         if spent_us > self.longest.cpu_us:
-            self.longest = Turn(spent_us, work)
+            self.longest = Turn(spent_us, described)
         if spent_us >= LOGGED_US and now_us - self._logged_us >= LOG_EVERY_US:
             self._logged_us = now_us
-            logger.warning("The event loop was held for %d ms of processor time: %s", spent_us // 1000, work)
+            logger.warning(
+                "The event loop was held for %d ms of processor time: %s", spent_us // 1000, described
+            )
 
     def begin(self) -> None:
         """Begin to measure: the broker has started, which takes long turns."""
@@ -204,6 +230,7 @@ class Turns:
         self.elements = self.elements_longest = 0
         self.durations = Distribution()
         self._counted_us = self.cpu_us()
+        self._noted_us = self._read_us = self.now_us()
 
     async def noted(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Run ``work``, and note each of its steps."""

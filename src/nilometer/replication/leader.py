@@ -91,16 +91,16 @@ _REQUIRED = itemgetter(0)
 class ProduceTickets:
     """The waiting tickets, sorted by required offset, then by arrival."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("queue",)
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Offset, int]] = []
+        self.queue: list[tuple[Offset, int]] = []
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.queue)
 
     def add(self, ticket: int, required_offset: Offset) -> None:
-        waiting = self._waiting
+        waiting = self.queue
         if not waiting or waiting[-1][0] <= required_offset:
             waiting.append((required_offset, ticket))
         else:
@@ -108,7 +108,7 @@ class ProduceTickets:
 
     def discard(self, ticket: int, required_offset: Offset) -> None:
         """Remove a ticket. An unknown one is ignored: it may have been released meanwhile."""
-        waiting = self._waiting
+        waiting = self.queue
         index = bisect_left(waiting, required_offset, key=_REQUIRED)
         while index < len(waiting) and waiting[index][0] == required_offset:
             if waiting[index][1] == ticket:
@@ -119,22 +119,22 @@ class ProduceTickets:
     def released_by(self, high_watermark: Offset) -> list[int]:
         """Remove and return the tickets whose required offset is at or below ``high_watermark``."""
         count = 0
-        for required_offset, _ in self._waiting:
+        for required_offset, _ in self.queue:
             if required_offset > high_watermark:
                 break
             count += 1
-        released = [ticket for _, ticket in self._waiting[:count]]
-        del self._waiting[:count]
+        released = [ticket for _, ticket in self.queue[:count]]
+        del self.queue[:count]
         return released
 
     def take_all(self) -> list[int]:
-        tickets = [ticket for _, ticket in self._waiting]
-        self._waiting.clear()
+        tickets = [ticket for _, ticket in self.queue]
+        self.queue.clear()
         return tickets
 
     def waiting(self) -> tuple[tuple[Offset, int], ...]:
         """Return (required offset, ticket) of every waiting produce request."""
-        return tuple(self._waiting)
+        return tuple(self.queue)
 
 
 class LeaderRole:
@@ -318,7 +318,7 @@ class LeaderRole:
             if log_end_offset == before:
                 return NO_EFFECTS
             self.high_watermark = log_end_offset
-            return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
+            return self._released() if self._tickets.queue else PUBLISH_HIGH_WATERMARK
         self._followers.on_leader_append(before, now_ms)
         return self._maybe_advance(now_ms)
 
@@ -335,7 +335,9 @@ class LeaderRole:
     def acks_all_outcome(self, required_offset: Offset) -> AcksAllOutcome:
         """Return the error code for a produce whose records end at ``required_offset``; PENDING if the high
         watermark is below that."""
-        return PENDING if self.high_watermark < required_offset else self._outcome_of_committed()
+        if self.high_watermark < required_offset:
+            return PENDING
+        return self._outcome_of_committed()
 
     def _outcome_of_committed(self) -> ErrorCode:
         return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else NONE
@@ -475,7 +477,7 @@ class LeaderRole:
             return NO_EFFECTS
         check(offset <= self.log_end_offset, "high watermark <= log end offset", offset, self.log_end_offset)
         self.high_watermark = offset
-        return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
+        return self._released() if self._tickets.queue else PUBLISH_HIGH_WATERMARK
 
     def _advance_and_expand(self, now_ms: int) -> Effects:
         """Advance the high watermark, then propose to add the followers that have reached it."""

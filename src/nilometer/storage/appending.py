@@ -21,10 +21,12 @@ from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import (
+    ASSIGNED_BYTES,
     HEADER_BYTES,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchHeader,
+    assigned_start,
     batches,
     check_batch,
     patched_header,
@@ -66,7 +68,8 @@ def append_as_leader(
     and the batches that its steps return are to be passed as ``validated``. Raises KafkaError, with nothing
     changed, if a batch is rejected; LogFenced after a failed write.
     """
-    log.check_may_grow()
+    if log.failure is not None or log.awaits_checkpoint:
+        log.check_may_grow()
     if validated is None:
         validated = validate_batches(records, log.config, origin, wall_ms, allowance)
     new_timestamp = wall_ms if log.config.is_log_append_time else None
@@ -82,7 +85,8 @@ def append_as_leader(
         if header.has_producer_id:
             if origin is _CLIENT and (original := _find_duplicate(log, header)):
                 return _duplicate_info(log, original)
-            updates = updates or log.producers.updates(origin)
+            if updates is None:
+                updates = log.producers.updates(origin)
             _judge_producer(updates, batch, offset, timestamp)
         _take_buffers(buffers, batch, offset, leader_epoch, new_timestamp)
         last_offset, batch_size = offset + header.last_offset_delta, header.batch_length + LOG_OVERHEAD
@@ -95,7 +99,7 @@ def append_as_leader(
         segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)
         if leader_epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
             log.enter_epoch(leader_epoch, first_offset)
-        new_size = segment.append(_bounded(buffers), marks)
+        new_size = segment.append(buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)], marks)
         _apply_append(log, segment, new_size, updates, offset, wall_ms)
     except OSError as error:
         log.fence(error)
@@ -188,7 +192,12 @@ def _take_buffers(
     buffers: list[Buffer], batch: ValidatedBatch, offset: int, leader_epoch: int, new_timestamp: int | None
 ) -> None:
     """``new_timestamp`` replaces that of all records, unless None."""
-    buffer, position = batch.buffer, batch.position
+    buffer, position, length = memoryview(batch.buffer), batch.position, batch.header.batch_length
+    end = position + length + LOG_OVERHEAD
+    if new_timestamp is None:
+        buffers.append(assigned_start(offset, length, leader_epoch))
+        buffers.append(buffer[position + ASSIGNED_BYTES : end])
+        return
     buffers.append(
         patched_header(
             buffer,
@@ -196,15 +205,10 @@ def _take_buffers(
             base_offset=offset,
             leader_epoch=leader_epoch,
             max_timestamp=new_timestamp,
-            log_append_time=new_timestamp is not None,
+            log_append_time=True,
         )
     )
-    buffers.append(memoryview(buffer)[position + HEADER_BYTES : position + batch.header.size])
-
-
-def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:
-    """Return the buffers for one write, joined to one if there are more than it accepts (rare)."""
-    return buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)]
+    buffers.append(buffer[position + HEADER_BYTES : end])
 
 
 def _maybe_roll(

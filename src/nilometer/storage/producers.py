@@ -144,7 +144,8 @@ class ProducerStateEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def add_batch(self, producer_epoch: int, batch: BatchMetadata) -> None:
-        self.enter_epoch(producer_epoch)
+        if producer_epoch != self.producer_epoch:
+            self.enter_epoch(producer_epoch)
         self.batches = (*self.batches[-(BATCHES_MAX - 1) :], batch)
         self.last_timestamp = batch.timestamp
 
@@ -243,7 +244,8 @@ class ProducerUpdates:
         """Check and add a data batch that will get ``base_offset``. Raises KafkaError if it is rejected."""
         entry = self._entry(header.producer_id)
         known_before = entry.producer_epoch != NO_PRODUCER_EPOCH
-        self._check_epoch(entry, header.producer_epoch)
+        if header.producer_epoch < entry.producer_epoch:
+            self._check_epoch(entry, header.producer_epoch)
         if self._origin is _CLIENT and known_before:
             self._check_sequence(entry, header)
         last_offset = base_offset + header.last_offset_delta
@@ -308,7 +310,7 @@ class ProducerUpdates:
             if first != 0:
                 raise _out_of_order(header, "0, because its epoch is new")
             return
-        last = entry.last_sequence
+        last = entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE
         expected = 0 if last in (NO_SEQUENCE, SEQUENCE_MAX) else last + 1
         if first != expected:
             raise _out_of_order(header, str(expected))

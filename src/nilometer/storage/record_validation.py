@@ -23,7 +23,7 @@ from msgspec import structs
 from nilometer.steps import at_once
 from nilometer.storage.errors import RecordsRejected
 from nilometer.storage.producers import AppendOrigin
-from nilometer.storage.topic_config import LogConfig
+from nilometer.storage.topic_config import AS_PRODUCED, LogConfig
 from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, Codec, pieces
 from nilometer.wire.errors import BatchTooLarge, CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from nilometer.wire.record_batch import (
@@ -49,8 +49,6 @@ _TARGET_CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-_AS_PRODUCED = "producer"
-"""The ``compression.type`` with which a batch keeps its codec."""
 
 _CLIENT = AppendOrigin.CLIENT
 _LONG_MAX = 2**63 - 1
@@ -133,7 +131,7 @@ def validate_batches(
     if must_read:
         steps = _read_all(found, config, origin, wall_ms)
         return at_once(steps) if allowance is None else _run_within(allowance, found, steps, config)
-    _check_fits_a_segment(found, config)
+    _check_fits_a_segment(total, config)
     return found
 
 
@@ -142,18 +140,17 @@ def _must_read(header: BatchHeader, config: LogConfig, origin: AppendOrigin, wal
     if origin is _CLIENT and not config.is_log_append_time:
         if header.is_log_append_time:
             raise KafkaError(ErrorCode.invalid_timestamp, "a producer may not set LogAppendTime")
-        newest = header.max_timestamp
-        if newest != NO_TIMESTAMP and newest - wall_ms > config.message_timestamp_after_max_ms:
+        if header.max_timestamp - wall_ms > config.message_timestamp_after_max_ms:
             return True
         if config.message_timestamp_before_max_ms != _LONG_MAX:
             return True
-    if header.is_control:
+    if config.keeps_as_produced or header.is_control:
         return False
     return (config.is_compacted and origin is _CLIENT) or _new_codec(header, config) is not None
 
 
 def _new_codec(header: BatchHeader, config: LogConfig) -> Codec | None:
-    if config.compression_type == _AS_PRODUCED:
+    if config.compression_type == AS_PRODUCED:
         return None
     codec = _TARGET_CODECS[config.compression_type]
     return None if codec is header.codec else codec
@@ -181,7 +178,7 @@ def _read_all(
             read.append((yield from _read(one, config, origin, wall_ms)))
         else:
             read.append(one)
-    _check_fits_a_segment(read, config)
+    _check_fits_a_segment(sum(one.header.size for one in read), config)
     return read
 
 
@@ -276,8 +273,7 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
     return None if level == -1 else level
 
 
-def _check_fits_a_segment(found: Sequence[ValidatedBatch], config: LogConfig) -> None:
-    written = sum(one.header.batch_length + LOG_OVERHEAD for one in found)
+def _check_fits_a_segment(written: int, config: LogConfig) -> None:
     if written > config.segment_bytes:
         raise KafkaError(
             ErrorCode.record_list_too_large,

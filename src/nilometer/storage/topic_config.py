@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -288,6 +288,8 @@ def topic_defaults(broker_values: Mapping[str, ConfigValue | None]) -> dict[str,
     return defaults
 
 
+AS_PRODUCED = "producer"
+"""The ``compression.type`` with which a batch keeps its codec."""
 DECOMPRESSED_FACTOR = 100
 """How many times ``max.message.bytes`` a producer's batch may have when it is decompressed. Logs compress 20
 to 50 times."""
@@ -326,6 +328,12 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
     segment_ms: int = WEEK_MS
+    keeps_as_produced: bool = field(init=False)
+    """Whether no batch of a producer is recompressed, or needs keys."""
+
+    def __post_init__(self) -> None:
+        keeps = self.compression_type == AS_PRODUCED and not self.is_compacted
+        object.__setattr__(self, "keeps_as_produced", keeps)
 
     @property
     def decompressed_bytes_max(self) -> int:

@@ -18,6 +18,7 @@ from nilometer.identifiers import (
     LeaderEpoch,
     Offset,
 )
+from nilometer.steps import at_once
 from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, compact_size, end
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedRequest, MalformedResponse
@@ -66,6 +67,9 @@ _PARTITION_9 = struct.Struct(">iiqqi")
 _PARTITION_12 = struct.Struct(">iiqiqi")
 
 _USUAL = struct.Struct(">BiiibiiB16sBiiqiqi7Biqb")
+_USUAL_OF_CLIENT = struct.Struct(">BiiibiiB16sBiiqiqi5B")
+_USUAL_MARKS_OF_CLIENT = (0, 2, 2, 0, 0, 1, 1, 0)
+"""As those of a follower, but with no tagged field at the end."""
 _USUAL_MARKS = (0, 2, 2, 0, 0, 1, 1, 1, _REPLICA_STATE_TAG, _REPLICA_STATE.size + 1, 0)
 """No tags of the header, one topic, one partition; then no tags of these two, no forgotten topics, no rack,
 one tagged field, which is the replica's state and has no tags."""
@@ -125,8 +129,12 @@ def begin_fetch_body(version: int, frame: memoryview, position: int) -> FetchBod
     """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"no Fetch request of version {version} can be decoded")
-    if version >= _FIRST_WITH_REPLICA_STATE and len(frame) - position == _USUAL.size:
-        body = _usual_body(frame, position)
+    if version >= _FIRST_WITH_REPLICA_STATE:
+        size, body = len(frame) - position, None
+        if size == _USUAL_OF_CLIENT.size:
+            body = _usual_body_of_client(frame, position)
+        elif size == _USUAL.size:
+            body = _usual_body(frame, position)
         if body is not None:
             return body
     return begin(_checked(BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE), version))
@@ -148,6 +156,15 @@ def _usual_body(frame: memoryview, position: int) -> FetchBody | None:
         return None
     topic = WantedTopic(fields[8], [WantedPartition._make(fields[10:16])])
     return FetchBody._make((*fields[23:25], *fields[1:7], [topic], [], ""))
+
+
+def _usual_body_of_client(frame: memoryview, position: int) -> FetchBody | None:
+    """Decode a client's fetch of one partition, without a rack; None if this is another."""
+    fields = _USUAL_OF_CLIENT.unpack_from(frame, position)
+    if (fields[0], fields[7], fields[9], *fields[16:]) != _USUAL_MARKS_OF_CLIENT:
+        return None
+    topic = WantedTopic(fields[8], [WantedPartition._make(fields[10:16])])
+    return FetchBody._make((*_NO_REPLICA, *fields[1:7], [topic], [], ""))
 
 
 def _body(reader: BodyReader, version: int) -> Slices:
@@ -309,8 +326,9 @@ def encode_fetch_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Bytes]:
     """Return the frame, with its length, as a list of buffers to send in order."""
-    slices = fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
-    return end(slices)
+    return at_once(
+        fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
+    )
 
 
 def fetch_response_slices(

@@ -59,6 +59,11 @@ _OFFSETS = struct.Struct(">qi4xb6xi").unpack_from
 """Base offset, length, magic and last offset delta."""
 _PACK_OFFSET = struct.Struct(">q").pack_into
 _PACK_EPOCH = struct.Struct(">i").pack_into
+ASSIGNED_BYTES = 16
+"""At the start of a batch: the offset, the length and the epoch that the leader assigns. The CRC does not
+cover them."""
+assigned_start = struct.Struct(">qii").pack
+"""Encode them, from (base offset, batch length, leader epoch)."""
 _CRC_START = 21
 _MAGIC_POSITION = 16
 _LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD

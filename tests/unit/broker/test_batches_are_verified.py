@@ -35,6 +35,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.produce import ProduceBody, ProducedRecords, ProducedToTopic
 from nilometer.wire.records import BatchBuilder
 from support.brokers.fake_rights import rights_of
+from support.step_clock import StepClock
 
 PRODUCER_ID, EPOCH, VERSION = 7, 0, 11
 VERSION_THAT_ADDS = 12
@@ -116,7 +117,7 @@ class Broker:
                 )
             ),
             client_quotas=SimpleNamespace(limits_clients=False),
-            ready_fetches=ReadyFetches(lambda: 0),
+            ready_fetches=ReadyFetches(Turns(StepClock())),
             rights=rights_of(),
         )
 

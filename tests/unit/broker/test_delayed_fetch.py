@@ -16,6 +16,8 @@ from nilometer.broker.replicas.delayed_requests import (
     ReadyFetches,
     records_appended,
 )
+from nilometer.broker.turns import Turns
+from support.step_clock import StepClock
 
 LONG_MS = 60_000
 
@@ -98,7 +100,7 @@ def test_where_consumers_read_from_followers_updates_are_sent_at_once() -> None:
 
 def test_a_fetch_that_is_held_is_answered_once_after_all_appends() -> None:
     async def scenario() -> None:
-        ready = ReadyFetches(lambda: 0)
+        ready = ReadyFetches(Turns(StepClock()))
         partition, reader, fetch = waiting(LONG_MS, ready=ready)
         ready.hold()
         fetch.on_readable(partition, 100)
@@ -120,7 +122,7 @@ def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
     """The request that was to end it may never be processed."""
 
     async def scenario() -> None:
-        ready = ReadyFetches(lambda: 0)
+        ready = ReadyFetches(Turns(StepClock()))
         partition, reader, fetch = waiting(LONG_MS, ready=ready)
         ready.hold()
         fetch.on_readable(partition, 100)
@@ -134,7 +136,7 @@ def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
 @pytest.mark.parametrize("end", ["append", "leadership", "time"])
 def test_of_many_waiting_fetches_some_are_answered_in_each_iteration(end: str) -> None:
     async def scenario() -> None:
-        ready = ReadyFetches(lambda: 0)
+        ready = ReadyFetches(Turns(StepClock()))
         wait_ms = 0 if end == "time" else LONG_MS
         all_of_them = [
             waiting(LONG_MS, ready=ready, wait_ms=wait_ms, for_replica=False)
@@ -160,16 +162,16 @@ def test_of_many_waiting_fetches_some_are_answered_in_each_iteration(end: str) -
 
 def test_fetches_that_take_long_to_read_are_answered_one_by_one() -> None:
     async def scenario() -> None:
-        now_us = 0
-        ready = ReadyFetches(lambda: now_us)
+        clock = StepClock()
+        ready = ReadyFetches(Turns(clock))
         fetches = [waiting(LONG_MS, ready=ready, for_replica=False) for _ in range(3)]
         for partition, _, fetch in fetches:
             fetch.on_readable(partition, 100)
-            now_us += ANSWERED_US
+            clock.us += ANSWERED_US
         answered = list[int]()
         for _ in range(3):
             answered.append(sum(len(reader.answers) for _, reader, _ in fetches))
-            now_us += ANSWERED_US
+            clock.us += ANSWERED_US
             await asyncio.sleep(0)
         assert answered[0] == 1, "the second waits for the next iteration"
         await asyncio.sleep(0)
@@ -180,7 +182,7 @@ def test_fetches_that_take_long_to_read_are_answered_one_by_one() -> None:
 
 def test_a_follower_does_not_wait_for_clients() -> None:
     async def scenario() -> None:
-        ready = ReadyFetches(lambda: 0)
+        ready = ReadyFetches(Turns(StepClock()))
         clients = [waiting(LONG_MS, ready=ready, for_replica=False) for _ in range(2 * ANSWERED_AT_ONCE)]
         for partition, _, fetch in clients:
             fetch.on_readable(partition, 100)
@@ -235,7 +237,7 @@ def test_of_many_readers_some_are_notified_in_each_iteration_and_followers_at_on
 
 def test_a_fetch_that_must_be_answered_is_not_held() -> None:
     async def scenario() -> None:
-        ready = ReadyFetches(lambda: 0)
+        ready = ReadyFetches(Turns(StepClock()))
         partition, reader, fetch = waiting(LONG_MS, ready=ready)
         ready.hold()
         fetch.on_readable(partition, 100)

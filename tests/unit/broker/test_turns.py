@@ -7,8 +7,24 @@ import logging
 
 import pytest
 
-from nilometer.broker.turns import ARRIVED_US, ELEMENTS_MAX, LOGGED_US, NOTED_US, SLICE_US, LongWork, Turns
+from nilometer.broker.turns import (
+    ARRIVED_US,
+    ELEMENTS_MAX,
+    HAVE_TO_WAIT,
+    LOGGED_US,
+    NOTED_US,
+    SLICE_US,
+    LongWork,
+    Turns,
+)
 from support.step_clock import StepClock
+
+
+class Answering:
+    kind = "Metadata"
+
+    def describe(self) -> str:
+        return "Metadata of 9 bytes"
 
 
 async def test_one_slice_of_all_long_work_runs_in_an_iteration() -> None:
@@ -51,19 +67,19 @@ async def test_what_arrives_in_one_iteration_waits_when_its_time_is_used_up() ->
         clock.us += ARRIVED_US // 2
 
     for number in range(7):
-        if turns.has_time:
+        if turns.arrive() != HAVE_TO_WAIT:
             handle(number)
         else:
             turns.call_in_turn("client", "id", lambda number=number: handle(number))
     assert handled == [0, 1]
-    assert not turns.has_time, "who comes later waits beside those who wait"
+    assert turns.arrive() == HAVE_TO_WAIT, "who comes later waits beside those who wait"
     turns.call_in_turn("other", "id", lambda: handle(7))
     for last in (2, 7, 3, 4, 5, 6):
-        assert not turns.has_time
+        assert turns.arrive() == HAVE_TO_WAIT
         await asyncio.sleep(0)
         assert handled[-1] == last
     assert handled == [0, 1, 2, 7, 3, 4, 5, 6]
-    assert turns.has_time
+    assert turns.arrive() == clock.us
 
 
 async def test_what_arrives_goes_on_after_a_failure() -> None:
@@ -104,14 +120,14 @@ async def test_a_slice_that_fails_does_not_end_the_others() -> None:
 async def test_a_turn_has_all_processor_time_since_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
     clock = StepClock()
     turns = Turns(clock)
-    clock.cpu_us += NOTED_US - 1
+    clock.work(NOTED_US - 1)
     turns.note("Fetch")
     assert turns.longest_of == {}, "it was short"
-    clock.cpu_us += 3 * NOTED_US
-    turns.note("Metadata", lambda: "Metadata of 9 bytes")
+    clock.work(3 * NOTED_US)
+    turns.note(Answering())
     assert turns.longest_of == {"Metadata": 3 * NOTED_US}
     assert turns.longest.work == "Metadata of 9 bytes"
-    clock.cpu_us += LOGGED_US
+    clock.work(LOGGED_US)
     with caplog.at_level(logging.WARNING):
         turns.note("housekeeping")
     assert "held for 100 ms of processor time: housekeeping" in caplog.text
@@ -120,14 +136,41 @@ async def test_a_turn_has_all_processor_time_since_the_last_one(caplog: pytest.L
     assert (turns.longest_of, turns.longest.cpu_us) == ({}, 0)
 
 
+async def test_short_turns_are_not_taken_for_one_long_turn() -> None:
+    clock = StepClock()
+    turns = Turns(clock)
+    for _ in range(20):
+        clock.work(NOTED_US // 2)
+        turns.note("Fetch")
+    clock.us += 10 * NOTED_US  # nothing arrives
+    clock.work(NOTED_US // 4)
+    turns.note("Produce")
+    assert turns.longest_of == {}
+    clock.us += 10 * NOTED_US
+    clock.work(NOTED_US // 4)
+    turns.note("Produce")
+    clock.work(2 * NOTED_US)
+    turns.note("Produce")
+    assert turns.longest_of == {"Produce": 2 * NOTED_US}
+
+
+async def test_time_in_which_the_machine_ran_others_is_not_counted() -> None:
+    clock = StepClock()
+    turns = Turns(clock)
+    clock.us += 50 * NOTED_US
+    clock.work(NOTED_US // 2)
+    turns.note("Fetch")
+    assert turns.longest_of == {}
+
+
 async def test_each_step_of_a_task_is_noted_and_its_outcome_is_passed_on() -> None:
     clock = StepClock()
     turns = Turns(clock)
 
     async def work(fails: bool) -> str:
-        clock.cpu_us += 5 * NOTED_US
+        clock.work(5 * NOTED_US)
         await asyncio.sleep(0)
-        clock.cpu_us += 7 * NOTED_US
+        clock.work(7 * NOTED_US)
         if fails:
             raise ValueError("a defect")
         return "done"

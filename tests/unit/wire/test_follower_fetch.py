@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -173,11 +173,22 @@ def mutations(frame: bytes, start: int, chance: random.Random) -> Iterator[bytes
         yield bytes(mutated)
 
 
-def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field() -> None:
+def usual_request_of_client() -> bytes:
+    """The same of a client: no tagged field says which replica it is."""
+    return usual_request()[:-16] + b"\x00"
+
+
+@pytest.mark.parametrize(
+    ("request_of", "read"),
+    [(usual_request, fetch._usual_body), (usual_request_of_client, fetch._usual_body_of_client)],
+)
+def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(
+    request_of: Callable[[], bytes], read: Callable[[memoryview, int], FetchBody | None]
+) -> None:
     chance = random.Random(5)
     at_once = 0
-    for frame in mutations(usual_request(), 0, chance):
-        found = fetch._usual_body(memoryview(frame), 0)
+    for frame in mutations(request_of(), 0, chance):
+        found = read(memoryview(frame), 0)
         if found is not None:
             at_once += 1
             reader = BodyReader(memoryview(frame), 0, flexible=True)
@@ -188,6 +199,8 @@ def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field() -> Non
     assert usual == FetchBody(
         300, 1 << 33, 500, 1, 1 << 24, 0, 77, 3, [(FIRST.bytes, [(2, 5, 1 << 40, 4, 3, 1 << 20)])], [], ""
     )
+    of_client = decode_fetch_body(15, memoryview(usual_request_of_client()), 0)
+    assert of_client == usual._replace(replica_id=-1, replica_epoch=-1)
 
 
 @pytest.mark.parametrize("size", [0, 70, 200, 5000])

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+import msgspec
 from typing_extensions import Buffer
 
 from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, Slices, division_of, is_divisible
@@ -89,6 +90,8 @@ class RequestStatistics:
 logger = logging.getLogger("nilometer.broker.api")
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+_BODIES = (msgspec.Struct, tuple)
+"""What those are that are decoded as a whole."""
 WHOLE_BYTES_MAX = 1024 * 1024
 """Of a client's request that is decoded at once, as those of Nilometer's own APIs are; of a smaller one that
 takes some milliseconds."""
@@ -161,10 +164,11 @@ class RequestDispatcher:
 
         Raises CloseConnection for a request that can have no response.
         """
-        began_us = self._now_us()
+        began_us = connection.began_us
         connection.last_active_ms = began_us // 1000
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
+            connection.last_api = header.api_key
             spec = self.apis.get(header.api_key)
             if spec is None:
                 raise CloseConnection(f"unknown API key {header.api_key}")
@@ -176,7 +180,7 @@ class RequestDispatcher:
                 return self._watched(spec, header, response, connection.context, began_us)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
-                if hasattr(body, "send"):  # a generator, which may be of a compiled module
+                if not isinstance(body, _BODIES):  # a generator, which may be of a compiled module
                     slices = cast(Slices, body)
                     response = self._large.serve(
                         spec, header, cast(bytes, frame), connection, began_us, slices

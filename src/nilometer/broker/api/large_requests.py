@@ -23,7 +23,7 @@ from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.responses import CloseConnection, EncodedResponse, wait_whole
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import LongWork, Turns
+from nilometer.broker.turns import HAVE_TO_WAIT, LongWork, Turns
 from nilometer.runtime import Clock
 from nilometer.wire import messages
 from nilometer.wire.api_keys import api_name
@@ -261,7 +261,7 @@ class LargeRequests:
         try:
             while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
-            if not self._turns.has_time:
+            if self._turns.arrive() == HAVE_TO_WAIT:
                 await self._turns.wait_next()
             return await serve(LongWork(self._turns, on_wait))
         finally:

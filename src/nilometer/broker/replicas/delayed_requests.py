@@ -219,27 +219,30 @@ class FetchWaiters:
     """Those who wait on a partition, in order, so that a simulation run is reproducible. Clients may be
     thousands, so the few followers are apart."""
 
-    __slots__ = ("clients", "followers")
+    __slots__ = ("clients", "count", "followers")
 
     def __init__(self) -> None:
         self.clients: dict[FetchWaiter, None] = {}
         self.followers: dict[FetchWaiter, None] = {}
+        self.count = 0
 
     def add(self, waiter: FetchWaiter) -> None:
-        if waiter.for_replica:
-            self.followers[waiter] = None
-        else:
-            self.clients[waiter] = None
+        waiters = self.followers if waiter.for_replica else self.clients
+        if waiter not in waiters:
+            waiters[waiter] = None
+            self.count += 1
 
     def discard(self, waiter: FetchWaiter) -> None:
-        self.followers.pop(waiter, None)
-        self.clients.pop(waiter, None)
+        waiters = self.followers if waiter.for_replica else self.clients
+        if waiter in waiters:
+            del waiters[waiter]
+            self.count -= 1
 
     def all(self) -> list[FetchWaiter]:
         return [*self.followers, *self.clients]
 
     def __len__(self) -> int:
-        return len(self.followers) + len(self.clients)
+        return self.count
 
 
 class FetchWatchable(Protocol):
@@ -284,13 +287,14 @@ class Notifier:
         readers = list(partition.fetch_waiters.clients)
         if not readers:
             return
-        if not self._notified:
+        if self._notified < NOTIFIED_AT_ONCE <= self._notified + len(readers):
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         self._notified += len(readers)
         for waiter in readers:
             waiter.on_readable(partition, byte_count)
 
     def _begin_iteration(self) -> None:
+        """Begin to count again: so many have been notified since the last time, most of them long ago."""
         self._notified = 0
         while self._late and self._notified < NOTIFIED_AT_ONCE:
             partition = next(iter(self._late))
@@ -305,10 +309,11 @@ class ReadyFetches:
     fetches that wait for one partition, a few are answered in each iteration of the event loop.
     """
 
-    def __init__(self, now_us: Callable[[], int]) -> None:
-        self._now_us = now_us
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._iteration = turns.iteration
         self._began_us = 0
-        self._is_holding = False
+        self._is_holding = self._is_scheduled = False
         self._held: dict[DelayedFetch, None] = {}
         self._held_of_followers: dict[DelayedFetch, None] = {}
         self._answered = self._read = 0
@@ -321,43 +326,55 @@ class ReadyFetches:
         self._is_holding = True
 
     def may_answer(self, partitions: int, *, for_replica: bool = False) -> bool:
-        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted. Followers
-        do not wait for clients."""
+        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted; if not, it
+        has to be added. Followers do not wait for clients."""
         if for_replica:
             return not self._is_holding
+        if self._iteration != self._turns.iteration:
+            self._begin_iteration()
         if self._is_holding or self._answered >= ANSWERED_AT_ONCE or self._read >= READ_AT_ONCE:
             return False
         if not self._answered:
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
-            self._began_us = self._now_us()
-        elif self._now_us() - self._began_us >= ANSWERED_US:
+            self._began_us = self._turns.now_us()
+        elif self._turns.now_us() - self._began_us >= ANSWERED_US:
             return False
         self._answered += 1
         self._read += partitions
         return True
 
     def add(self, fetch: DelayedFetch) -> None:
-        if not self._held and not self._held_of_followers:
-            asyncio.get_running_loop().call_soon(self.answer)
         held = self._held_of_followers if fetch.for_replica else self._held
         held[fetch] = None
+        self._schedule()
 
     def answer(self) -> None:
         """Answer the fetches that were held, some of them now, and hold none from now on."""
         self._is_holding = False
+        if not self._held and not self._held_of_followers:
+            return
         followers, self._held_of_followers = self._held_of_followers, {}
         for fetch in followers:
             fetch.read_again()
         while self._held:
             fetch = next(iter(self._held))
             if not self.may_answer(fetch.size):
+                self._schedule()
                 break
             del self._held[fetch]
             fetch.read_again()
-        if self._held:
-            asyncio.get_running_loop().call_soon(self.answer)
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._answer_on)
+
+    def _answer_on(self) -> None:
+        self._is_scheduled = False
+        self._begin_iteration()
+        self.answer()
 
     def _begin_iteration(self) -> None:
+        self._iteration = self._turns.iteration
         self._answered = self._read = 0
 
 

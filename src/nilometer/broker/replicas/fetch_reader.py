@@ -280,8 +280,8 @@ class FetchReader:
         outcome.records, outcome.size = records, len(records)
         self.bytes_read += outcome.size
         self._with_records.append((partition, outcome))
-        if self.identity.read_committed:
-            outcome.aborted = [(one.producer_id, one.first_offset) for one in aborted]
+        in_records = [(one.producer_id, one.first_offset) for one in aborted]
+        outcome.aborted = in_records if self.identity.read_committed else None
 
     def pass_over(self, outcome: FetchOutcome) -> None:
         """Respond without the partition's records, which are there: the reader asks again."""

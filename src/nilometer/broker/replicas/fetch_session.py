@@ -105,10 +105,13 @@ class FetchSession(msgspec.Struct):
     rights_version: int = 0
     """The version of the ACLs when partitions were last read."""
 
-    def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Apply a fetch request: add or change ``partitions``, and remove ``forgotten`` ones."""
+    def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> bool:
+        """Apply a fetch request: add or change ``partitions``, and remove ``forgotten`` ones. Return whether
+        some were added."""
+        has_added = False
         for partition in partitions:
             known = self.partitions.get(partition.key)
+            has_added |= known is None
             if known is None or partition.fetch_offset <= known.fetch_offset:
                 # The offset has not advanced: the reader may not have received the last response.
                 self.last_sent[partition.key] = _LastSent()
@@ -116,6 +119,7 @@ class FetchSession(msgspec.Struct):
             self.dirty.setdefault(partition.key)
         for key in forgotten:
             self.forget(key)
+        return has_added
 
     def forget(self, key: PartitionKey) -> None:
         if self.partitions.pop(key, None) is not None:
@@ -263,11 +267,11 @@ class FetchSessionCache:
         session.epoch = epoch + 1 if epoch < 0x7FFF_FFFF else 1
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
-        known = len(session.partitions)
-        session.update(partitions, forgotten)
-        if session.is_bounded and (
-            _has_long_names(partitions)
-            or (len(session.partitions) > known and not self._has_room(session, 0))
+        has_added = session.update(partitions, forgotten)
+        if (
+            has_added
+            and session.is_bounded
+            and (_has_long_names(partitions) or not self._has_room(session, 0))
         ):
             self.drop(session_id)
             raise KafkaError(

@@ -43,6 +43,7 @@ from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import (
     PENDING,
+    PUBLISH_HIGH_WATERMARK,
     AdvanceHighWatermark,
     AdvanceLogStart,
     AppendBatches,
@@ -225,7 +226,7 @@ class Partition(ReadablePartition):
                 f"{self} has {len(leader.isr)} in-sync replicas, but min.insync.replicas is "
                 f"{leader.min_insync_replicas}: start the brokers that are stopped",
             )
-        log, keeps = self.log, bool(self.fetch_waiters)
+        log, keeps = self.log, self.fetch_waiters.count > 0
         try:
             info = log.append_as_leader(
                 records,
@@ -277,7 +278,7 @@ class Partition(ReadablePartition):
             raise self._fenced_by(broken) from broken
         if not self._carry_out(effects):
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker")
-        if self.fetch_waiters:
+        if self.fetch_waiters.count:
             delayed_requests.records_appended(self, info.size)
         self._count_unflushed(info)
 
@@ -383,16 +384,13 @@ class Partition(ReadablePartition):
             if isinstance(effect, AppendBatches):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
-                self._advance_high_watermark(effect.offset, max(len(records), 1))
+                self.log.producers.on_high_watermark(effect.offset)
+                self._host.notifier.readable(self, max(len(records), 1))
             elif isinstance(effect, BackOff):
                 backs_off_because = f"{effect.error.name}: {effect.reason}"
             elif not self._carry_out((effect,)):
                 return "its log has failed"
         return backs_off_because
-
-    def _advance_high_watermark(self, offset: int, size: int) -> None:
-        self.log.producers.on_high_watermark(offset)
-        self._host.notifier.readable(self, size)
 
     def _truncate_to(self, offset: int) -> None:
         before = self.log.log_end_offset
@@ -442,7 +440,8 @@ class Partition(ReadablePartition):
             log_start_offset,
         )
         role.on_started_in_tier()
-        self._advance_high_watermark(role.high_watermark, 1)
+        self.log.producers.on_high_watermark(role.high_watermark)
+        self._host.notifier.readable(self, 1)
         if checkpoint is None:
             self._notify_resumed()
         else:
@@ -581,6 +580,9 @@ class Partition(ReadablePartition):
         A failed disk or a broken invariant stops them, and the host is notified.
         """
         try:
+            if effects is PUBLISH_HIGH_WATERMARK:  # the usual effects of an append without followers
+                self._publish_high_watermark()
+                return True
             for effect in effects:
                 self._carry_out_one(effect)
         except LogFenced as reason:
@@ -621,5 +623,5 @@ class Partition(ReadablePartition):
         self.log.producers.on_high_watermark(self.replica.high_watermark)
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         published = self.traffic.take_published()
-        if self.fetch_waiters:
+        if self.fetch_waiters.count:
             self._host.notifier.readable(self, max(published, 1))

@@ -149,6 +149,7 @@ class LogSegment:
         "_index_files",
         "_indexes",
         "_max_timestamp",
+        "_may_index_be_full",
         "_offset_of_max_timestamp",
         "base_offset",
         "created_ms",
@@ -182,6 +183,7 @@ class LogSegment:
         self.first_timestamp: int | None = None
         """Largest timestamp of the first batch, from which ``segment.ms`` counts; None if not read yet."""
         self._indexes: SegmentIndexes | None = None
+        self._may_index_be_full = True
         self._bytes_since_index_entry = 0
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
@@ -240,8 +242,8 @@ class LogSegment:
         assert indexes is not None, "only an active segment is appended to"
         if position == 0 and self.first_timestamp is None:
             self.first_timestamp = marks[0].max_timestamp
-        since = self._bytes_since_index_entry
-        newest = self.max_timestamp
+        is_indexed, since = False, self._bytes_since_index_entry
+        newest = self.max_timestamp if self._max_timestamp is None else self._max_timestamp
         for mark in marks:
             if mark.max_timestamp > newest:
                 newest = self._max_timestamp = mark.max_timestamp
@@ -250,11 +252,14 @@ class LogSegment:
                 indexes.offsets.append(mark.last_offset, position)
                 indexes.times.maybe_append(newest, self._offset_of_max_timestamp)
                 since = 0
+                is_indexed = True
             since += mark.size
             position += mark.size
         self._bytes_since_index_entry = since
-        if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
-            self.write_indexes()
+        if is_indexed:
+            self._may_index_be_full = True
+            if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
+                self.write_indexes()
         return position
 
     def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
@@ -269,12 +274,13 @@ class LogSegment:
 
     def is_index_full(self, index_bytes_max: int) -> bool:
         indexes = self._indexes
-        if indexes is None:
+        if indexes is None or not self._may_index_be_full:
             return False
-        return (
+        self._may_index_be_full = (  # until the next entry
             len(indexes.offsets) >= index_bytes_max // OFFSET_ENTRY_SIZE
             or len(indexes.times) >= index_bytes_max // TIME_ENTRY_SIZE - 1
         )
+        return self._may_index_be_full
 
     # -- ages
 
