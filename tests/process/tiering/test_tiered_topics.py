@@ -10,135 +10,29 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
-from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
-from support.logs.segments import segment_files
-
-BROKERS = (1, 2, 3)
-TIERED = {
-    "remote.storage.enable": "true",
-    "segment.bytes": "1048576",
-    "local.retention.bytes": "1",
-    "retention.ms": "-1",
-}
-VALUE = b"v" * 1_000
-RECORDS = 4_000
-
-
-class TieredCluster:
-    def __init__(self, folder: Path) -> None:
-        self.tier = folder / "tier"
-        self.tier.mkdir()
-        settings = {
-            "remote.log.storage.system.enable": "true",
-            "nilometer.tier.uri": self.tier.as_uri(),
-            "nilometer.tier.grace.ms": "0",
-            "remote.log.manager.task.interval.ms": "100",
-            "log.retention.check.interval.ms": "100",
-            "log.segment.delete.delay.ms": "0",
-        }
-        self.cluster = NilometerCluster(folder / "cluster", len(BROKERS), settings)
-        self.cluster.start()
-        self.bootstrap = ",".join(broker.bootstrap for broker in self.cluster.brokers.values())
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-
-    def create(self, topic: str, **settings: str) -> None:
-        configs = TIERED | {key.replace("_", "."): text for key, text in settings.items()}
-        self.cluster.create_topic(topic, configs=configs)
-
-    def produce(self, topic: str, start: int, count: int = RECORDS, **settings: object) -> None:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0, **settings}
-        )
-        failures = list[object]()
-        for number in range(start, start + count):
-            producer.produce(
-                topic, VALUE, b"%d" % number, 0, on_delivery=lambda error, _: error and failures.append(error)
-            )
-            producer.poll(0)
-        assert producer.flush(60) == 0
-        assert failures == []
-
-    def keys(self, topic: str, start: int, end: int, **settings: object) -> list[int]:
-        """Return the keys of the records from offset ``start`` on, until one has key ``end - 1``."""
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "readers",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "log_level": 0,
-                **settings,
-            }
-        )
-        found = list[int]()
-        try:
-            consumer.assign([TopicPartition(topic, 0, start)])
-
-            def has_all() -> bool:
-                for message in consumer.consume(1_000, 0.1):
-                    if message.error() is None:
-                        found.append(int(message.key()))
-                return bool(found) and found[-1] >= end - 1
-
-            eventually(has_all, f"all records of {topic} up to {end} are read")
-        finally:
-            consumer.close()
-        return found
-
-    def offset(self, topic: str, spec: OffsetSpec) -> int:
-        partition = TopicPartition(topic, 0)
-        return self.admin.list_offsets({partition: spec})[partition].result(30).offset
-
-    def local_starts(self, topic: str) -> list[int]:
-        return [
-            int(segment_files(self.cluster.brokers[number].data_dir, topic, 0)[0].stem) for number in BROKERS
-        ]
-
-    def wait_tiered(self, topic: str, offset: int) -> None:
-        """Wait until no broker has a segment that ends below ``offset``, more or less."""
-        eventually(
-            lambda: min(self.local_starts(topic)) > offset, f"{topic} is in the tier only, up to {offset}"
-        )
-
-    def objects(self) -> list[str]:
-        return sorted(str(path.relative_to(self.tier)) for path in self.tier.rglob("*") if path.is_file())
-
-    def folders_since(self, before: list[str]) -> set[str]:
-        """Return the partitions' folders that have objects now and had none before."""
-        return {name.rpartition("/")[0] for name in self.objects()} - {
-            name.rpartition("/")[0] for name in before
-        }
-
-    def segments_since(self, before: list[str]) -> list[str]:
-        new = self.folders_since(before)
-        return [name for name in self.objects() if name.endswith(".log") and name.rpartition("/")[0] in new]
+from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster
 
 
 @pytest.fixture(scope="module")
-def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredCluster]:
-    made = TieredCluster(tmp_path_factory.mktemp("tiered"))
-    with closing(made.cluster):
-        yield made
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tier")
+
+
+@pytest.fixture(scope="module")
+def tiered(tier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredCluster]:
+    def objects() -> list[str]:
+        return sorted(str(path.relative_to(tier)) for path in tier.rglob("*") if path.is_file())
+
+    with closing(TieredCluster(tmp_path_factory.mktemp("brokers"), tier.as_uri(), objects)) as cluster:
+        yield cluster
 
 
 @pytest.mark.quick
 def test_every_record_is_read_across_tier_and_log_and_a_change_of_the_leader(tiered: TieredCluster) -> None:
-    tiered.create("across")
-    tiered.produce("across", 0)
-    tiered.wait_tiered("across", RECORDS // 2)
-    assert tiered.keys("across", 0, RECORDS) == list(range(RECORDS))
-    leader = tiered.cluster.leader_of("across")
-    assert leader is not None
-    tiered.cluster.kill(leader)
-    tiered.produce("across", RECORDS)
-    assert tiered.keys("across", 0, 2 * RECORDS) == list(range(2 * RECORDS))
-    tiered.cluster.start()
-    tiered.cluster.wait_full_isr("across")
-    tiered.wait_tiered("across", 3 * RECORDS // 2)
-    assert tiered.keys("across", 17, 2 * RECORDS) == list(range(17, 2 * RECORDS))
+    tiered.check_every_record_across_a_change_of_the_leader("across")
     assert tiered.offset("across", OffsetSpec.earliest()) == 0
 
 
@@ -203,16 +97,17 @@ def test_aborted_transactions_in_the_tier_are_not_read(tiered: TieredCluster) ->
 
 def test_without_its_store_a_topic_is_written_and_read_and_keeps_what_is_not_copied(
     tiered: TieredCluster,
+    tier: Path,
 ) -> None:
     tiered.create("alone")
     tiered.produce("alone", 0, 100)
-    hidden = tiered.tier.with_name("hidden")
-    tiered.tier.rename(hidden)
+    hidden = tier.with_name("hidden")
+    tier.rename(hidden)
     try:
         tiered.produce("alone", 100)
         assert tiered.keys("alone", 0, RECORDS + 100) == list(range(RECORDS + 100))
         assert tiered.local_starts("alone") == [0, 0, 0]
     finally:
-        hidden.rename(tiered.tier)
+        hidden.rename(tier)
     tiered.wait_tiered("alone", RECORDS // 2)
     assert tiered.keys("alone", 0, RECORDS + 100) == list(range(RECORDS + 100))
