@@ -192,6 +192,8 @@ class FetchReader:
             partition = self._find(asked)
             self._on_found(asked, partition)
             self._read_one(partition, outcome)
+        except OffsetInTier as error:
+            self._leave_to_remote(self._find(asked), outcome, error)
         except KafkaError as error:
             self.fail(outcome, error)
         except OSError as error:
@@ -245,7 +247,7 @@ class FetchReader:
                     raise piece
                 self._take(cold.partition, outcome, piece, cold.end)
             except OffsetInTier as error:  # deleted here meanwhile
-                self._leave_to_remote(cold.partition, outcome, cold.max_bytes, error)
+                self._leave_to_remote(cold.partition, outcome, error)
             except KafkaError as error:
                 self.fail(outcome, error)
             except OSError as error:
@@ -287,13 +289,13 @@ class FetchReader:
         """Respond without the partition's records, which are there: the reader asks again."""
         outcome.has_more = True
 
-    def _leave_to_remote(
-        self, partition: Partition, outcome: FetchOutcome, max_bytes: int, moved: OffsetInTier
-    ) -> None:
+    def _leave_to_remote(self, partition: Partition, outcome: FetchOutcome, moved: OffsetInTier) -> None:
         """Read from remote storage, unless a follower reads: it goes on behind what is there."""
         if self._is_replica:
-            raise moved
-        outcome.cold = RemoteRead(partition, moved.offset, max_bytes)
+            self.fail(outcome, moved)
+        else:
+            room = max(0, min(outcome.asked.max_bytes, self.max_bytes - self.bytes_read))
+            outcome.cold = RemoteRead(partition, moved.offset, room)
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
         if self._is_replica:
@@ -315,11 +317,7 @@ class FetchReader:
             outcome.has_more = asked.fetch_offset < end
             return
         # Above the high watermark but within the log there is nothing to read yet, which is no error.
-        try:
-            piece = log.read(asked.fetch_offset, room, end, min_one=min_one, only_cached=True)
-        except OffsetInTier as error:
-            self._leave_to_remote(partition, outcome, room, error)
-            return
+        piece = log.read(asked.fetch_offset, room, end, min_one=min_one, only_cached=True)
         if piece is None:
             outcome.cold = ColdRead(partition, asked.fetch_offset, room, end, min_one)
         else:
