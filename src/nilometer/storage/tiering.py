@@ -193,9 +193,8 @@ def start_in_tier(
     decode_snapshot(producers)
     truncation = truncate_fully_and_start_at(log, log_start_offset, wall_ms=wall_ms)
     try:
-        return Truncation(
-            offset, truncation.removable + _begin_above(log, offset, epochs, producers, wall_ms)
-        )
+        more = _begin_above(log, offset, epochs, producers, wall_ms)
+        return Truncation(offset, list(dict.fromkeys((*truncation.removable, *more))))
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error

@@ -387,6 +387,18 @@ def test_a_damaged_snapshot_changes_nothing() -> None:
     assert values(log, 0) == texts(0)
 
 
+def test_a_file_of_the_log_start_is_named_for_removal_once() -> None:
+    """The first segment that goes, and an empty one that takes its place for a moment, have one name."""
+    manager = open_manager(MemoryDisk())
+    log, leader = written_log(manager), deleted_log(open_manager(MemoryDisk()))
+    begin = leader.local_start_offset
+    snapshot = leader.files.disk.read_file(leader.producers.snapshot_path(begin))
+    removable = manager.start_in_tier(
+        log, begin, log_start_offset=0, epochs=leader.epochs.entries, producers=snapshot, wall_ms=1
+    ).removable
+    assert len(removable) == len(set(removable))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_power_cut_while_a_replica_begins_leaves_all_or_an_empty_log(seed: int) -> None:
     leader = deleted_log(open_manager(MemoryDisk()))
