@@ -62,6 +62,8 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     max_timestamp: int
     log_bytes: int
     index_bytes: int
+    has_aborted: bool
+    """Whether a transaction was aborted in it: else its indexes need not be read to know of none."""
     attempt: str
     """The random part of its names."""
     epochs: tuple[tuple[int, int], ...]

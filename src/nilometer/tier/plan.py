@@ -165,20 +165,5 @@ def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
     return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
 
 
-def copied(
-    segment: LocalSegment, epochs: EpochEntries, *, max_timestamp: int, index_bytes: int, attempt: str
-) -> RemoteSegment:
-    """Return the manifest's entry for a segment that was copied."""
-    return RemoteSegment(
-        segment.base_offset,
-        segment.end_offset - 1,
-        max_timestamp,
-        segment.size,
-        index_bytes,
-        attempt,
-        epochs_within(epochs, segment.base_offset, segment.end_offset),
-    )
-
-
 def _start_offset(entry: tuple[int, int]) -> Offset:
     return entry[1]

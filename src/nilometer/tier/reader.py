@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from nilometer.runtime.object_store import ObjectStore
@@ -50,6 +50,8 @@ CHUNKS_CACHED_BYTES = 64 << 20
 PIECE_BYTES_MAX = 8 << 20
 """The most bytes that one read returns, unless its first batch is larger."""
 _PIECE_BYTES_MIN = 16 << 10
+SEARCHED_BYTES = 64 << 10
+"""So many bytes of batches are searched for a timestamp before other clients are served."""
 BATCHES_MAX = 16_384
 """So many batches are checked at once: those of many megabytes would take the event loop too long."""
 
@@ -216,26 +218,18 @@ class RemoteReader:
         position = 0 if entry is None else entry[1]
         while True:
             piece = await self._piece(segment, position, min(max_bytes, PIECE_BYTES_MAX))
-            at = piece.find(offset)
-            if at is None:
-                position = piece.position + piece.end
-            elif position and piece.header_at(at).base_offset > offset:
-                position = 0  # the index was wrong when it was copied
+            for at, header in piece.batches():
+                if header.last_offset < offset:
+                    continue
+                if header.base_offset <= offset:
+                    return piece.records_from(at, header, max_bytes, segment)
+                if position == 0:
+                    raise piece.damage(at, f"offset {header.base_offset} where {offset} must be")
+                break  # the index was wrong when it was copied
             else:
-                return await self._read_from(segment, piece, at, max_bytes)
-
-    async def _read_from(
-        self, segment: RemoteSegment, piece: _Piece, at: int, max_bytes: int
-    ) -> RemoteRecords:
-        header = piece.header_at(at)
-        limit = min(at + max(max_bytes, header.size), len(piece.buffer))
-        end, next_offset, _ = skip_good_batches(
-            piece.buffer, at, limit, header.base_offset, segment.end_offset, BATCHES_MAX
-        )
-        if end == at:
-            piece.check(at)
-            raise piece.damage(at, f"offsets up to {header.last_offset} are beyond the segment")
-        return RemoteRecords(piece.buffer[at:end], next_offset)
+                position += piece.end
+                continue
+            position = 0
 
     async def aborted(self, from_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], int | None]:
         """Return the aborted transactions that overlap the range, from the segments of the tier.
@@ -246,6 +240,8 @@ class RemoteReader:
         found: dict[AbortedTxn, None] = {}
         place = self._manifest.holding(from_offset)
         for segment in self._manifest.segments[place:] if place is not None else ():
+            if not segment.has_aborted:
+                continue
             indexes = await self._cache.indexes_of(self._folder, segment)
             entries, is_done = indexes.aborted.collect(from_offset, upper_bound_offset)
             found |= dict.fromkeys(entries)
@@ -267,15 +263,15 @@ class RemoteReader:
                 0 if entry is None else indexes.offsets.lookup(entry[1]), indexes.offsets.lookup(offset_min)
             )
             while position < segment.log_bytes:
-                piece = await self._piece(segment, position, CHUNK_BYTES)
-                for at in piece.batches():
-                    header = piece.header_at(at)
-                    piece.check(at)  # or a damaged header could hide the wanted record
+                piece = await self._piece(segment, position, SEARCHED_BYTES)
+                for at, header in piece.batches():
+                    piece.check(at, header)  # or a damaged header could hide the wanted record
                     if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
-                        found = await _first_in(piece, at, timestamp, offset_min)
+                        found = await _first_in(piece, at, header, timestamp, offset_min)
                         if found is not None:
                             return found
                 position += piece.end
+                await asyncio.sleep(0)
         return None
 
     async def state_at(self, offset: int) -> LogState:
@@ -304,50 +300,56 @@ class RemoteReader:
         while True:
             buffer = await self._cache.bytes_of(self._folder, segment, position, position + wanted)
             piece = _Piece(name, position, buffer)
-            if piece.end:
+            whole = piece.first_size
+            if whole <= len(buffer):
                 return piece
-            whole = piece.header_at(0).size
-            if len(buffer) < wanted or whole <= wanted:
+            if len(buffer) < wanted:
                 raise piece.damage(0, "the object ends within a batch")
             wanted = whole
 
 
 class _Piece:
-    """A part of a log file from ``position`` on. ``end``: where its last whole batch ends in ``buffer``.
-
-    Raises DamagedObject.
-    """
+    """A part of a log file from ``position`` on. Raises DamagedObject."""
 
     def __init__(self, name: str, position: int, buffer: bytes) -> None:
         self._name = name
         self.position = position
         self.buffer = buffer
+        self.end = 0
+        """Where the last batch ends that :meth:`batches` has yielded."""
+
+    @property
+    def first_size(self) -> int:
         try:
-            self._headers = dict(batches(buffer))
+            return read_header(self.buffer).size
         except KafkaError as error:
             raise self.damage(0, str(error)) from error
-        self.end = 0
-        if self._headers:
-            at, header = next(reversed(self._headers.items()))
-            self.end = at + header.size
 
-    def batches(self) -> Iterable[int]:
-        """Return where the whole batches begin in the buffer."""
-        return self._headers
-
-    def header_at(self, at: int) -> BatchHeader:
+    def batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the whole batches, each with its place in the buffer."""
         try:
-            return self._headers.get(at) or read_header(self.buffer, at)
+            for at, header in batches(self.buffer):
+                self.end = at + header.size
+                yield at, header
         except KafkaError as error:
-            raise self.damage(at, str(error)) from error
+            raise self.damage(self.end, str(error)) from error
 
-    def find(self, offset: int) -> int | None:
-        """Return where the first batch begins that has ``offset`` or a higher one; None if none does."""
-        return next((at for at, header in self._headers.items() if header.last_offset >= offset), None)
+    def records_from(
+        self, at: int, header: BatchHeader, max_bytes: int, segment: RemoteSegment
+    ) -> RemoteRecords:
+        """Return the batches from the one at ``at`` on: what fits, and at least that one."""
+        limit = min(at + max(max_bytes, header.size), len(self.buffer))
+        end, next_offset, _ = skip_good_batches(
+            self.buffer, at, limit, header.base_offset, segment.end_offset, BATCHES_MAX
+        )
+        if end == at:
+            self.check(at, header)
+            raise self.damage(at, f"offsets up to {header.last_offset} are beyond the segment")
+        return RemoteRecords(self.buffer[at:end], next_offset)
 
-    def check(self, at: int) -> None:
+    def check(self, at: int, header: BatchHeader) -> None:
         try:
-            check_batch(self.buffer, at, self.header_at(at))
+            check_batch(self.buffer, at, header)
         except KafkaError as error:
             raise self.damage(at, str(error)) from error
 
@@ -355,8 +357,9 @@ class _Piece:
         return DamagedObject(f"{self._name}, byte {self.position + at}: {reason}")
 
 
-async def _first_in(piece: _Piece, at: int, timestamp: int, offset_min: int) -> TimestampOffset | None:
-    header = piece.header_at(at)
+async def _first_in(
+    piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
+) -> TimestampOffset | None:
     try:
         for heads in record_heads(piece.buffer, at, header):
             for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):

@@ -23,7 +23,13 @@ FOLDER = partition_folder(TOPIC.cluster_id, TOPIC.topic_id, TOPIC.partition)
 
 def segment(base: int, last: int, *, epochs: Sequence[tuple[int, int]] = (), **more: object) -> RemoteSegment:
     """Return an entry of a manifest about ``[base, last]``."""
-    values = {"max_timestamp": last, "log_bytes": 100, "index_bytes": 10, "attempt": f"a{base}"} | more
+    values = {
+        "max_timestamp": last,
+        "log_bytes": 100,
+        "index_bytes": 10,
+        "has_aborted": False,
+        "attempt": f"a{base}",
+    } | more
     return RemoteSegment(base, last, epochs=tuple(epochs) or ((0, base),), **values)  # type: ignore[arg-type]
 
 
@@ -63,6 +69,7 @@ def copy_folder(
                 max_timestamp=end - 1,
                 log_bytes=len(files["log"]),
                 index_bytes=len(index),
+                has_aborted=bool(files["txnindex"]),
             )
         )
         bucket.write(FOLDER + entries[-1].log_name, files["log"])

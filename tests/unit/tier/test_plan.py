@@ -8,7 +8,6 @@ from nilometer.tier.plan import (
     LocalSegment,
     LogView,
     Retention,
-    copied,
     divergent,
     due_removals,
     epochs_within,
@@ -159,10 +158,3 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     names = due_removals(later, 2_000, 1_000)
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
     assert without_removed(later, names) == structs.replace(later, dropped=())
-
-
-def test_the_entry_of_a_copied_segment() -> None:
-    entry = copied(LocalSegment(10, 20, 123), ((0, 0), (3, 15)), max_timestamp=77, index_bytes=9, attempt="x")
-    assert entry == segment(
-        10, 19, epochs=((0, 10), (3, 15)), max_timestamp=77, log_bytes=123, index_bytes=9, attempt="x"
-    )

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import reader as tier_reader
-from nilometer.tier.format import DamagedObject, Manifest
+from nilometer.tier.format import DamagedObject, Manifest, decode_index, encode_index
 from nilometer.tier.reader import RemoteCache, RemoteReader
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
@@ -167,6 +168,24 @@ async def test_aborted_transactions_are_those_that_overlap(tmp_path: Path) -> No
     reader = RemoteReader(RemoteCache(CountingStore(bucket), 1 << 20), FOLDER, held)
     assert await reader.aborted(0, 5) == ([AbortedTxn(7, 0, 10, 5)], None)
     assert await reader.aborted(5, 11) == ([AbortedTxn(7, 0, 10, 5)], 11)
+
+
+async def test_segments_without_aborted_transactions_are_not_read_to_know_of_none(tier: Tier) -> None:
+    assert await tier.reader.aborted(0, 10) == ([], 40)
+    assert tier.store.gets == []
+
+
+async def test_an_index_that_points_too_far_is_not_trusted(tier: Tier) -> None:
+    name = FOLDER + tier.manifest.segments[0].index_name
+    sections = decode_index(tier.bucket.objects[name], name)
+    first, second, third = (sections.offsets[at : at + 8] for at in (0, 8, 16))
+    shifted = first[:4] + second[4:] + second[:4] + third[4:]
+    wrong = encode_index(sections._replace(offsets=shifted + sections.offsets[16 + 8 :]))
+    tier.bucket.write(name, wrong)
+    segment = structs.replace(tier.manifest.segments[0], index_bytes=len(wrong))
+    reader = RemoteReader(tier.cache, FOLDER, manifest(segment))
+    for offset in range(10):
+        assert offsets((await reader.read(offset, 1)).records)[0] == offset - offset % 2
 
 
 async def test_the_search_for_aborted_transactions_goes_on_locally(tier: Tier) -> None:

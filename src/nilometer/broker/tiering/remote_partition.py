@@ -103,6 +103,8 @@ class RemotePartition:
         self._led_epoch = -1
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
+        self._undivided: tuple[object, ...] = ()
+        """The manifest, epoch and truncations for which nothing was found to be divergent."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -229,6 +231,7 @@ class RemotePartition:
             await disk.offload(sealed.largest_timestamp),
             sealed.size,
             len(index),
+            bool(side.transaction_index),
             parts.runtime.entropy.bytes(8).hex(),
             tuple(sealed.epochs),
         )
@@ -419,8 +422,14 @@ class RemotePartition:
 
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
+        key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
+        if key == self._undivided:
+            return manifest
         cut = plan.divergent(manifest, self.view())
-        return manifest.without(cut, self._now_ms) if cut else manifest
+        if cut:
+            return manifest.without(cut, self._now_ms)
+        self._undivided = key
+        return manifest
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
