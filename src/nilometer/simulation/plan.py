@@ -226,8 +226,16 @@ class Plan:
         return min(topic.min_insync_replicas for topic in self.topics) - 1
 
 
-def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
-    """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store.
+def draw(
+    seed: int,
+    minutes: float,
+    kinds: Iterable[Kind] | None = None,
+    store: str | None = None,
+    *,
+    remote_storage: bool | None = None,
+) -> Plan:
+    """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store, and
+    ``remote_storage`` whether it has any.
 
     Kinds that do not apply to the store are ignored; if ``kinds`` has faults of ZooKeeper, the default store
     is an ensemble, and if it has those of a quorum, a quorum.
@@ -269,7 +277,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
-    tier = _tier(random.Random(f"{seed}/tier"))
+    tier = _tier(random.Random(f"{seed}/tier"), remote_storage)
     if tier is not None:
         topics = _with_remote_storage(random.Random(f"{seed}/tiered topics"), topics)
     group = _group(random.Random(f"{seed}/group"))
@@ -496,8 +504,9 @@ def _settings(chance: random.Random) -> dict[str, str]:
     }
 
 
-def _tier(chance: random.Random) -> StoreFaults | None:
-    if chance.random() >= TIER_SHARE:
+def _tier(chance: random.Random, wanted: bool | None) -> StoreFaults | None:
+    is_drawn = chance.random() < TIER_SHARE
+    if not (is_drawn if wanted is None else wanted):
         return None
     return StoreFaults(
         latency_ms=chance.choice((5.0, 50.0, 500.0)),
