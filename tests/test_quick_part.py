@@ -28,6 +28,7 @@ PROMISES = {
     "process/groups",
     "process/ingest",
     "process/testing",
+    "process/tiering",
 }
 """Folders of tests that start processes, of which `make test` runs one or a few."""
 

@@ -129,6 +129,13 @@ class ConfigRule(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     why_broken: Callable[[ConfigValues], str | None]
     """Returns why the effective values break the rule, or None if they do not."""
+    is_applied: bool = False
+    """Whether values that break it are applied all the same, where they came to be: it only tells what may be
+    set."""
+
+
+ChangeRule = Callable[[ConfigValues, ConfigValues], str | None]
+"""Returns why one's own settings may not change from the former to the latter values, or None if they may."""
 
 
 class ResolvedValues(msgspec.Struct, frozen=True):
@@ -150,6 +157,7 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
     subject: str
     keys: Mapping[str, ConfigKey] = msgspec.field(default_factory=dict[str, ConfigKey])
     rules: tuple[ConfigRule, ...] = ()
+    change_rules: tuple[ChangeRule, ...] = ()
     missing: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     """Names of Kafka's keys that are no keys here, each with what an error says of it."""
 
@@ -160,8 +168,10 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
         keys: Iterable[ConfigKey],
         rules: Iterable[ConfigRule] = (),
         missing: Mapping[str, str] | None = None,
+        change_rules: Iterable[ChangeRule] = (),
     ) -> ConfigDefinition:
-        return cls(subject, {key.name: key for key in keys}, tuple(rules), missing or {})
+        by_name = {key.name: key for key in keys}
+        return cls(subject, by_name, tuple(rules), tuple(change_rules), missing or {})
 
     def key(self, name: str) -> ConfigKey:
         """Return the key with this name. Raises ConfigError, with a similar name if there is one."""
@@ -201,6 +211,12 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
             for rule in self.rules
             if (why := rule.why_broken(values)) is not None
         ]
+
+    def why_not_changed(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+        """Return why the settings may not change so, whatever is inherited; None if they may."""
+        former = {**self._defaults(), **self.readable(before)}
+        latter = {**self._defaults(), **self.readable(after)}
+        return next((why for rule in self.change_rules if (why := rule(former, latter)) is not None), None)
 
     def readable(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
         """Return the parsed values, without those of unknown keys and invalid texts."""
@@ -247,7 +263,7 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
         values.update(given)
         errors: list[ConfigError] = []
         for rule in self.rules:
-            if (why := rule.why_broken(values)) is not None:
+            if not rule.is_applied and (why := rule.why_broken(values)) is not None:
                 errors.append(ConfigError(rule.keys[0], why))
                 values.update({name: fallback[name] for name in rule.keys})
         return errors

@@ -76,6 +76,8 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.record_reading import RecordReading
+from nilometer.broker.replicas.remote_reading import RemoteReads
+from nilometer.broker.replicas.remote_start import RemoteStarts
 from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -90,6 +92,7 @@ from nilometer.broker.sharing.share_coordinator import ShareCoordinator
 from nilometer.broker.sharing.share_offsets import EndOffsets
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.transactions import markers, transaction_administration, transaction_coordinator
 from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
@@ -100,6 +103,7 @@ from nilometer.coordination.quorum.store import QuorumStore
 from nilometer.coordination.store import CoordinationStore
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
+from nilometer.runtime.object_store import ObjectStore
 from nilometer.share.sessions import ShareSessions
 
 if TYPE_CHECKING:
@@ -116,6 +120,8 @@ class Prerequisites(msgspec.Struct, frozen=True, kw_only=True):
     directories: LogDirectories
     store: CoordinationStore
     secrets: SecretKeeper
+    remote_store: ObjectStore | None
+    """Where remote storage is; None if this broker has none."""
     fence: Callable[[str], None]
     """Makes this broker serve nothing any more, for the given reason; see :meth:`Broker.fence`."""
 
@@ -193,6 +199,7 @@ class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
     cleaner: LogCleaner
     rebalancer: PreferredLeaderRebalancer
     expired_tokens: ExpiredTokens
+    remote_logs: RemoteLogs | None
 
 
 def assemble(given: Prerequisites) -> BrokerParts:
@@ -234,7 +241,26 @@ def assemble(given: Prerequisites) -> BrokerParts:
         cleaner=cleaner,
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
         expired_tokens=ExpiredTokens(given.config, control.controller, given.runtime.clock),
+        remote_logs=_remote_logs(given, control, replication.replicas),
     )
+
+
+def _remote_logs(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> RemoteLogs | None:
+    config, store = given.config.tier, given.remote_store
+    if config is None or store is None:
+        return None
+    found = RemoteLogs(
+        config,
+        given.runtime,
+        given.tasks,
+        replicas,
+        control.metadata,
+        store,
+        given.store.cluster_id,
+        BrokerId(given.config.node_id),
+    )
+    replicas.remote.reader = found
+    return found
 
 
 def _acceptor(
@@ -311,6 +337,8 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness, given.turns
     )
     isr_requests = IsrRequests(link, tasks)
+    remote = RemoteReads(config.tier, tasks)
+    starts = RemoteStarts(BrokerId(config.node_id), tasks, control.peers, remote, fetchers.locate)
     host = PartitionHost(
         clock=runtime.clock,
         is_live=control.session.is_live,
@@ -319,6 +347,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         isr_requests=isr_requests,
         isr_log=IsrLog(),
         failures=failures,
+        start_in_tier=starts.begin,
     )
     offline = OfflineReplicas(config.node_id, link)
     replicas = ReplicaManager(
@@ -333,6 +362,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         fetchers,
         failures,
         offline,
+        remote,
     )
     replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link).begin)
     directories.add_failure_listener(replicas.on_directory_failed)

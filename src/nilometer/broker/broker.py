@@ -28,17 +28,20 @@ from nilometer.broker.quorum.member import QuorumMember
 from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, FoundLogs, LogDirectories, find_logs
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
+from nilometer.broker.settings.tiering import SYSTEM_ENABLE, URI
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination.factory import is_moved, make_store
 from nilometer.coordination.store import CoordinationError, CoordinationStore, StoreAbsent
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.runtime.handshakes import HandshakeGate
+from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.wire.errors import KafkaError
@@ -112,6 +115,7 @@ class Broker:
 
     async def _run_startup(self) -> None:
         try:
+            remote_store = self._open_remote_store()
             await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
@@ -123,7 +127,7 @@ class Broker:
             directories = await self._open_directories()
             store = store or await self._open_store(directories.cluster_id)
             await directories.assign_cluster_id(store.cluster_id)
-            parts = await self._assemble(directories, store)
+            parts = await self._assemble(directories, store, remote_store)
             await self._join_cluster(parts)
             self._start_services(parts)
             await parts.acceptor.open(self._tasks)
@@ -168,6 +172,8 @@ class Broker:
             parts.coordinators.connections.close()
         await self._tasks.stop()
         if parts is not None:
+            if parts.remote_logs is not None:
+                await parts.remote_logs.close()
             await parts.replication.checkpoints.wait_idle()
             if (authorizer := parts.serving.rights.authorizer) is not None:
                 await authorizer.audit.flush()
@@ -310,7 +316,19 @@ class Broker:
                 f'quorum:{quorum.directory}", or set log.dirs to an empty folder'
             )
 
-    async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:
+    def _open_remote_store(self) -> ObjectStore | None:
+        """Open the store that remote storage is in; None if this broker has none. Raises StartFailed."""
+        tier, runtime = self._config.tier, self._runtime
+        if tier is None:
+            return None
+        try:
+            return runtime.open_object_store(tier.uri, runtime.entropy.uuid().hex)
+        except ValueError as error:
+            raise StartFailed(f"{URI}: {error}") from error
+
+    async def _assemble(
+        self, directories: LogDirectories, store: CoordinationStore, remote_store: ObjectStore | None
+    ) -> BrokerParts:
         secrets = SecretKeeper(store, self._runtime)
         await self._retry(secrets.open)
         self._parts = parts = assemble(
@@ -322,6 +340,7 @@ class Broker:
                 directories=directories,
                 store=store,
                 secrets=secrets,
+                remote_store=remote_store,
                 fence=self.fence,
             )
         )
@@ -339,6 +358,7 @@ class Broker:
         directories, metadata = parts.given.directories, parts.control.metadata
         await self._retry(metadata.catch_up)
         await metadata.check_reaches(directories.last_registration_number)
+        self._check_tiered_topics(metadata.image)
         await directories.resolve_duplicates(metadata.image)
         parts.replication.replicas.find_offline(metadata.image)
         membership = self._membership(parts)
@@ -346,6 +366,16 @@ class Broker:
         self._tasks.service("cluster membership", self._run_membership(membership, parts))
         await self._until_registered(parts)
         await directories.wait_marked()
+
+    def _check_tiered_topics(self, image: ClusterImage) -> None:
+        """Raise StartFailed if there are tiered topics, and this broker has no remote storage."""
+        tiered = sorted(topic.name for topic in image.topics() if image.is_tiered(topic.name))
+        if tiered and self._config.tier is None:
+            raise StartFailed(
+                "You have to delete all topics with the property remote.storage.enable=true before disabling "
+                f"tiered storage cluster-wide: {', '.join(tiered[:3])}. "
+                f"Set {SYSTEM_ENABLE}=true on every broker"
+            )
 
     def _membership(self, parts: BrokerParts) -> Membership:
         directories, offline = parts.given.directories, parts.replication.offline
@@ -392,6 +422,8 @@ class Broker:
         replication.moves.resume()
         parts.housekeeping.start(tasks)
         parts.cleaner.start(tasks)
+        if parts.remote_logs is not None:
+            parts.remote_logs.start(tasks)
         replication.checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         parts.rebalancer.start(tasks)
         parts.expired_tokens.start(tasks)

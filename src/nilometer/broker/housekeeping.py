@@ -106,7 +106,14 @@ class Housekeeping:
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
                 removed += len(paths)
                 yield len(paths)
-            if removed:
+            if removed and log.local_start_offset > log.log_start_offset:
+                logger.info(
+                    "%s now begins at offset %d here; its records from offset %d on are in remote storage",
+                    partition,
+                    log.local_start_offset,
+                    log.log_start_offset,
+                )
+            elif removed:
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
 
         await self._for_each(self._replicas, "retention", retain)

@@ -97,7 +97,7 @@ class ReplicaMove:
     @property
     def offset_lag(self) -> int:
         """How many offsets the future log is behind."""
-        copied = self.log.log_start_offset if self.second is None else self.second.log_end_offset
+        copied = self.log.local_start_offset if self.second is None else self.second.log_end_offset
         return max(0, self.log.log_end_offset - copied)
 
 
@@ -376,7 +376,7 @@ class ReplicaMoves:
         wall_ms, step, start, end = (
             clock.wall_ms(),
             next_step(log, copy),
-            log.log_start_offset,
+            log.local_start_offset,
             log.log_end_offset,
         )
         truncations = log.truncations
@@ -437,7 +437,7 @@ class ReplicaMoves:
             "%s is in %s now, with offsets %d to %d",
             move.name,
             log.folder,
-            log.log_start_offset,
+            log.local_start_offset,
             log.log_end_offset,
         )
         move.partition.request_flush()

@@ -227,6 +227,11 @@ class ClusterImage:
         value = self.topic_setting(topic, "unclean.leader.election.enable")
         return value is not None and value.strip().lower() == "true"
 
+    def is_tiered(self, topic: str) -> bool:
+        """Whether the topic's records are copied to remote storage, or were."""
+        value = self.config(ConfigResourceType.TOPIC, topic).get("remote.storage.enable")
+        return value is not None and value.strip().lower() == "true"
+
     # -- the fold --------------------------------------------------------------------------------------
 
     def apply_entry(

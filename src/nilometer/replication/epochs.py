@@ -39,6 +39,15 @@ class ReplicaLog(Protocol):
         ...
 
 
+class PartitionLog(ReplicaLog, Protocol):
+    """The log of a partition, whose first records may be in remote storage only."""
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """The first offset whose record is here, or the log end offset."""
+        ...
+
+
 class EpochEnd(NamedTuple):
     """An epoch and the offset at which it ends in one replica's log."""
 

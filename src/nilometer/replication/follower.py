@@ -1,13 +1,14 @@
 """The follower of a partition: the next fetch to send, and how to process its response.
 
-The role reads the local log through :class:`ReplicaLog` and keeps the follower's high watermark. It does not
-see batches: a response is described to it by offsets. At most one fetch is outstanding.
+The role reads the local log through :class:`PartitionLog` and keeps the follower's high watermark. It does
+not see batches: a response is described to it by offsets. At most one fetch is outstanding.
 
 A response is processed in this order, on which safety depends:
 
 1. *late*: not the response to this role's outstanding fetch. Ignored (KAFKA-13207), since a response that
    arrives after its request was abandoned could truncate records acknowledged in between.
-2. *an error*: back off, or restart at the leader's log start offset if the leader deleted the next records.
+2. *an error*: back off, or restart at the leader's log start offset if the leader deleted the next records;
+   if it has them in remote storage only, restart behind these.
 3. *a diverging epoch*: truncate, and ignore **everything else** in the response (KAFKA-14704).
 4. *records*: append them; then set the high watermark, min(leader's, own log end offset); then the log start.
 
@@ -30,7 +31,7 @@ import msgspec
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 from nilometer.invariants import check
-from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, PartitionLog, truncation_offset
 from nilometer.replication.shell_interface import (
     NO_EFFECTS,
     AdvanceHighWatermark,
@@ -41,6 +42,7 @@ from nilometer.replication.shell_interface import (
     Effects,
     FollowerFetch,
     PartitionRegistration,
+    StartInTier,
     TruncateFully,
     TruncateTo,
     clamped_high_watermark,
@@ -61,6 +63,7 @@ class NoFetch(enum.Enum):
     """The reason why no fetch can be sent now."""
 
     NO_LEADER = "the partition has no leader"
+    IN_TIER = "the log is about to go on behind records in remote storage"
     UNFLUSHED = "what was fetched must be flushed before it may be acknowledged"
 
 
@@ -92,6 +95,7 @@ class FollowerRole:
         "counts_flushed",
         "flushed_end_offset",
         "high_watermark",
+        "is_starting_in_tier",
         "leader",
         "leader_epoch",
         "outstanding",
@@ -101,7 +105,7 @@ class FollowerRole:
     def __init__(
         self,
         registration: PartitionRegistration,
-        log: ReplicaLog,
+        log: PartitionLog,
         *,
         broker_id: BrokerId,
         broker_epoch: BrokerEpoch,
@@ -121,6 +125,8 @@ class FollowerRole:
         self.flushed_end_offset = flushed_end_offset
         self.rule = rule
         self.outstanding: FollowerFetch | None = None
+        self.is_starting_in_tier = False
+        """Whether the log is about to go on behind records in remote storage."""
         self._next_number = 1
 
     @property
@@ -140,6 +146,8 @@ class FollowerRole:
         """
         if self.leader == NO_LEADER:
             return NoFetch.NO_LEADER
+        if self.is_starting_in_tier:
+            return NoFetch.IN_TIER
         log = self._log
         fetch_offset = log.log_end_offset
         if self.counts_flushed and self.flushed_end_offset < fetch_offset:
@@ -168,6 +176,15 @@ class FollowerRole:
         self.counts_flushed = counts_flushed
         self.flushed_end_offset = flushed_end_offset
 
+    def on_started_in_tier(self) -> None:
+        """Go on at the end of the log: all records below it are in remote storage, and so committed."""
+        self.is_starting_in_tier = False
+        self.high_watermark = self.flushed_end_offset = self._log.log_end_offset
+
+    def give_up_start_in_tier(self) -> None:
+        """Fetch again: the log could not go on behind records in remote storage."""
+        self.is_starting_in_tier = False
+
     def on_flushed(self, flushed_end_offset: Offset) -> None:
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
 
@@ -187,6 +204,13 @@ class FollowerRole:
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _on_error(self, response: FetchResponse) -> Effects:
+        if (
+            response.error is ErrorCode.offset_moved_to_tiered_storage
+            and response.log_start_offset >= 0
+            and self.rule is TruncationRule.BY_LEADER_EPOCH
+        ):
+            self.is_starting_in_tier = True
+            return (StartInTier(response.log_start_offset),)
         if response.error is ErrorCode.offset_out_of_range and response.log_start_offset >= 0:
             log = self._log
             # Either the leader has deleted the next records, or this log has no records to keep.
@@ -210,6 +234,8 @@ class FollowerRole:
         offset = truncation_offset(log, diverging)
         if offset < log.log_start_offset:
             return self._truncate_fully(offset)
+        if offset < log.local_start_offset:  # only remote storage has what the producers had done by then
+            return self._truncate_fully(log.log_start_offset)
         return self._truncate_to(offset)
 
     def _on_records(self, fetch: FollowerFetch, response: FetchResponse) -> Effects:

@@ -23,7 +23,7 @@ from nilometer.identifiers import (
     LeaderEpoch,
     Offset,
 )
-from nilometer.replication.epochs import ReplicaLog
+from nilometer.replication.epochs import PartitionLog
 from nilometer.replication.follower import FetchResponse, FollowerRole, TruncationRule
 from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.replication.leader import LeaderRole
@@ -62,7 +62,7 @@ class Replica:
 
     def __init__(
         self,
-        log: ReplicaLog,
+        log: PartitionLog,
         *,
         broker_id: BrokerId,
         broker_epoch: BrokerEpoch,

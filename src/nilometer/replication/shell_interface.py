@@ -201,6 +201,16 @@ class TruncateFully(msgspec.Struct, frozen=True):
     start_offset: Offset
 
 
+class StartInTier(msgspec.Struct, frozen=True):
+    """Let the log go on behind records that the leader has in remote storage only; the leader's log begins at
+    ``log_start_offset``. The shell calls :meth:`FollowerRole.on_started_in_tier` when that is done, whose
+    high watermark is then the end of the log, or :meth:`FollowerRole.give_up_start_in_tier`; the role fetches
+    nothing before.
+    """
+
+    log_start_offset: Offset
+
+
 class AppendBatches(msgspec.Struct, frozen=True):
     """Append the batches of the fetch response; the log end offset is then ``end_offset``."""
 
@@ -229,7 +239,13 @@ class BackOff(msgspec.Struct, frozen=True):
 
 LeaderEffect: TypeAlias = StartEpoch | PublishHighWatermark | SendAlterPartition | ReleaseProduce
 FollowerEffect: TypeAlias = (
-    TruncateTo | TruncateFully | AppendBatches | AdvanceHighWatermark | AdvanceLogStart | BackOff
+    TruncateTo
+    | TruncateFully
+    | StartInTier
+    | AppendBatches
+    | AdvanceHighWatermark
+    | AdvanceLogStart
+    | BackOff
 )
 Effect: TypeAlias = LeaderEffect | FollowerEffect
 Effects: TypeAlias = tuple[Effect, ...]

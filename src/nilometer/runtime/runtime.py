@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar
 
 from nilometer.runtime.disk import Disk
 from nilometer.runtime.network import Network, SocketNetwork, open_files_max
+from nilometer.runtime.object_store import OpenObjectStore
+from nilometer.runtime.object_stores import open_object_store
 from nilometer.runtime.system_disk import SystemDisk
 
 # The clock: wall time and monotonic time, which must not be mixed.
@@ -112,6 +114,8 @@ class Runtime:
     entropy: Entropy
     open_files_max: int = 1_024
     """How many files may be kept open."""
+    open_object_store: OpenObjectStore = open_object_store
+    """Opens what remote storage is in."""
 
     @classmethod
     def system(cls) -> Runtime:

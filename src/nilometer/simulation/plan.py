@@ -26,6 +26,7 @@ from nilometer.simulation.fault_kinds import (
     Kind,
 )
 from nilometer.simulation.loop import ATOMIC, Pace
+from nilometer.simulation.object_store import StoreFaults
 from nilometer.simulation.quorum import QuorumPlan
 from nilometer.simulation.share_workload import SharePlan
 from nilometer.simulation.stores import EnsemblePlan
@@ -109,6 +110,8 @@ TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
 SHARE_GROUPS_SHARE = 0.4
 """The share of seeds that have a share group."""
+TIER_SHARE = 0.25
+"""The share of seeds that have remote storage."""
 NEARLY_EXHAUSTED = 2**15 - 8
 """A producer epoch with a few more above it."""
 FAULT_PHASE_SHARE = 0.85
@@ -126,6 +129,8 @@ class TopicPlan:
     retention_ms: int = -1
     """-1: records are not deleted by age; ``retention_bytes`` -1: nor by size."""
     retention_bytes: int = -1
+    local_retention_bytes: int | None = None
+    """How many bytes stay on the brokers, of a topic whose records are in remote storage, too."""
 
     @property
     def is_deleted(self) -> bool:
@@ -142,6 +147,9 @@ class TopicPlan:
         if self.is_deleted:
             configs["retention.ms"] = str(self.retention_ms)
             configs["retention.bytes"] = str(self.retention_bytes)
+        if self.local_retention_bytes is not None:
+            configs["remote.storage.enable"] = "true"
+            configs["local.retention.bytes"] = str(self.local_retention_bytes)
         return configs | ({"flush.messages": "1"} if self.flush_each else {})
 
 
@@ -181,6 +189,8 @@ class Plan:
     """The share group, if there is one."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
+    tier: StoreFaults | None = None
+    """How the object store of remote storage misbehaves; None if there is no remote storage."""
     membership: MembershipPlan | None = None
     """When brokers join and leave permanently; None: never."""
     clock_rates: tuple[float, ...] = ()
@@ -216,8 +226,16 @@ class Plan:
         return min(topic.min_insync_replicas for topic in self.topics) - 1
 
 
-def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
-    """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store.
+def draw(
+    seed: int,
+    minutes: float,
+    kinds: Iterable[Kind] | None = None,
+    store: str | None = None,
+    *,
+    remote_storage: bool | None = None,
+) -> Plan:
+    """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store, and
+    ``remote_storage`` whether it has any.
 
     Kinds that do not apply to the store are ignored; if ``kinds`` has faults of ZooKeeper, the default store
     is an ensemble, and if it has those of a quorum, a quorum.
@@ -259,6 +277,9 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
+    tier = _tier(random.Random(f"{seed}/tier"), remote_storage)
+    if tier is not None:
+        topics = _with_remote_storage(random.Random(f"{seed}/tiered topics"), topics)
     group = _group(random.Random(f"{seed}/group"))
     transactions = draw_transactions(random.Random(f"{seed}/transactions"))
     share = draw_share(random.Random(f"{seed}/share"))
@@ -277,6 +298,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         | (group.settings if group is not None else {})
         | (transactions.settings if transactions is not None else {})
         | (share.settings if share is not None else {})
+        | (_tier_settings(random.Random(f"{seed}/tier settings")) if tier is not None else {})
         | _cleaner(random.Random(f"{seed}/cleaner"))
         | _moves(random.Random(f"{seed}/moves")),
         topics=topics,
@@ -295,6 +317,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         administers=random.Random(f"{seed}/administrator").random() < 0.3,
         group=group,
         membership=membership,
+        tier=tier,
         ensemble=ensemble,
         quorum=quorum,
         reuses_names=random.Random(f"{seed}/names").random() < 0.35,
@@ -479,6 +502,41 @@ def _settings(chance: random.Random) -> dict[str, str]:
         "num.replica.fetchers": chance.choice(("1", "1", "2")),
         "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),
     }
+
+
+def _tier(chance: random.Random, wanted: bool | None) -> StoreFaults | None:
+    is_drawn = chance.random() < TIER_SHARE
+    if not (is_drawn if wanted is None else wanted):
+        return None
+    return StoreFaults(
+        latency_ms=chance.choice((5.0, 50.0, 500.0)),
+        refused=chance.choice((0.0, 0.02, 0.2)),
+        unanswered=chance.choice((0.0, 0.02, 0.1)),
+        late_ms=chance.choice((0.0, 500.0, 5_000.0)),
+    )
+
+
+def _tier_settings(chance: random.Random) -> dict[str, str]:
+    return {
+        "remote.log.storage.system.enable": "true",
+        "nilometer.tier.uri": "file:///virtual",
+        "nilometer.tier.grace.ms": chance.choice(("6000", "20000")),
+        "remote.log.manager.task.interval.ms": chance.choice(("500", "3000")),
+    }
+
+
+def _with_remote_storage(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """Let the older records of some topics be in remote storage only."""
+    return tuple(
+        replace(
+            topic,
+            segment_bytes=chance.choice((600, 2_000)),
+            local_retention_bytes=chance.choice((0, 1_000, 10_000)),
+        )
+        if not topic.is_deleted and chance.random() < 0.7
+        else topic
+        for topic in topics
+    )
 
 
 def _moves(chance: random.Random) -> dict[str, str]:

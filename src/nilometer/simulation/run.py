@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
 
@@ -23,7 +23,7 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import cleanup, disks, metadata
+from nilometer.simulation.checkers import cleanup, disks, metadata, tier
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
 from nilometer.simulation.checkers.disks import CheckpointFiles, FailedDisks
 from nilometer.simulation.checkers.group_ledger import GroupLedger
@@ -41,6 +41,7 @@ from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
+from nilometer.simulation.object_store import StoreFaults
 from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
@@ -519,12 +520,15 @@ class _Run:
         for client in self._clients.all:
             client.start()
         self._driver.start()
+        if self._plan.tier is not None:
+            self._world.bucket.faults = replace(self._plan.tier)
         if self._membership is not None:
             self._membership.start()
         await asyncio.sleep(self._plan.fault_phase_s)
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
+        self._world.bucket.faults = StoreFaults()
         if (quorum := self._cluster.quorum) is not None:
             await self._until(lambda: not quorum.not_converged(), QUORUM_CONVERGENCE_S)
             self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)
@@ -569,9 +573,12 @@ class _Run:
         operator = ["operator"] if self._membership is not None and self._membership.is_busy else []
         return [*self._clients.busy(), *operator]
 
-    def _not_converged(self) -> list[str]:
+    def _not_converged(self) -> Sequence[str]:
         return (
-            not_converged(self._cluster) or self._retention.not_converged() or self._clients.not_converged()
+            not_converged(self._cluster)
+            or self._retention.not_converged()
+            or self._clients.not_converged()
+            or tier.not_converged(self._cluster, self._world.bucket)
         )
 
     def _set_up_world(self) -> None:
@@ -637,6 +644,8 @@ class _Run:
         if self._membership is not None:
             done["brokers joined"] = int(self._membership.joined is not None)
             done["brokers removed"] = int(self._membership.left is not None)
+        done["segments copied to remote storage"] = self._world.bucket.written
+        done["parts read from remote storage"] = self._world.bucket.read_parts
         done["log start offsets advanced"] = self._retention.taken
         done.update(self._compactions.done())
         if (quorum := self._cluster.quorum) is not None:

@@ -26,6 +26,7 @@ from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.disk import HostDisk, VirtualDisk
 from nilometer.simulation.loop import CURRENT, Callback, OffloadedJob, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import Fabric, VirtualNetwork
+from nilometer.simulation.object_store import Bucket, VirtualObjectStore
 
 # The clocks of simulated machines, each with its own rate and skew.
 
@@ -134,6 +135,9 @@ class Process:
             VirtualDisk(host.disk, self, EPOCH_MS),
             VirtualNetwork(world.network, self),
             SeededEntropy(chance),
+            open_object_store=lambda _uri, _writer: VirtualObjectStore(
+                world.bucket, random.Random(f"{world.seed}/object store/{name}/{pid}")
+            ),
         )
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
@@ -274,6 +278,8 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.shared_disks: dict[str, HostDisk] = {}
         """Disks that belong to no machine, so that they never lose power, by name."""
+        self.bucket = Bucket(on_change=lambda name: self.trace.note("object store", name))
+        """The object store of all processes."""
         self.failures: list[BaseException] = []
         """Exceptions in callbacks, and in tasks whose result was not retrieved: findings, in a test."""
         self.is_over = False

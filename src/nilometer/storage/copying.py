@@ -15,7 +15,12 @@ from typing import NamedTuple
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage import flushing
 from nilometer.storage.checkpoints import make_durable
-from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange, UnexpectedAppendOffset
+from nilometer.storage.errors import (
+    CorruptRecordFound,
+    OffsetInTier,
+    OffsetOutOfRange,
+    UnexpectedAppendOffset,
+)
 from nilometer.storage.log import Log
 from nilometer.storage.log_state import LogState
 from nilometer.storage.removal import delete_below_log_start
@@ -44,7 +49,7 @@ def next_step(source: LogState, copy: LogState) -> Step:
 
     For two logs whose records are the same wherever their leader epochs are (KIP-101).
     """
-    end, start = copy.log_end_offset, source.log_start_offset
+    end, start = copy.log_end_offset, source.local_start_offset
     if end < start or copy.log_start_offset > start:
         return Step(StepKind.START_AGAIN, start)
     common = min(_common_end(source, copy), source.log_end_offset)
@@ -110,7 +115,7 @@ def copy_slice(source: Log, copy: Log, bytes_max: int, *, truncations: int, wall
 def _copy_some(source: Log, copy: Log, bytes_max: int, truncations: int, wall_ms: int) -> Slice:
     try:
         found = source.read(copy.log_end_offset, bytes_max, source.log_end_offset)
-    except OffsetOutOfRange:
+    except (OffsetInTier, OffsetOutOfRange):
         return Slice(0)
     except (OSError, CorruptRecordFound) as error:
         raise SourceUnreadable(error) from error
@@ -126,7 +131,7 @@ def append_copied(source: Log, copy: Log, records: Bytes, *, wall_ms: int) -> in
     try:
         info = copy.append_as_follower(records, wall_ms=wall_ms)
     except UnexpectedAppendOffset:  # a batch of the source contains the end of the copy
-        start_again(copy, source.log_start_offset, wall_ms=wall_ms)
+        start_again(copy, source.local_start_offset, wall_ms=wall_ms)
         return 0
     return 0 if info is None else info.size
 
@@ -154,7 +159,7 @@ def start_again(copy: Log, offset: int, *, wall_ms: int) -> None:
 
 
 def follow_log_start(copy: Log, offset: int, *, wall_ms: int) -> None:
-    """Raise the log start offset of ``copy`` to that of its source, and delete the segments below.
+    """Raise the log start offset of ``copy`` to the local one of its source, and delete the segments below.
 
     May block. Raises LogFenced, OSError.
     """

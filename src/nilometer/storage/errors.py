@@ -25,6 +25,18 @@ class OffsetOutOfRange(KafkaError):
         self.log_end_offset = log_end_offset
 
 
+class OffsetInTier(KafkaError):
+    """The record is not in the local log any more: it is in remote storage."""
+
+    def __init__(self, offset: int, local_start_offset: int, log: str) -> None:
+        super().__init__(
+            ErrorCode.offset_moved_to_tiered_storage,
+            f"offset {offset} of {log} is in remote storage: the local log begins at {local_start_offset}",
+        )
+        self.offset = offset
+        self.local_start_offset = local_start_offset
+
+
 class LogFenced(KafkaError):
     """A write to the log failed, so it accepts no more (KAFKA-10778). ``reason`` is the first failure."""
 

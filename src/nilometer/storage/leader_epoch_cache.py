@@ -96,6 +96,13 @@ class LeaderEpochCache:
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
         return self._entries[slot][0] if slot >= 0 else NO_LEADER_EPOCH
 
+    def between(self, start_offset: Offset, end_offset: Offset) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+        """Return the epochs of the offsets from ``start_offset`` on, below ``end_offset``, with the first of
+        these offsets that each wrote."""
+        first = max(bisect_right(self._entries, start_offset, key=_start_offset) - 1, 0)
+        above = bisect_left(self._entries, end_offset, key=_start_offset)
+        return tuple((epoch, max(start, start_offset)) for epoch, start in self._entries[first:above])
+
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at ``end_offset`` or above, because the log was truncated there."""
         keep = bisect_left(self._entries, end_offset, key=_start_offset)
@@ -121,6 +128,13 @@ class LeaderEpochCache:
         self._entries = list(other._entries)
         self.write()
         return True
+
+    def replace(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Use ``entries`` instead of what is known. Raises OSError."""
+        self._entries.clear()
+        for epoch, start_offset in entries:
+            self._assign(epoch, start_offset)
+        self.write()
 
     def clear(self) -> None:
         if self._entries:

@@ -58,6 +58,7 @@ class Log(LogState):
             # Above the log end offset, the compacted part of the log was lost.
             cleaned_offset=options.cleaned_offset if options.cleaned_offset <= loaded.log_end_offset else 0,
             damages=loaded.damages,
+            begins_in_tier=loaded.begins_in_tier,
             entropy=options.entropy,
         )
         if loaded.may_have_gaps:

@@ -61,6 +61,7 @@ class LogState:
     __slots__ = (
         "_entropy",
         "awaits_checkpoint",
+        "begins_in_tier",
         "cleaned_offset",
         "config",
         "damages",
@@ -83,6 +84,7 @@ class LogState:
         "read_hints",
         "replacements",
         "segments",
+        "tiered_offset",
         "topic_id",
         "topic_partition",
         "truncations",
@@ -107,6 +109,7 @@ class LogState:
         gap: SegmentGap | None = None,
         cleaned_offset: int = 0,
         damages: Sequence[Damage] = (),
+        begins_in_tier: bool = False,
         entropy: Entropy | None = None,
     ) -> None:
         self.files = files
@@ -137,6 +140,11 @@ class LogState:
         """Compaction has processed all records below this offset; 0 if the log was never compacted."""
         self.may_have_gaps = False
         """Whether the log was ever compacted, on this broker or on a leader that it was copied from."""
+        self.begins_in_tier = begins_in_tier
+        """Whether the log start offset may be below the first segment: the records between are in remote
+        storage. A marker file in the folder says so after a restart."""
+        self.tiered_offset = 0
+        """The records below are in remote storage, according to what was last read there; 0 if not known."""
         self.replacements = 0
         """Incremented at the start and at the end of each replacement of segments: odd during one."""
         self.truncations = 0
@@ -167,6 +175,12 @@ class LogState:
     def size(self) -> int:
         """Bytes of all segments."""
         return self.segments.size
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """The first offset that can be read from the segments: above the log start offset, if the first
+        records are in remote storage only."""
+        return Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     @property
     def is_empty(self) -> bool:
@@ -349,11 +363,51 @@ class LogState:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.tiered_offset = min(self.tiered_offset, end_offset)
 
-    def empty_at(self, offset: int) -> None:
-        """Restart at ``offset``, which the next record gets: all records were removed."""
+    def begin_in_tier(self) -> None:
+        """Let the log start offset stay where it is when the first segments are deleted.
+
+        The marker file needs no sync: names in one folder reach the disk in the order of their changes.
+        Raises OSError.
+        """
+        if not self.begins_in_tier:
+            self.files.disk.open(self._tier_marker, create=True).close()
+            self.note_names_changed()
+            self.begins_in_tier = True
+
+    def leave_tier(self) -> None:
+        """Let the log begin with its first segment: what is in remote storage is no part of it any more.
+
+        Raises OSError.
+        """
+        self.tiered_offset = 0
+        if self.begins_in_tier:
+            self.move_log_start(self.local_start_offset)
+            self.files.disk.remove(self._tier_marker)
+            self.note_names_changed()
+            self.begins_in_tier = False
+
+    @property
+    def _tier_marker(self) -> str:
+        return posixpath.join(self.folder, names.TIER_MARKER)
+
+    def note_tiered(self, offset: int) -> None:
+        """Note that the log's records below ``offset`` are in remote storage, so that their segments may be
+        deleted; 0: it is not known which are."""
+        self.tiered_offset = offset
+
+    def empty_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Restart at ``offset``, which the next record gets: all records were removed.
+
+        ``log_start_offset``: where the log begins, if its first records are in remote storage.
+        """
+        start = offset if log_start_offset is None else log_start_offset
+        check(start <= offset, LOG_START_IN_ORDER, start, offset)
         self.unsynced_sealed.clear()
-        self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
+        self.log_end_offset = self.flushed_offset = offset
+        self.log_start_offset = start
+        self.tiered_offset = 0
         self.cleaned_offset = 0
         self.first_unflushed_ms = None
 
@@ -452,6 +506,8 @@ class LogState:
         other.move_log_start(self.log_start_offset)
         if other.epochs.take_entries(self.epochs):
             other.note_epochs_written()
+        if self.begins_in_tier:
+            other.begin_in_tier()
         self.begin_replacement()
         self.folder, other.folder = other.folder, self.folder
         self.files, other.files = other.files, self.files

@@ -41,6 +41,10 @@ GAPS_MARKER = "gaps-are-lawful"
 """An empty file in the folder of a log that was compacted once, on this broker or on the leader that it was
 copied from: offsets may be missing in it. Not Kafka's."""
 
+TIER_MARKER = "begins-in-remote-storage"
+"""An empty file in the folder of a log whose first records may be in remote storage only: its log start
+offset may be below its first segment. Not Kafka's."""
+
 MOVED_MARKER = "moved-between-folders"
 """An empty file in the folder of a log that was copied from another log directory of this broker, until the
 folder that it was copied from is out of use. Not Kafka's."""

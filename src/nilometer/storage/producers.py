@@ -508,10 +508,13 @@ class ProducerStateManager:
         parsed = (names.parse_offset_name(name) for name in file_names)
         self._snapshots = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
 
+    def encoded(self) -> bytes:
+        """Return a snapshot of the state at ``map_end_offset``."""
+        return encode_snapshot(_entries(self.producers.values()))
+
     def take_snapshot(self, *, sync: bool) -> None:
         """Write the state at ``map_end_offset`` to a snapshot file. With ``sync`` it may block."""
-        data = encode_snapshot(_entries(self.producers.values()))
-        self._disk.replace_file(self.snapshot_path(self.map_end_offset), data, sync=sync)
+        self._disk.replace_file(self.snapshot_path(self.map_end_offset), self.encoded(), sync=sync)
         self._register(self.map_end_offset)
 
     def on_roll(self) -> None:
@@ -557,19 +560,22 @@ class ProducerStateManager:
         while self._snapshots:
             offset = self._snapshots[-1]
             try:
-                saved = decode_snapshot(self._disk.read_file(self.snapshot_path(offset)))
+                self.restore(self._disk.read_file(self.snapshot_path(offset)), offset, wall_ms)
+                return
             except (CorruptSnapshot, FileNotFoundError):
                 self._remove_snapshot(offset)
-                continue
-            read: dict[int, ProducerStateEntry] = {}
-            for one in saved:
-                read[one.producer_id] = ProducerStateEntry.from_snapshot(one, read.get(one.producer_id))
-            for entry in read.values():
-                if not self._is_expired(entry, wall_ms):
-                    self._take(entry)
-            self.ongoing = dict(sorted(self.ongoing.items()))
-            self.map_end_offset = offset
-            return
+
+    def restore(self, snapshot: bytes, offset: int, wall_ms: int) -> None:
+        """Use the state in ``snapshot``, which was taken at ``offset``. Raises CorruptSnapshot."""
+        saved = decode_snapshot(snapshot)
+        self._clear(offset)
+        read: dict[int, ProducerStateEntry] = {}
+        for one in saved:
+            read[one.producer_id] = ProducerStateEntry.from_snapshot(one, read.get(one.producer_id))
+        for entry in read.values():
+            if not self._is_expired(entry, wall_ms):
+                self._take(entry)
+        self.ongoing = dict(sorted(self.ongoing.items()))
 
     def truncate_fully(self, offset: int) -> None:
         """Remove all producers and snapshots: the log was truncated fully and starts at ``offset``."""

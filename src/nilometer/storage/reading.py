@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
+from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.indexes import CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
@@ -354,7 +354,7 @@ def _read(
     if not log.log_start_offset <= offset <= log_end_offset:
         raise OffsetOutOfRange(offset, log.log_start_offset, log_end_offset, log.name)
     upper = min(upper_bound_offset, log_end_offset)
-    segment = log.segments.floor(offset) or log.segments.first
+    segment = log.segments.floor(offset) or _first_segment(log, offset)
     nothing = LogSlice(b"", offset, segment.log_path, segment.size)
     following: LogSegment | None = segment if offset < upper else None
     while following is not None:
@@ -372,6 +372,14 @@ def _read(
             return found
         following = higher
     return nothing
+
+
+def _first_segment(log: LogState, offset: int) -> LogSegment:
+    """Return the first segment, which begins above ``offset``. Raises OffsetInTier."""
+    segment = log.segments.first
+    if log.begins_in_tier and offset < segment.base_offset:
+        raise OffsetInTier(offset, log.local_start_offset, log.name)
+    return segment
 
 
 def _read_segment(

@@ -214,6 +214,8 @@ class LoadedLog(msgspec.Struct):
     gap: SegmentGap | None = None
     may_have_gaps: bool = False
     """Whether the log was compacted once, according to its folder: offsets may be missing."""
+    begins_in_tier: bool = False
+    """Whether its first records may be in remote storage only, according to its folder."""
     bytes_checked: int = 0
     is_changed: bool = False
     """Whether files were created or rewritten that may not be durable yet."""
@@ -233,6 +235,8 @@ class LogLoader:
         self._name = str(topic_partition)
         self._config = config
         self._options = options
+        self._least_start = options.log_start_offset
+        """The log starts here; with its first segment, if that is above and none is in remote storage."""
 
     def load(self) -> LoadedLog:
         """Load and, if the shutdown was not clean, recover the log. Blocks on the disk. Raises OSError."""
@@ -244,7 +248,9 @@ class LogLoader:
         )
         producers = ProducerStateManager(disk, self._folder, options.producer_expiration_ms)
         producers.find_snapshots(file_names)
-        loaded = LoadedLog(segments, self._load_epochs(segments), producers)
+        begins_in_tier = names.TIER_MARKER in file_names
+        epochs = self._load_epochs(segments, begins_in_tier)
+        loaded = LoadedLog(segments, epochs, producers, begins_in_tier=begins_in_tier)
         loaded.topic_id = self._load_topic_id()
         loaded.may_have_gaps = is_cleaned or names.GAPS_MARKER in file_names
         self._check_sealed(loaded)
@@ -257,23 +263,25 @@ class LogLoader:
 
     # -- steps of every load
 
-    def _load_epochs(self, segments: LogSegments) -> LeaderEpochCache:
+    def _load_epochs(self, segments: LogSegments, begins_in_tier: bool) -> LeaderEpochCache:
         """Load the epoch checkpoint; if it is torn or missing, read the epochs from the batches.
 
         The batches also supply epochs missing at the checkpoint's start: its first entries are removed as
         soon as the log start offset moves, but that is checkpointed later, so a crash may restore an older
-        log start offset.
+        log start offset. Of a log whose first records are in remote storage they show where it begins.
         """
         path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
         try:
             epochs = LeaderEpochCache.load(self._files.disk, path)
         except (CorruptCheckpoint, ValueError):
             epochs = LeaderEpochCache(self._files.disk, path)
+        known = epochs.entries
+        if begins_in_tier and known:
+            self._least_start = max(self._least_start, known[0][1])
         if not segments.size:
             return epochs
-        known = epochs.entries
         end_offset = known[0][1] if known else None
-        if end_offset is None or end_offset > max(self._options.log_start_offset, segments.first.base_offset):
+        if end_offset is None or end_offset > max(self._least_start, segments.first.base_offset):
             missing = self._epochs_of_batches(segments, end_offset)
             if missing:
                 rest = [entry for entry in known if entry[0] > missing[-1][0]]
@@ -340,9 +348,11 @@ class LogLoader:
                 self._recover(loaded, active.base_offset)
                 loaded.log_end_offset, is_whole = segments.active.activate()
                 check(is_whole, "a recovered segment ends with a complete batch", active.log_path)
-        if not len(segments) or loaded.log_end_offset < options.log_start_offset:
+        if not len(segments) or loaded.log_end_offset < self._least_start:
             self._start_empty(loaded)
-        loaded.log_start_offset = max(options.log_start_offset, segments.first.base_offset)
+        loaded.log_start_offset = self._least_start
+        if not loaded.begins_in_tier:
+            loaded.log_start_offset = max(self._least_start, segments.first.base_offset)
         trusted = loaded.log_end_offset if options.clean else options.recovery_point
         loaded.recovery_point = min(
             [trusted, loaded.log_end_offset, *(segment.base_offset for segment in loaded.recovered)]
@@ -351,7 +361,7 @@ class LogLoader:
     def _start_empty(self, loaded: LoadedLog) -> None:
         """Make the log empty, starting at the log start offset: it has no record at or above that."""
         had_segments = len(loaded.segments) > 0
-        start = self._options.log_start_offset
+        start = self._least_start
         if loaded.segments.size:
             self._rename_all_corrupt(loaded, start)
         for segment in tuple(loaded.segments):
@@ -419,7 +429,7 @@ class LogLoader:
         """Check all batches from the segment of the recovery point on; end the log at the first damage."""
         suspects = loaded.segments.from_offset(recovery_point)
         start = suspects[0].base_offset
-        self._replay(loaded, min(self._options.log_start_offset, start), start)
+        self._replay(loaded, min(self._least_start, start), start)
         # The epoch checkpoint may be older than a truncation: above this offset only the batches are trusted.
         # In the compacted part the checkpoint is kept: the first batches of an epoch may have been removed,
         # and its entries were durable before the compaction.
@@ -458,7 +468,7 @@ class LogLoader:
         if loaded.may_have_gaps:
             return
         is_possible_loss = recovery_point <= next_offset < segment.base_offset
-        is_readable = segment.base_offset > self._options.log_start_offset
+        is_readable = segment.base_offset > self._least_start
         if is_possible_loss and is_readable and loaded.gap is None:
             loaded.gap = SegmentGap(segment.log_path, next_offset, segment.base_offset)
 

@@ -21,6 +21,10 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 # Only whole segments below the high watermark are deleted (KAFKA-5634), oldest first. If the active segment
 # is to be deleted as well, a new one replaces it. Files are renamed to ``.deleted`` at once, so that a
 # restart would remove them, and returned to the caller, which removes them later.
+#
+# A log that is copied to remote storage still begins at its log start offset when the segments are deleted
+# that are there: by ``local.retention.*``, and none that is not there yet. Its log start offset moves when
+# the records leave the remote storage, too.
 
 SEGMENTS_AT_ONCE = 16
 """Each of them is several files to rename, and a client may have made a segment of every batch."""
@@ -38,12 +42,19 @@ def delete_old_segments(log: LogState, high_watermark: int, wall_ms: int) -> lis
     """
     if log.failure is not None:
         return []
+    config, limit, delete = log.config, high_watermark, _delete
+    retention_bytes, retention_ms = config.retention_bytes, config.retention_ms
+    if config.is_copied_to_tier:
+        retention_bytes, retention_ms = config.local_bytes, config.local_ms
+        limit, delete = min(high_watermark, log.tiered_offset), _delete_locally
+    elif log.begins_in_tier and not config.remote_storage_enable:
+        _leave_tier(log)
     removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
-    if log.config.is_deleted_by_retention:
-        if log.config.retention_bytes >= 0:
-            removable += _delete_while(log, high_watermark, wall_ms, _beyond_size(log))
-        if log.config.retention_ms >= 0:
-            removable += _delete_while(log, high_watermark, wall_ms, _beyond_age(log, wall_ms))
+    if config.is_deleted_by_retention:
+        if retention_bytes >= 0:
+            removable += _delete_while(log, limit, wall_ms, _beyond_size(log, retention_bytes), delete)
+        if retention_ms >= 0:
+            removable += _delete_while(log, limit, wall_ms, _beyond_age(wall_ms, retention_ms), delete)
     return removable
 
 
@@ -66,15 +77,24 @@ def advance_log_start_offset(log: LogState, offset: int, high_watermark: int) ->
     return log.log_start_offset > before
 
 
+def _leave_tier(log: LogState) -> None:
+    try:
+        log.leave_tier()
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+
+
 IsDue = Callable[[LogSegment, LogSegment | None], bool]
+Delete = Callable[[LogState, list[LogSegment]], list[str]]
 
 
 def _below_log_start(log: LogState) -> IsDue:
     return lambda _, following: following is not None and following.base_offset <= log.log_start_offset
 
 
-def _beyond_size(log: LogState) -> IsDue:
-    excess = log.size - log.config.retention_bytes
+def _beyond_size(log: LogState, retention_bytes: int) -> IsDue:
+    excess = log.size - retention_bytes
 
     def is_due(segment: LogSegment, _: LogSegment | None) -> bool:
         nonlocal excess
@@ -84,17 +104,31 @@ def _beyond_size(log: LogState) -> IsDue:
     return is_due
 
 
-def _beyond_age(log: LogState, wall_ms: int) -> IsDue:
-    return lambda segment, _: wall_ms - segment.largest_timestamp() > log.config.retention_ms
+def _beyond_age(wall_ms: int, retention_ms: int) -> IsDue:
+    return lambda segment, _: wall_ms - segment.largest_timestamp() > retention_ms
 
 
-def _delete_while(log: LogState, high_watermark: int, wall_ms: int, is_due: IsDue) -> list[str]:
+def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
+    following = log.segments.higher(due[-1].base_offset)
+    assert following is not None, "the active segment is never deleted"
+    log.move_log_start(following.base_offset)
+    return _delete_files(log, due)
+
+
+def _delete_locally(log: LogState, due: list[LogSegment]) -> list[str]:
+    log.begin_in_tier()
+    return _delete_files(log, due)
+
+
+def _delete_while(
+    log: LogState, limit: int, wall_ms: int, is_due: IsDue, delete: Delete = _delete
+) -> list[str]:
     due: list[LogSegment] = []
     for segment, following in pairwise(chain(log.segments, (None,))):
         assert segment is not None, "only the last one is followed by none"
         end = following.base_offset if following is not None else log.log_end_offset
         is_empty_active = following is None and segment.size == 0
-        if len(due) == SEGMENTS_AT_ONCE or high_watermark < end or is_empty_active:
+        if len(due) == SEGMENTS_AT_ONCE or limit < end or is_empty_active:
             break
         if not is_due(segment, following):
             break
@@ -104,16 +138,13 @@ def _delete_while(log: LogState, high_watermark: int, wall_ms: int, is_due: IsDu
     try:
         if len(due) == len(log.segments):
             log.roll(wall_ms)
-        return _delete(log, due)
+        return delete(log, due)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
 
 
-def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
-    following = log.segments.higher(due[-1].base_offset)
-    assert following is not None, "the active segment is never deleted"
-    log.move_log_start(following.base_offset)
+def _delete_files(log: LogState, due: list[LogSegment]) -> list[str]:
     log.segments.remove_oldest(len(due))
     log.forget_deleted(due)
     removable: list[str] = []
@@ -156,6 +187,8 @@ def truncate_to(log: LogState, offset: int, *, wall_ms: int) -> Truncation:
         return Truncation(log.log_end_offset, [])
     try:
         if offset < log.segments.first.base_offset:
+            if log.begins_in_tier:  # what its producers had done by then is in remote storage only
+                offset = log.log_start_offset
             return truncate_fully_and_start_at(log, offset, wall_ms=wall_ms)
         return _cut(log, offset, wall_ms)
     except OSError as error:
@@ -181,6 +214,7 @@ def truncate_fully_and_start_at(log: LogState, offset: int, *, wall_ms: int) -> 
         log.producers.truncate_fully(offset)
         log.empty_at(offset)
         log.new_segment(offset, wall_ms)
+        log.leave_tier()
         log.files.disk.sync_directory(log.folder)  # or a power failure could bring the old segments back
         return Truncation(offset, removable)
     except OSError as error:

@@ -221,12 +221,12 @@ def _batches(
 ) -> Generator[Iterator[ScannedBatch], None, None]:
     file = log.files.disk.open(segment.log_path, writable=False)
     try:
-        yield _in_order(log, segment, file, position, segment.size)
+        yield batches_in_order(log, segment, file, position, segment.size)
     finally:
         file.close()
 
 
-def _in_order(
+def batches_in_order(
     log: LogState, segment: LogSegment, file: File, position: int, size: int
 ) -> Iterator[ScannedBatch]:
     """Yield the batches in bytes ``[position, size)``; each has the offsets that its header says.

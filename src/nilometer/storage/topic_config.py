@@ -21,6 +21,8 @@ SEGMENT_BYTES_MIN = 1 << 20
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 WEEK_MS = 7 * 24 * HOUR_MS
+AS_RETENTION = -2
+"""The value of ``local.retention.*`` that stands for that of ``retention.*``."""
 
 _THROTTLED_REPLICA = re.compile(r"\d+:\d+")
 
@@ -46,7 +48,84 @@ def _lags_apart(values: ConfigValues) -> str | None:
     )
 
 
-TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),)
+# Tiered topics: their records may be copied to remote storage, and stay here for a shorter time than there.
+# A broker whose file contradicts a topic's settings applies them as far as it can: it must not take the topic
+# for one that is not tiered, and so give up what is in remote storage.
+
+ENABLE = "remote.storage.enable"
+SYSTEM_ENABLE = "remote.log.storage.system.enable"
+"""The broker's key that allows tiered topics. It is among the values that topics inherit."""
+_DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+_RETENTION = (("local.retention.bytes", "retention.bytes"), ("local.retention.ms", "retention.ms"))
+
+
+def _tiers_without_remote_storage(values: ConfigValues) -> str | None:
+    if not values[ENABLE] or values.get(SYSTEM_ENABLE):
+        return None
+    return (
+        "Tiered Storage functionality is disabled in the broker. "
+        "Topic cannot be configured with remote log storage."
+    )
+
+
+def _tiers_compacted(values: ConfigValues) -> str | None:
+    if not values[ENABLE] or "compact" not in cast(tuple[str, ...], values["cleanup.policy"]):
+        return None
+    return "Remote log storage is unsupported for the compacted topics"
+
+
+def why_local_exceeds_total(values: ConfigValues, local: str, total: str) -> str | None:
+    """Return why the value of key ``local`` cannot be that of ``total``'s local part, or None if it can."""
+    kept, kept_in_all = cast(int, values[local]), cast(int, values[total])
+    if kept_in_all < 0 or kept == AS_RETENTION or 0 <= kept <= kept_in_all:
+        return None
+    reason = (
+        f"Value must not be -1 as {total} value is set as {kept_in_all}."
+        if kept == -1
+        else f"Value must not be more than {total} property value: {kept_in_all}"
+    )
+    return f"Invalid value {kept} for configuration {local}: {reason}"
+
+
+def _local_rule(local: str, total: str) -> ConfigRule:
+    return ConfigRule(
+        (local, total),
+        lambda values: why_local_exceeds_total(values, local, total) if values[ENABLE] else None,
+        is_applied=True,
+    )
+
+
+def _not_copied_rule(local: str, total: str) -> ConfigRule:
+    def why_broken(values: ConfigValues) -> str | None:
+        is_copied = not values[ENABLE] or not values["remote.log.copy.disable"]
+        if is_copied or values[local] in (AS_RETENTION, values[total]):
+            return None
+        return (
+            f"When `remote.log.copy.disable` is set to true, the `{local}` and `{total}` must be set to the "
+            "identical value because there will be no more logs copied to the remote storage."
+        )
+
+    return ConfigRule((local, total), why_broken, is_applied=True)
+
+
+def _leaves_remote_data(before: ConfigValues, after: ConfigValues) -> str | None:
+    if not before[ENABLE] or after[ENABLE] or after[_DELETE_ON_DISABLE]:
+        return None
+    return (
+        "It is invalid to disable remote storage without deleting remote data. If you want to keep the "
+        f"remote data and turn to read only, please set `{ENABLE}=true,remote.log.copy.disable=true`. If you "
+        f"want to disable remote storage and delete all remote data, please set `{ENABLE}=false,"
+        f"{_DELETE_ON_DISABLE}=true`."
+    )
+
+
+TOPIC_RULES = (
+    ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),
+    ConfigRule((ENABLE,), _tiers_without_remote_storage, is_applied=True),
+    ConfigRule((ENABLE,), _tiers_compacted, is_applied=True),
+    *(_local_rule(*keys) for keys in _RETENTION),
+    *(_not_copied_rule(*keys) for keys in _RETENTION),
+)
 
 
 _KEYS = key_table(
@@ -81,6 +160,12 @@ internal.segment.bytes: int 1..
     Overrides segment.bytes without its lower limit: for tests.
 leader.replication.throttled.replicas: list =
     Replicas (partition:broker, or *) whose replication is throttled on the leader's side.
+local.retention.bytes: long -2.. by:log.local.retention.bytes = -2
+    Size above which the oldest segments of a tiered topic's partition are deleted here, once they are in
+    remote storage; -2: that of retention.bytes.
+local.retention.ms: long -2.. by:log.local.retention.ms = -2
+    Age of a segment's newest record above which it is deleted here, once it is in remote storage; -2: that of
+    retention.ms.
 max.compaction.lag.ms: long 1.. by:log.cleaner.max.compaction.lag.ms = {LONG_MAX}
     The maximum time that a record remains uncompacted.
 max.decompressed.message.bytes: int 1..2_147_483_639 by:max.decompressed.message.bytes = {128 << 20}
@@ -101,6 +186,13 @@ min.compaction.lag.ms: long 0.. by:log.cleaner.min.compaction.lag.ms = 0
     The minimum time that a record remains uncompacted.
 min.insync.replicas: int 1.. by:min.insync.replicas = 1
     The minimum size of the ISR for a produce request with acks=all; otherwise it is rejected.
+remote.log.copy.disable: boolean = false
+    Whether a tiered topic is only read from remote storage: nothing more is copied there.
+remote.log.delete.on.disable: boolean = false
+    Whether remote.storage.enable may be set to false, which deletes what is in remote storage.
+remote.storage.enable: boolean = false
+    Whether the topic is tiered: its full segments are copied to remote storage, and read from there when they
+    have been deleted here.
 retention.bytes: long by:log.retention.bytes = -1
     Size of a partition's log above which its oldest segments are deleted; negative: no limit.
 retention.ms: long -1.. by:log.retention.ms = {WEEK_MS}
@@ -145,22 +237,12 @@ preallocate: boolean = false
 """,
     ),
     *_absent(
-        "tiered storage",
+        "a delay of what is copied to remote storage",
         """
-local.retention.bytes: long = -2
-    Retention by size of the local part of a tiered topic; -2: as retention.bytes.
-local.retention.ms: long = -2
-    Retention by time of the local part of a tiered topic; -2: as retention.ms.
 remote.copy.lag.bytes: long = -1
     Bytes of the newest records that are not copied to remote storage yet.
 remote.copy.lag.ms: long = 0
     The time for which new records are not copied to remote storage yet.
-remote.log.copy.disable: boolean = false
-    Whether copying to remote storage is stopped.
-remote.log.delete.on.disable: boolean = false
-    Whether the remote part is deleted when tiered storage is disabled.
-remote.storage.enable: boolean = false
-    Whether tiered storage is enabled.
 """,
     ),
 )
@@ -171,6 +253,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
         for key in sorted((*_KEYS, *_ABSENT_KEYS), key=lambda key: key.name)
     ],
     rules=TOPIC_RULES,
+    change_rules=(_leaves_remote_data,),
 )
 
 
@@ -200,6 +283,8 @@ def topic_defaults(broker_values: Mapping[str, ConfigValue | None]) -> dict[str,
                 value = cast(int, given) * factor if cast(int, given) >= 0 else given
         if value is not None:
             defaults[key.name] = value
+    if broker_values.get(SYSTEM_ENABLE):
+        defaults[SYSTEM_ENABLE] = True
     return defaults
 
 
@@ -225,6 +310,8 @@ class LogConfig:
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
+    local_retention_bytes: int = AS_RETENTION
+    local_retention_ms: int = AS_RETENTION
     max_compaction_lag_ms: int = LONG_MAX
     max_decompressed_message_bytes: int = 128 << 20
     max_message_bytes: int = 1048588
@@ -233,6 +320,8 @@ class LogConfig:
     is_log_append_time: bool = False
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    remote_log_copy_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = WEEK_MS
     segment_bytes: int = 1 << 30
@@ -250,6 +339,21 @@ class LogConfig:
     def decompressed_bytes_max(self) -> int:
         """The largest decompressed size (bytes) of a producer's batch whose records the leader must read."""
         return min(self.max_decompressed_message_bytes, DECOMPRESSED_FACTOR * self.max_message_bytes)
+
+    @property
+    def is_copied_to_tier(self) -> bool:
+        """Whether what is sealed is copied to remote storage."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def local_bytes(self) -> int:
+        """How many bytes of a log that is copied to remote storage stay here; negative: no limit."""
+        return _local(self.local_retention_bytes, self.retention_bytes)
+
+    @property
+    def local_ms(self) -> int:
+        """How long records that were copied to remote storage stay here; negative: no limit."""
+        return _local(self.local_retention_ms, self.retention_ms)
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:
@@ -270,9 +374,15 @@ class LogConfig:
             if name.replace("_", ".") in TOPIC_CONFIG.keys and name != "segment_bytes"
         }
         return cls(
-            is_compacted="compact" in policies,
+            is_compacted="compact" in policies and not values[ENABLE],
             is_deleted_by_retention="delete" in policies,
             is_log_append_time=values["message.timestamp.type"] == "LogAppendTime",
             segment_bytes=cast(int, segment_bytes),
             **plain,  # pyright: ignore[reportArgumentType]  # parsed by the keys of the same names
         )
+
+
+def _local(kept: int, kept_in_all: int) -> int:
+    if kept < 0:
+        return kept_in_all if kept == AS_RETENTION else kept
+    return kept if kept_in_all < 0 else min(kept, kept_in_all)

@@ -18,6 +18,7 @@ from planted_faults import (
     settings_faults,
     share_faults,
     storage_faults,
+    tier_faults,
     transaction_faults,
 )
 from planted_faults.planting import PlantedFault
@@ -39,5 +40,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *compaction_faults.FAULTS,
     *transaction_faults.FAULTS,
     *share_faults.FAULTS,
+    *tier_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -78,15 +78,19 @@ class PlantedFault:
     """Of the offloaded work; where given, instead of what is drawn."""
     folders: tuple[int, ...] = (1,)
     """How many log directories the brokers have."""
+    tiered: bool = False
+    """Whether the topic's older records are in remote storage only."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
     def plan(self, seed: int) -> Plan:
         """What the seed draws, but with many faults and busy clients in a short time."""
-        drawn = draw(seed, self.minutes, self.kinds, self.store)
+        drawn = draw(seed, self.minutes, self.kinds, self.store, remote_storage=self.tiered)
         topics = (replace(drawn.topics[0], retention_ms=-1, retention_bytes=-1),)
         if self.deletes is not None:
             topics = (replace(topics[0], **self.deletes),)
+        if self.tiered:
+            topics = (replace(topics[0], segment_bytes=600, local_retention_bytes=0),)
         if self.flushes is not None:
             topics = tuple(replace(topic, flush_each=self.flushes) for topic in topics)
         one_machine = drawn.one_machine if self.one_machine is None else self.one_machine

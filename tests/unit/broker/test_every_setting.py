@@ -154,8 +154,7 @@ def test_a_broker_key_has_its_effect_or_is_named_where_it_is_given(name: str) ->
 
 def test_features_that_are_not_here_can_only_be_left_off() -> None:
     for name, text in {
-        "remote.storage.enable": "true",
-        "local.retention.ms": "1000",
+        "remote.copy.lag.ms": "1",
         "preallocate": "true",
     }.items():
         key = TOPIC_CONFIG.key(name)

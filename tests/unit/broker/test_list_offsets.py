@@ -21,6 +21,7 @@ class SearchedPartition:
     def __init__(self, meanwhile: str) -> None:
         self.leader_epoch = 3
         self.leads = True
+        self.log = SimpleNamespace(log_start_offset=0, local_start_offset=0)
         self._meanwhile = meanwhile
 
     def check_reader(self, _epoch: int) -> None:
@@ -50,7 +51,8 @@ def test_a_search_ends_in_the_leadership_in_which_it_began(meanwhile: str, error
     """A damaged log is truncated while it is searched, and another replica leads: that one has the record."""
     partition = SearchedPartition(meanwhile)
     parts: Any = SimpleNamespace(
-        replicas=SimpleNamespace(partition=lambda _name, _index: partition), record_reading=partition
+        replicas=SimpleNamespace(partition=lambda _name, _index: partition, remote=None),
+        record_reading=partition,
     )
     request: Any = SimpleNamespace(version=7, field=lambda _name, default: default)
     asked: Any = SimpleNamespace(timestamp=1_000, partition_index=0, current_leader_epoch=-1)

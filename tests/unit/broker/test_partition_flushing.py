@@ -73,6 +73,7 @@ class Host:
             isr_requests=cast(IsrRequests, None),
             isr_log=IsrLog(),
             failures=ReplicaFailures(lambda log, error: self.failed.append((log, error))),
+            start_in_tier=lambda partition, log_start: None,
         )
 
     def _truncate_to(self, log: Log, offset: int) -> None:

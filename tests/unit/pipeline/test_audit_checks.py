@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from nilometer.pipeline.audit.segment_check import Kind
+from nilometer.storage import names
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 from support.pipeline.audit_checks import findings_in
@@ -195,6 +196,14 @@ def test_the_last_segment_cut_below_the_high_watermark_is_found(log):
     assert "below its high watermark 400" in next(
         one.what for one in findings_of(log) if one.kind is Kind.MISSING_RECORDS
     )
+
+
+def test_first_segments_that_are_in_remote_storage_are_not_missing(log):
+    for suffix in (".log", ".index", ".timeindex"):
+        log.path(suffix, 0).unlink()
+    assert only(log, Kind.MISSING_RECORDS).offset == 0
+    (log.folder / names.TIER_MARKER).touch()
+    assert findings_of(log) == []
 
 
 @pytest.mark.parametrize("base", [0, 100, 200, 300])

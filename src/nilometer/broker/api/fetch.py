@@ -31,6 +31,7 @@ from nilometer.broker.replicas.fetch_session import (
     watch_of,
 )
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.remote_fetch import take_remote
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.responses import MadeResponse, Response, WaitingResponse
@@ -438,8 +439,15 @@ class _Fetch:
         return self._answer()
 
     async def _take_cold(self) -> None:
-        """Read off the event loop. Of the batches that are larger than a client's response may be, one is
-        read at once: its size is not known before."""
+        """Read off the event loop, and then from remote storage."""
+        if self._reader.has_local_cold:
+            await self._take_local()
+        await take_remote(self._parts.replicas.remote, self._reader)
+        self._resume()
+
+    async def _take_local(self) -> None:
+        """Read from the disk. Of the batches that are larger than a client's response may be, one is read at
+        once: its size is not known before."""
         reader, offload = self._reader, self._parts.runtime.disk.offload
         memory, connection = self._parts.response_memory, self._request.connection
         is_replica = reader.identity.is_replica
@@ -450,7 +458,6 @@ class _Fetch:
                 if not memory.is_short():
                     cold = await offload(reader.read_cold)
                     connection.expect(_size(cold))
-        self._resume()
         reader.take_cold(cold)
 
     def _pause(self) -> None:

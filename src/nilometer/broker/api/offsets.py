@@ -12,7 +12,7 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replicas.delayed_requests import DelayedRequest, DelayedResponse, DeleteOutcome
-from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
+from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP, ReadablePartition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
@@ -22,6 +22,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.time_search import TimestampOffset
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -39,8 +40,9 @@ class Parts(msgspec.Struct, frozen=True):
 # ListOffsets: the offset for a timestamp.
 #
 # Timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
-# largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last
-# tiered (9; none), -6 not tiered yet (11; none), or milliseconds since the epoch: the first record not older.
+# largest timestamp of those that are here (version 7), -4 earliest that is here (8), -5 last in remote
+# storage (9), -6 first that is not there yet (11), or milliseconds since the epoch: the first record not
+# older, wherever it is.
 # For *latest* and for points in time a new leader returns OFFSET_NOT_AVAILABLE until its high watermark has
 # reached the start of its epoch (KIP-207).
 #
@@ -52,7 +54,11 @@ logger = logging.getLogger("nilometer.broker.records")
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
 _VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+FIRST_WITH_TIMEOUT = 10
+"""The first version that says how long remote storage may take."""
+_WHERE_IT_IS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 _UNKNOWN = (-1, -1, -1)
+CONSUMER = -1
 DEBUGGING_REPLICA_ID = -2
 
 
@@ -63,6 +69,8 @@ def handle_list(parts: Parts, request: Request) -> Response | asyncio.Future[Res
 async def _answer(parts: Parts, request: Request) -> Response:
     topics: list[object] = []
     access = parts.rights.access(request)
+    replica_id: int = request.field("replica_id", CONSUMER)
+    is_broker = replica_id >= 0 and parts.rights.why_not_broker(request, replica_id) is None
     for topic in request.body.topics:
         seen: set[int] = set()
         repeated = {
@@ -70,7 +78,7 @@ async def _answer(parts: Parts, request: Request) -> Response:
             for p in topic.partitions
             if p.partition_index in seen or seen.add(p.partition_index)
         }
-        denied = not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        denied = not is_broker and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         partitions: list[object] = []
         for asked in topic.partitions:
             error, found = ErrorCode.invalid_request, _UNKNOWN
@@ -103,11 +111,8 @@ async def _look_up(
         partition = parts.replicas.partition(name, asked.partition_index)
         partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         read_committed = request.field("isolation_level", 0) == 1
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            start = partition.log.log_start_offset
-            return ErrorCode.none, (-1, start, partition.log.epochs.epoch_for_offset(start))
-        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            return ErrorCode.none, _UNKNOWN
+        if timestamp in _WHERE_IT_IS:
+            return ErrorCode.none, _place(partition, timestamp)
         if request.field("replica_id", -1) == DEBUGGING_REPLICA_ID:
             bound = partition.log.log_end_offset
         else:
@@ -116,7 +121,9 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
+            found = await _find_remote(parts, request, partition, timestamp)
+            if found is None:
+                found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.
@@ -133,10 +140,43 @@ async def _look_up(
         return code, _UNKNOWN
 
 
+def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
+    """Return the offset that is asked for by where records are, with its leader epoch."""
+    log = partition.log
+    is_tiered = log.begins_in_tier or log.config.remote_storage_enable
+    if asked == EARLIEST:
+        offset = log.log_start_offset
+    elif asked == EARLIEST_LOCAL:
+        offset = log.local_start_offset
+    elif not is_tiered:
+        return _UNKNOWN
+    elif asked == LATEST_TIERED:
+        offset = log.tiered_offset - 1
+    elif log.tiered_offset:
+        offset = max(log.tiered_offset, log.log_start_offset)
+    elif log.local_start_offset == log.log_start_offset:
+        offset = log.log_start_offset  # nothing was copied yet
+    else:
+        return _UNKNOWN  # this leader has not read yet what is in remote storage
+    return -1, offset, log.epochs.epoch_for_offset(offset)
+
+
+async def _find_remote(
+    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int
+) -> TimestampOffset | None:
+    """Find the record in remote storage; None if it is not there. Raises KafkaError."""
+    log, remote = partition.log, parts.replicas.remote
+    if timestamp == MAX_TIMESTAMP or log.local_start_offset == log.log_start_offset:
+        return None
+    wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
+    found = await remote.offset_for_timestamp(
+        partition, timestamp, wait_ms if wait_ms > 0 else remote.search_wait_ms
+    )
+    return found if found is not None and found.offset < log.local_start_offset else None
+
+
 # OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can
 # find where they diverge from it (KIP-101, KIP-320).
-
-CONSUMER = -1
 
 
 def handle_for_leader_epoch(parts: Parts, request: Request) -> Response:

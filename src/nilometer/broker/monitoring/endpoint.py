@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
-from nilometer.broker.monitoring import controller_metrics, replica_metrics, runtime_metrics, share_metrics
+from nilometer.broker.monitoring import (
+    controller_metrics,
+    replica_metrics,
+    runtime_metrics,
+    share_metrics,
+    tier_metrics,
+)
 from nilometer.broker.monitoring.controller_metrics import (
     ControllerMetrics,
     CoordinatorMetrics,
@@ -21,6 +27,7 @@ from nilometer.broker.monitoring.runtime_metrics import (
     StorageMetrics,
 )
 from nilometer.broker.monitoring.share_metrics import ShareMetrics
+from nilometer.broker.monitoring.tier_metrics import TierMetrics
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
 from nilometer.broker.tasks import Tasks
@@ -54,6 +61,7 @@ FAMILIES = (
     *runtime_metrics.STORAGE_FAMILIES,
     *controller_metrics.COORDINATOR_FAMILIES,
     *share_metrics.FAMILIES,
+    *tier_metrics.FAMILIES,
     *controller_metrics.QUORUM_FAMILIES,
     *runtime_metrics.FAMILIES,
 )
@@ -82,6 +90,7 @@ def broker_registry(
     registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
     registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
     registry.add(share_metrics.FAMILIES, ShareMetrics(parts.serving.share_partitions).collect)
+    registry.add(tier_metrics.FAMILIES, TierMetrics(parts.remote_logs).collect)
     quorum = QuorumMetrics(parts.given.store, runtime.clock)
     registry.add(controller_metrics.QUORUM_FAMILIES, quorum.collect)
     registry.add(runtime_metrics.FAMILIES, own.collect)

@@ -22,8 +22,9 @@ from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.shell_interface import DivergingFetch, FollowerFetch, RejectFetch
-from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.errors import CorruptRecordFound, OffsetInTier
 from nilometer.storage.reading import LogSlice
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -67,6 +68,14 @@ class ColdRead(msgspec.Struct, frozen=True):
         return found
 
 
+class RemoteRead(msgspec.Struct, frozen=True):
+    """A read of records that are in remote storage only."""
+
+    partition: Partition
+    offset: int
+    max_bytes: int
+
+
 class FetchOutcome(msgspec.Struct):
     """The part of the response for one partition."""
 
@@ -81,7 +90,7 @@ class FetchOutcome(msgspec.Struct):
     """(producer id, first offset) of aborted transactions among the records; None unless read_committed."""
     diverging: EpochEnd | None = None
     preferred_read_replica: int = -1
-    cold: ColdRead | None = None
+    cold: ColdRead | RemoteRead | None = None
     has_more: bool = False
     """Whether the partition has more records, which did not fit or which the leader's replication quota does
     not allow now."""
@@ -183,16 +192,19 @@ class FetchReader:
             partition = self._find(asked)
             self._on_found(asked, partition)
             self._read_one(partition, outcome)
+        except OffsetInTier as error:
+            self._leave_to_remote(self._find(asked), outcome, error)
         except KafkaError as error:
-            self._fail(outcome, error)
+            self.fail(outcome, error)
         except OSError as error:
-            self._fail(outcome, self._find(asked).on_read_error(error))
+            self.fail(outcome, self._find(asked).on_read_error(error))
         self.outcomes.append(outcome)
         self.is_urgent |= outcome.is_urgent
         self.has_update |= outcome.has_update
         self.has_cold |= outcome.cold is not None
 
-    def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
+    def fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
+        """Respond with ``error`` for this partition."""
         if isinstance(error, CorruptRecordFound):
             self._replicas.damaged.report(error)
         self._replicas.traffic.failed_fetches += 1
@@ -214,7 +226,7 @@ class FetchReader:
         found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
         left = self.max_bytes - self.bytes_read
         for outcome in self.outcomes:
-            if outcome.cold is None or left <= 0:
+            if not isinstance(outcome.cold, ColdRead) or left <= 0:
                 continue
             try:
                 piece = outcome.cold.run(may_exceed=may_exceed and left == self.max_bytes)
@@ -228,16 +240,62 @@ class FetchReader:
         """Add the results of :meth:`read_cold` to the outcomes. Call it on the event loop."""
         for outcome, piece in found:
             cold, outcome.cold = outcome.cold, None
-            if cold is None:
+            if not isinstance(cold, ColdRead):
                 continue
             try:
                 if isinstance(piece, Exception):
                     raise piece
                 self._take(cold.partition, outcome, piece, cold.end)
+            except OffsetInTier as error:  # deleted here meanwhile
+                self._leave_to_remote(cold.partition, outcome, error)
             except KafkaError as error:
-                self._fail(outcome, error)
+                self.fail(outcome, error)
             except OSError as error:
-                self._fail(outcome, cold.partition.on_read_error(error))
+                self.fail(outcome, cold.partition.on_read_error(error))
+
+    @property
+    def has_local_cold(self) -> bool:
+        """Whether some of the cold reads are not of remote storage."""
+        return any(isinstance(outcome.cold, ColdRead) for outcome in self.outcomes)
+
+    def take_remote_reads(self) -> list[tuple[FetchOutcome, RemoteRead]]:
+        """Return the reads of remote storage, each with the outcome that waits for it: as many as there is
+        room for, also if each is as large as it may be."""
+        found: list[tuple[FetchOutcome, RemoteRead]] = []
+        left = self.max_bytes - self.bytes_read
+        for outcome in self.outcomes:
+            remote = outcome.cold
+            if not isinstance(remote, RemoteRead):
+                continue
+            outcome.cold = None
+            if left > 0 or not (found or self.bytes_read):
+                found.append((outcome, remote))
+                left -= remote.max_bytes
+            else:
+                self.pass_over(outcome)
+        return found
+
+    def take_remote(
+        self, partition: Partition, outcome: FetchOutcome, records: Bytes, aborted: Sequence[AbortedTxn]
+    ) -> None:
+        """Add what was read from remote storage."""
+        outcome.records, outcome.size = records, len(records)
+        self.bytes_read += outcome.size
+        self._with_records.append((partition, outcome))
+        in_records = [(one.producer_id, one.first_offset) for one in aborted]
+        outcome.aborted = in_records if self.identity.read_committed else None
+
+    def pass_over(self, outcome: FetchOutcome) -> None:
+        """Respond without the partition's records, which are there: the reader asks again."""
+        outcome.has_more = True
+
+    def _leave_to_remote(self, partition: Partition, outcome: FetchOutcome, moved: OffsetInTier) -> None:
+        """Read from remote storage, unless a follower reads: it goes on behind what is there."""
+        if self._is_replica:
+            self.fail(outcome, moved)
+        else:
+            room = max(0, min(outcome.asked.max_bytes, self.max_bytes - self.bytes_read))
+            outcome.cold = RemoteRead(partition, moved.offset, room)
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
         if self._is_replica:

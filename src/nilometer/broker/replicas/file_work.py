@@ -24,6 +24,7 @@ from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.removal import Truncation
+from nilometer.storage.tiering import Epochs
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
@@ -269,6 +270,21 @@ class LogDisposal:
         """Remove all records of ``log``, which starts at ``offset`` then; return as
         :meth:`request_checkpoint`."""
         truncation = self._logs.truncate_fully_and_start_at(log, offset, wall_ms=self._wall_ms())
+        return self._remove_truncated(log, truncation)
+
+    def start_in_tier(
+        self, log: Log, offset: int, *, log_start_offset: int, epochs: Epochs, producers: bytes
+    ) -> asyncio.Future[None] | None:
+        """Let ``log`` go on at ``offset`` behind records in remote storage; return as
+        :meth:`request_checkpoint`."""
+        truncation = self._logs.start_in_tier(
+            log,
+            offset,
+            log_start_offset=log_start_offset,
+            epochs=epochs,
+            producers=producers,
+            wall_ms=self._wall_ms(),
+        )
         return self._remove_truncated(log, truncation)
 
     def _remove_truncated(self, log: Log, truncation: Truncation) -> asyncio.Future[None] | None:

@@ -58,6 +58,7 @@ from nilometer.replication.shell_interface import (
     SendAlterPartition,
     ServeFetch,
     StartEpoch,
+    StartInTier,
     TruncateFully,
     TruncateTo,
 )
@@ -93,6 +94,8 @@ class PartitionHost(msgspec.Struct, frozen=True, kw_only=True):
     isr_requests: IsrRequests
     isr_log: IsrLog
     failures: ReplicaFailures
+    start_in_tier: Callable[[Partition, int], None]
+    """Lets a follower go on behind records in remote storage; its leader's log start offset is given."""
     notifier: Notifier = msgspec.field(default_factory=Notifier)
 
 
@@ -412,6 +415,43 @@ class Partition(ReadablePartition):
                 end - 1,
             )
 
+    def start_in_tier(
+        self,
+        role: FollowerRole,
+        offset: int,
+        log_start_offset: int,
+        epochs: Sequence[tuple[int, int]],
+        producers: bytes,
+    ) -> None:
+        """Let the log of the present ``role`` go on at ``offset``: the records below, from its log start
+        offset on, are in remote storage. Raises CorruptSnapshot, with nothing changed; KafkaError."""
+        log_start_offset = min(log_start_offset, offset)
+        try:
+            checkpoint = self._host.disposal.start_in_tier(
+                self.log, offset, log_start_offset=log_start_offset, epochs=epochs, producers=producers
+            )
+        except LogFenced as reason:
+            self._host.failures.disk_failed(self.log, reason)
+            raise
+        logger.info(
+            "%s goes on at offset %d: its records from offset %d on are in remote storage",
+            self,
+            offset,
+            log_start_offset,
+        )
+        role.on_started_in_tier()
+        self.log.producers.on_high_watermark(role.high_watermark)
+        self._host.notifier.readable(self, 1)
+        if checkpoint is None:
+            self._notify_resumed()
+        else:
+            self._after_truncation(checkpoint)
+
+    def give_up_start_in_tier(self, role: FollowerRole) -> None:
+        """Let the present ``role`` fetch again."""
+        role.give_up_start_in_tier()
+        self._notify_resumed()
+
     def remove_damaged(self, offset: int) -> bool:
         """Remove the records from ``offset``, where they are damaged; return whether the disk did it."""
         try:
@@ -571,6 +611,8 @@ class Partition(ReadablePartition):
             self._truncate_to(effect.offset)
         elif isinstance(effect, TruncateFully):
             self._truncate_fully_and_start_at(effect.start_offset)
+        elif isinstance(effect, StartInTier):
+            self._host.start_in_tier(self, effect.log_start_offset)
         elif isinstance(effect, AdvanceLogStart):
             self.log.advance_log_start_offset(effect.offset, self.replica.high_watermark)
         else:

@@ -553,7 +553,7 @@ class ReplicaFetchers:
                 fetcher_index,
                 self._config,
                 self._runtime,
-                lambda: self._locate(leader_id),
+                lambda: self.locate(leader_id),
                 self._quota,
                 self._peers,
                 self._leader_liveness,
@@ -565,7 +565,8 @@ class ReplicaFetchers:
             )
         return fetcher
 
-    def _locate(self, leader_id: BrokerId) -> tuple[str, int] | None:
+    def locate(self, leader_id: BrokerId) -> tuple[str, int] | None:
+        """Return the host and port of a broker; None if it is not there."""
         broker = self._metadata.image.broker(leader_id)
         if broker is None or broker.fenced:
             return None

@@ -20,6 +20,7 @@ from nilometer.broker.replicas.hosted_logs import (
 )
 from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
 from nilometer.broker.replicas.partition_table import DamagedReplicas, PartitionTable
+from nilometer.broker.replicas.remote_reading import RemoteReads
 from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.traffic import BrokerTraffic
@@ -87,6 +88,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers,
         failures: ReplicaFailures,
         offline: OfflineReplicas,
+        remote: RemoteReads,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -102,6 +104,8 @@ class ReplicaManager:
         self._fetchers = fetchers
         self.failures = failures
         self.offline = offline
+        self.remote = remote
+        """What partitions have in remote storage."""
         self._removals: list[PartitionDecision] = []
         self._fenced: dict[TopicIdPartition, TopicPartition] = {}
         """The replicas that are offline because an invariant was broken: their logs are still open."""

@@ -64,6 +64,7 @@ from nilometer.broker.settings.quorum import (
     chooses_quorum,
     quorum_settings,
 )
+from nilometer.broker.settings.tiering import tier_config
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
@@ -142,7 +143,9 @@ class BrokerConfig(Settings):
         self.transactions = transaction_config(self)
         self.share_state = share_state_config(self)
         self.log = log_settings(self)
-        TOPIC_CONFIG.judge({}, self.topic_defaults())
+        defaults = self.topic_defaults()
+        self.tier = tier_config(self, TOPIC_CONFIG.judge({}, defaults))
+        """The settings of remote storage; None without one."""
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
         """Return the settings that topics inherit, by topic key.

@@ -19,6 +19,7 @@ from nilometer.broker.settings.coordinators import (
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.logging_settings import LOG_KEYS
 from nilometer.broker.settings.quorum import QUORUM_KEYS
+from nilometer.broker.settings.tiering import TIER_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import key_table
 from nilometer.security.principal import SecurityProtocol
@@ -239,20 +240,13 @@ REFUSED_KEYS = frozenset(
         "metrics.sample.window.ms",
         "principal.builder.class",
         "producer.id.expiration.check.interval.ms",
-        "remote.fetch.max.wait.ms",
-        "remote.list.offsets.request.timeout.ms",
-        "remote.log.index.file.cache.total.size.bytes",
         "remote.log.index.file.cache.ttl.ms",
-        "remote.log.manager.copier.thread.pool.size",
-        "remote.log.manager.copy.max.bytes.per.second",
         "remote.log.manager.copy.quota.window.num",
         "remote.log.manager.copy.quota.window.size.seconds",
         "remote.log.manager.expiration.thread.pool.size",
-        "remote.log.manager.fetch.max.bytes.per.second",
         "remote.log.manager.fetch.quota.window.num",
         "remote.log.manager.fetch.quota.window.size.seconds",
         "remote.log.manager.follower.thread.pool.size",
-        "remote.log.manager.task.interval.ms",
         "remote.log.manager.task.retry.backoff.max.ms",
         "remote.log.manager.task.retry.backoff.ms",
         "remote.log.manager.task.retry.jitter",
@@ -262,12 +256,9 @@ REFUSED_KEYS = frozenset(
         "remote.log.metadata.manager.class.path",
         "remote.log.metadata.manager.impl.prefix",
         "remote.log.metadata.manager.listener.name",
-        "remote.log.reader.max.pending.tasks",
-        "remote.log.reader.threads",
         "remote.log.storage.manager.class.name",
         "remote.log.storage.manager.class.path",
         "remote.log.storage.manager.impl.prefix",
-        "remote.log.storage.system.enable",
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "request.timeout.ms",
@@ -398,6 +389,7 @@ OWN_KEYS = [
     *NETWORK,
     *LOGS,
     *CLEANER,
+    *TIER_KEYS,
     *TOPICS,
     *REPLICATION,
     *COORDINATION,
@@ -427,8 +419,6 @@ IGNORED_KEYS = frozenset(
         "socket.listen.backlog.size",
         "num.replica.alter.log.dirs.threads",
         "log.preallocate",
-        "log.local.retention.bytes",
-        "log.local.retention.ms",
         *GROUP_KEYS_WITHOUT_EFFECT,
         *KAFKA_KEYS_WITHOUT_EFFECT,
     }

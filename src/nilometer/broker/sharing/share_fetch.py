@@ -30,6 +30,7 @@ from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import FetchWatchable
 from nilometer.broker.replicas.fetch_reader import FetchOutcome, FetchReader, ReaderIdentity
 from nilometer.broker.replicas.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.replicas.remote_fetch import take_remote
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.responses import Response
@@ -432,6 +433,7 @@ class _ShareFetch(_Asked):
                 connection.expect(reader.max_bytes)
                 cold = self.parts.runtime.disk.offload(reader.read_cold)
                 reader.take_cold(await self.work.wait(cold))
+                await self.work.wait(take_remote(self.parts.replicas.remote, reader))
             if (reader.bytes_read >= self._bytes_min or is_final) and await self._acquire(reader):
                 return
             reader.drop()

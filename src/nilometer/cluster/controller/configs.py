@@ -21,7 +21,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
-from nilometer.cluster.states import Topic, why_invalid_name
+from nilometer.cluster.states import INTERNAL_TOPICS, Topic, why_invalid_name
 from nilometer.cluster.tables import min_insync_replicas_of
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKind, ConfigValue
 from nilometer.identifiers import TopicIdPartition
@@ -108,6 +108,10 @@ def check_together(
     after.put(resource, changes)
     match resource.type:
         case ConfigResourceType.TOPIC:
+            why = definitions.topic.why_not_changed(before.of(resource), after.of(resource))
+            if why is not None:
+                raise Refusal(ErrorCode.invalid_config, why)
+            _refuse_tiered(definitions.topic, resource.name, after.of(resource))
             for inherited in _inherited_on_brokers(after, definitions.inherited_of):
                 _refuse_contradictions(definitions.topic, after.of(resource), inherited)
         case ConfigResourceType.BROKER:
@@ -120,6 +124,11 @@ def check_together(
         case ConfigResourceType.CLUSTER:
             pass
     return after
+
+
+def _refuse_tiered(definition: ConfigDefinition, topic: str, texts: Mapping[str, str]) -> None:
+    if topic in INTERNAL_TOPICS and definition.readable(texts).get(TIERED) is True:
+        raise Refusal(ErrorCode.invalid_config, f"Remote log storage is unsupported for {topic}")
 
 
 def _refuse_contradictions(
@@ -158,6 +167,7 @@ def _inherited_on_brokers(settings: SettingsAfter, inherited_of: InheritedOf) ->
 
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+TIERED = "remote.storage.enable"
 CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
 """Keys that the controller and all leaders read from the image and must agree on. So they can be set for a
 topic or for all brokers, and are rejected for a single broker (Kafka rejects the first one while ELR is
@@ -189,14 +199,16 @@ def check_configs(
     definition: ConfigDefinition,
     inherited_of: InheritedOf,
     configs: Mapping[str, str | None],
+    topic: str,
 ) -> dict[str, str]:
-    """Check and return the settings of a new topic. Raises Refusal."""
+    """Check and return the settings of the new ``topic``. Raises Refusal."""
     absent = sorted(key for key, value in configs.items() if value is None)
     if absent:
         raise Refusal(
             ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(absent)}"
         )
     given = {key: value for key, value in configs.items() if value is not None}
+    _refuse_tiered(definition, topic, given)
     check_topic_settings(image, definition, inherited_of, given)
     return given
 

@@ -156,7 +156,7 @@ def decide_create_topics(
             if names[topic.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             _check_name(image, topic.name, taken)
-            configs = check_configs(image, config_definition, inherited_of, topic.configs)
+            configs = check_configs(image, config_definition, inherited_of, topic.configs, topic.name)
             assignments = yield from _assignments(image, topic, defaults, chance)
             created, unit = yield from _create(image, topic.name, assignments, configs, chance)
             take_quota(len(assignments))

@@ -191,7 +191,8 @@ class _ReplicaCheck:
             what = f"epoch {epoch} begins at offset {start}, after the end of the log, {self._end}"
             self._find(Kind.EPOCH, path, None, start, what)
         start = max(chain[0][1], self._log_start_checkpoint)
-        if start < self._first and self._first > self._replica.cleaned_up_to:
+        is_missing = start < self._first and self._first > self._replica.cleaned_up_to
+        if is_missing and not self._replica.begins_in_tier:
             what = (
                 f"a segment with offsets {start} to {self._first - 1} is missing: the log starts at {start}"
             )

@@ -64,6 +64,7 @@ from nilometer.replication.shell_interface import (
     SendAlterPartition,
     ServeFetch,
     StartEpoch,
+    StartInTier,
     TruncateFully,
     TruncateTo,
 )
@@ -95,6 +96,10 @@ class ModelLog:
         self.chain: list[tuple[LeaderEpoch, Offset]] = []
         for epoch, value in records:
             self.append(epoch, value)
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -328,6 +333,8 @@ class Process:
                         self.log.append(epoch, value)
                 case PublishHighWatermark() | AdvanceHighWatermark() | AdvanceLogStart() | BackOff():
                     pass
+                case StartInTier():
+                    raise AssertionError("no leader here has records in remote storage")
 
     def normalise(self) -> None:
         """Reset the fields that no safety rule reads, so that states which differ only in them are equal."""

@@ -42,6 +42,7 @@ from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from nilometer.storage.recovery import Damage, OpenOptions, Progress
 from nilometer.storage.removal import Truncation
 from nilometer.storage.segments.segment_files import OPEN_FILES_MAX, SegmentFiles
+from nilometer.storage.tiering import Epochs, start_in_tier
 from nilometer.storage.topic_config import LogConfig
 
 __all__ = ["DirectoryDescription", "LoadingProgress", "LogManager", "ManagerOptions", "NoLogDirectory"]
@@ -172,7 +173,7 @@ class LogCheckpoints:
                 high_watermark = known.get(key, log.log_start_offset)
             known[key] = checkpointed[key] = high_watermark
             recovery_points[key] = log.recovery_point
-            if log.log_start_offset > log.segments.first.base_offset:
+            if log.begins_in_tier or log.log_start_offset > log.segments.first.base_offset:
                 log_start_offsets[key] = log.log_start_offset  # otherwise the files' names say it
             if log.cleaned_offset:
                 cleaned_offsets[key] = log.cleaned_offset
@@ -583,7 +584,7 @@ class LogManager:
             directory.prepare_folder(topic_partition, self._options.entropy),
             log.config,
             self._options.open_options(
-                clean=True, wall_ms=wall_ms, is_new=True, log_start_offset=log.log_start_offset
+                clean=True, wall_ms=wall_ms, is_new=True, log_start_offset=log.local_start_offset
             ),
             log.may_have_gaps,
         )
@@ -676,6 +677,29 @@ class LogManager:
 
     def truncate_fully_and_start_at(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
         truncation = log.truncate_fully_and_start_at(offset, wall_ms=wall_ms)
+        self._checkpoints.hold_if_exceeded(log)
+        return truncation
+
+    def start_in_tier(
+        self,
+        log: Log,
+        offset: int,
+        *,
+        log_start_offset: int,
+        epochs: Epochs,
+        producers: bytes,
+        wall_ms: int,
+    ) -> Truncation:
+        """Let ``log`` go on at ``offset`` behind records in remote storage: see
+        :func:`~nilometer.storage.tiering.start_in_tier`."""
+        truncation = start_in_tier(
+            log,
+            offset,
+            log_start_offset=log_start_offset,
+            epochs=epochs,
+            producers=producers,
+            wall_ms=wall_ms,
+        )
         self._checkpoints.hold_if_exceeded(log)
         return truncation
 

@@ -300,7 +300,9 @@ class SecondLog:
         self.log_end_offset: int = log.log_end_offset
         self.recovery_point: int = log.recovery_point
         self.size: int = log.size
-        self.has_start_of_its_own = log.log_start_offset > log.segments.first.base_offset
+        self.has_start_of_its_own = (
+            log.begins_in_tier or log.log_start_offset > log.segments.first.base_offset
+        )
         """Whether the names of its files do not show where the log starts."""
 
 

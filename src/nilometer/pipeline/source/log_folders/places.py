@@ -259,6 +259,12 @@ class ReplicaFolder:
     def cleaned_up_to(self) -> int:
         return self.directory.cleaned.get(self.part, 0)
 
+    @property
+    def begins_in_tier(self) -> bool:
+        """Whether its first records may be in remote storage only."""
+        disk, folder = open_place(self.place)
+        return disk.exists(posixpath.join(folder, names.TIER_MARKER))
+
     def segments(self) -> list[int]:
         """Return the base offsets of the present segments. Raises FileNotFoundError."""
         disk, folder = open_place(self.place)

@@ -1,0 +1,147 @@
+"""Reading from remote storage for requests: what a broker's other parts know of it.
+
+Reads of the same records are one, also if their requests come one after another: a client whose fetch has
+waited long enough asks again, and gets what is read for the first one. So a read goes on until it has ended,
+even if no request waits any more. How many go on at once is bounded, and how many wait for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from nilometer.broker.replicas.readable_partition import ReadablePartition
+from nilometer.broker.settings.tiering import FETCH_WAIT_MS, SEARCH_WAIT_MS, TierConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.wire.compression import Bytes
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+
+class RemoteRecords(NamedTuple):
+    records: Bytes
+    """Whole batches, the first one with the offset that was asked for."""
+    aborted: Sequence[AbortedTxn]
+    """The aborted transactions among them, for a reader of committed records."""
+
+
+class RemoteState(Protocol):
+    """What a log needs in order to go on behind records in remote storage."""
+
+    @property
+    def start_offset(self) -> int:
+        """Where it goes on: the records below are in remote storage."""
+        ...
+
+    @property
+    def epochs(self) -> Sequence[tuple[int, int]]:
+        """The leader epochs of the records below, with their start offsets."""
+        ...
+
+    @property
+    def producers(self) -> bytes:
+        """A snapshot of the producers at the start offset."""
+        ...
+
+
+class RemoteReader(Protocol):
+    """Reads what partitions have in remote storage. Each method raises KafkaError."""
+
+    async def read(
+        self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
+    ) -> tuple[Bytes, Sequence[AbortedTxn]]:
+        """Return batches from the one that contains ``offset``: at least one, and no more than ``max_bytes``
+        of them otherwise. Raises OffsetOutOfRange if they are not in remote storage."""
+        ...
+
+    async def offset_for_timestamp(
+        self, partition: ReadablePartition, timestamp: int
+    ) -> TimestampOffset | None:
+        """Return the first record, from the log start offset on, that is not older than ``timestamp``; None
+        if there is none in remote storage."""
+        ...
+
+    async def state_at(self, partition: ReadablePartition, offset: int) -> RemoteState:
+        """Return the state at the end of the segment that contains the record before ``offset``."""
+        ...
+
+
+class RemoteReads:
+    """All methods are called on the event loop."""
+
+    def __init__(self, config: TierConfig | None, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self.reader: RemoteReader | None = None
+        """None if the broker has no remote storage."""
+        self.fetch_wait_ms = FETCH_WAIT_MS if config is None else config.fetch_wait_max_ms
+        self.search_wait_ms = SEARCH_WAIT_MS if config is None else config.list_offsets_timeout_ms
+        self._places = asyncio.Semaphore(0 if config is None else config.reads_at_once)
+        self._begun_max = 0 if config is None else config.reads_at_once + config.pending_reads_max
+        self._begun = 0
+        self._reads: dict[tuple[ReadablePartition, int, int, bool], asyncio.Task[RemoteRecords]] = {}
+
+    def read(
+        self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
+    ) -> asyncio.Task[RemoteRecords]:
+        """Return the read of these records; do not cancel it, since others may wait for it, too."""
+        key = partition, offset, max_bytes, read_committed
+        found = self._reads.get(key)
+        if found is None:
+            work = self._in_turn(partition, lambda reader: _read(reader, *key))
+            found = self._reads[key] = self._tasks.spawn(work, kind="remote read")
+            found.add_done_callback(lambda ended: self._forget(key, ended))
+        return found
+
+    def _forget(
+        self, key: tuple[ReadablePartition, int, int, bool], ended: asyncio.Task[RemoteRecords]
+    ) -> None:
+        del self._reads[key]
+        if not ended.cancelled():
+            ended.exception()  # it may be that none waits any more
+
+    async def offset_for_timestamp(
+        self, partition: ReadablePartition, timestamp: int, wait_ms: int
+    ) -> TimestampOffset | None:
+        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT after
+        ``wait_ms``."""
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                return await self._in_turn(
+                    partition, lambda reader: reader.offset_for_timestamp(partition, timestamp)
+                )
+        except TimeoutError as error:
+            reason = f"remote storage did not answer within {wait_ms} ms"
+            raise KafkaError(ErrorCode.request_timed_out, reason) from error
+
+    async def state_at(self, partition: ReadablePartition, offset: int) -> RemoteState:
+        return await self._in_turn(partition, lambda reader: reader.state_at(partition, offset))
+
+    async def _in_turn(self, partition: ReadablePartition, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
+        reader = self.reader
+        if reader is None:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"the first records of {partition} are in remote storage, which this broker does not have",
+            )
+        if self._begun >= self._begun_max:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"too many reads from remote storage wait; {partition} is not read",
+            )
+        self._begun += 1
+        try:
+            async with self._places:
+                return await work(reader)
+        finally:
+            self._begun -= 1
+
+
+async def _read(
+    reader: RemoteReader, partition: ReadablePartition, offset: int, max_bytes: int, read_committed: bool
+) -> RemoteRecords:
+    records, aborted = await reader.read(partition, offset, max_bytes, read_committed=read_committed)
+    return RemoteRecords(records, aborted)

@@ -1,0 +1,288 @@
+"""The tiers of all partitions on this broker: who works when, how fast, and what becomes of errors.
+
+A partition whose tier fails is tried again in the next round; others are not held up by it, and its local log
+goes on: nothing that is not in the tier is deleted, so it grows as one without a tier would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Iterator
+from typing import TypeVar
+
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.readable_partition import ReadablePartition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.tiering import TierConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.remote_partition import (
+    RemotePartition,
+    RemoteParts,
+    RemoteTraffic,
+    TierLost,
+)
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
+from nilometer.quotas import TokenBucket
+from nilometer.runtime import Clock, Runtime
+from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.tier.chain import Chain, Deposed, ManifestsGone
+from nilometer.tier.format import DamagedObject, TopicFacts
+from nilometer.tier.reader import LogState, RemoteCache
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+logger = logging.getLogger("nilometer.broker.tiering")
+
+_WINDOWS, _WINDOW_MS = 11, 1_000
+"""A limit on the bandwidth holds for the mean of so many windows, as Kafka's default."""
+DELETION_RETRY_MS_MAX = 60_000
+SWEEP_ROUNDS = 20
+"""So many intervals lie between two searches for tiers of deleted topics."""
+
+
+class Bandwidth:
+    """A limit on the bytes per second."""
+
+    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
+        self._clock = clock
+        self._rate = bytes_per_second
+        self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second, clock.monotonic_ms())
+
+    async def wait(self, count: int) -> None:
+        """Wait until ``count`` more bytes may be transferred."""
+        now_ms = self._clock.monotonic_ms()
+        self._bucket.take(count, self._rate, now_ms)
+        if wait_ms := self._bucket.throttle_ms(self._rate, now_ms):
+            await asyncio.sleep(wait_ms / 1000)
+
+
+class RemoteLogs:
+    def __init__(
+        self,
+        config: TierConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        replicas: ReplicaManager,
+        metadata: MetadataLog,
+        store: ObjectStore,
+        cluster_id: str,
+        broker_id: BrokerId,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._tasks = tasks
+        self._replicas = replicas
+        self._metadata = metadata
+        self._store = store
+        self._broker_id = broker_id
+        self._workers = 0
+        self._due: deque[RemotePartition] = deque()
+        self._by_key: dict[TopicIdPartition, RemotePartition] = {}
+        self._running: dict[TopicIdPartition, asyncio.Event] = {}
+        self.traffic: dict[str, RemoteTraffic] = {}
+        """By topic."""
+        copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
+        fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
+        self._cache = RemoteCache(store, config.index_cache_bytes, fetches.wait)
+        self._parts = RemoteParts(
+            runtime=runtime,
+            store=store,
+            cache=self._cache,
+            cluster_id=cluster_id,
+            grace_ms=config.grace_ms,
+            before_copy=copies.wait,
+        )
+        metadata.subscribe(self._on_delta, self._on_reload)
+        replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
+
+    def start(self, tasks: Tasks) -> None:
+        interval_ms = self._config.task_interval_ms
+        tasks.periodic("remote storage", interval_ms, self.begin_round)
+        tasks.periodic("sweep of remote storage", SWEEP_ROUNDS * interval_ms, self.sweep)
+
+    async def close(self) -> None:
+        await self._cache.close()
+
+    def __iter__(self) -> Iterator[RemotePartition]:
+        """Yield the tiers in use, for reports."""
+        yield from self._by_key.values()
+
+    # -- rounds
+
+    def begin_round(self) -> None:
+        """Have each tiered partition do what is due, a few at once, in the background."""
+        for partition in self._replicas:
+            if partition.log.config.remote_storage_enable or partition.key in self._by_key:
+                remote = self._of(partition)
+                if not remote.is_queued:
+                    remote.is_queued = True
+                    self._due.append(remote)
+        for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
+            if key not in self._running:
+                del self._by_key[key]
+        while self._workers < min(self._config.copies_at_once, len(self._due)):
+            self._workers += 1
+            self._tasks.spawn(self._work(), name="copies to remote storage")
+
+    def _of(self, partition: ReadablePartition) -> RemotePartition:
+        assert isinstance(partition, Partition), "partitions of this broker are hosted"
+        found = self._by_key.get(partition.key)
+        if found is None or found.partition is not partition:
+            traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
+            found = self._by_key[partition.key] = RemotePartition(
+                partition, self._parts, self._facts, traffic
+            )
+        return found
+
+    def _facts(self, partition: Partition) -> TopicFacts:
+        image = self._metadata.image
+        topic = image.topic(partition.topic)
+        return TopicFacts(
+            self._parts.cluster_id,
+            partition.key.topic_id,
+            partition.topic,
+            partition.key.partition,
+            0 if topic is None else len(topic.partitions),
+            dict(sorted(image.config(ConfigResourceType.TOPIC, partition.topic).items())),
+            image.number,
+        )
+
+    async def _work(self) -> None:
+        try:
+            while self._due:
+                remote = self._due.popleft()
+                if remote.partition in self._replicas:
+                    await self._run(remote)
+                remote.is_queued = False
+        finally:
+            self._workers -= 1
+
+    async def _run(self, remote: RemotePartition) -> None:
+        key, partition = remote.partition.key, remote.partition
+        ended = self._running[key] = asyncio.Event()
+        try:
+            await remote.run_round()
+        except Deposed as reason:
+            logger.info("%s: this broker leaves its tier to the present leader: %s", partition, reason)
+        except (ObjectStoreError, DamagedObject, TierLost) as error:
+            remote.traffic.copy_errors += 1
+            if remote.error is None:
+                logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
+            remote.error = str(error)
+        except Exception as error:
+            remote.error = str(error)
+            if partition in self._replicas:
+                partition.on_failure("copies to remote storage", error)
+        else:
+            if remote.error is not None:
+                logger.info("The tier of %s can be used again", partition)
+            remote.error = None
+            partition.on_success("copies to remote storage")
+        finally:
+            del self._running[key]
+            ended.set()
+
+    def _on_role_changed(self, partition: Partition) -> None:
+        if partition.key in self._by_key:
+            self._by_key[partition.key].on_role_changed()
+
+    # -- deleted topics
+
+    def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
+        for topic in delta.topics_deleted.values():
+            self.traffic.pop(topic.name, None)
+            for index in range(len(topic.partitions)):
+                remote = self._by_key.pop(TopicIdPartition(topic.id, index), None)
+                if remote is not None and remote.had_led:
+                    self._tasks.spawn(self._delete(remote), name="removal of a tier")
+
+    def _on_reload(self, _image: ClusterImage) -> None:
+        """Partitions that are gone are forgotten by the next round."""
+
+    async def _delete(self, remote: RemotePartition) -> None:
+        if (running := self._running.get(remote.partition.key)) is not None:
+            await running.wait()
+        pause_ms = 1_000
+        while True:
+            try:
+                await remote.delete()
+            except (ObjectStoreError, DamagedObject) as error:
+                logger.warning("The tier of %s is not removed yet: %s", remote.partition, error)
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, DELETION_RETRY_MS_MAX)
+            else:
+                return
+
+    async def sweep(self) -> None:
+        """Remove the tiers of deleted topics whose leaders could not: one broker of the cluster does.
+
+        A topic is deleted if it is in no image that has the entry which the writer of its manifest knew.
+        """
+        live = min((broker.id for broker in self._metadata.image.live_brokers()), default=None)
+        if live != self._broker_id:
+            return
+        try:
+            for topic in await self._store.folders(f"{self._parts.cluster_id}/"):
+                topic_id = TopicId(topic.split("/")[-2])
+                if self._metadata.image.topic_by_id(topic_id) is None:
+                    for folder in await self._store.folders(topic):
+                        await self._sweep(topic_id, folder)
+        except (ObjectStoreError, DamagedObject) as error:
+            logger.warning("Tiers of deleted topics are not looked for: %s", error)
+
+    async def _sweep(self, topic_id: TopicId, folder: str) -> None:
+        if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
+            return
+        chain = Chain(self._store, folder, self._runtime.entropy.bytes(8).hex())
+        try:
+            last = await chain.read()
+        except ManifestsGone:
+            last = None
+        image = self._metadata.image
+        known = last is None or last.topic.metadata_entry <= image.number
+        if known and image.topic_by_id(topic_id) is None:
+            logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
+            await chain.remove_all()
+
+    # -- reading
+
+    async def read(
+        self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
+    ) -> tuple[bytes, list[AbortedTxn]]:
+        """Return the batches from the one that contains ``offset`` on, about ``max_bytes``, and the aborted
+        transactions that overlap them. Raises KafkaError, OffsetOutOfRange."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.read(offset, max_bytes, read_committed=read_committed))
+
+    async def offset_for_timestamp(
+        self, partition: ReadablePartition, timestamp: int
+    ) -> TimestampOffset | None:
+        """Return the first record in the tier that is not older than ``timestamp``; None if there is none.
+        Raises KafkaError."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.offset_for_timestamp(timestamp))
+
+    async def state_at(self, partition: ReadablePartition, offset: int) -> LogState:
+        """Return the state with which a replica begins at ``offset``, or a little above. Raises as
+        :meth:`read`."""
+        remote = self._of(partition)
+        return await self._reading(remote, remote.state_at(offset))
+
+    async def _reading(self, remote: RemotePartition, work: Awaitable[T]) -> T:
+        remote.traffic.fetch_requests += 1
+        try:
+            return await work
+        except (ObjectStoreError, DamagedObject) as error:
+            remote.traffic.fetch_errors += 1
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"The tier of {remote.partition} could not be read: {error}",
+            ) from error

@@ -1,0 +1,495 @@
+"""The tier of one hosted partition: the leader's round, the follower's look at the chain, and reading.
+
+What is decided is in :mod:`nilometer.tier.plan`; here it is carried out, in this order: a segment and its
+index are in the store before a manifest names them; a manifest of this leader's epoch is written before
+anything local is deleted because of it; the log start offset moves before the segments below leave the
+manifest. So at any point the next leader finds the records in the tier or in its log.
+
+A leader's first manifest repeats the last one under its own epoch. From then on no earlier leader can change
+the chain, so that leader and followers delete only by manifests of the present epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import pairwise
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.runtime import Runtime
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.tiering import (
+    SealedSegment,
+    check_records,
+    is_unchanged,
+    read_side_files,
+    sealed_segments,
+)
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.tier import plan
+from nilometer.tier.chain import Chain, Deposed
+from nilometer.tier.format import (
+    HEAD,
+    IndexSections,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    encode_index,
+    manifest_number,
+    partition_folder,
+)
+from nilometer.tier.reader import LogState, RemoteCache, RemoteReader
+
+T = TypeVar("T")
+logger = logging.getLogger("nilometer.broker.tiering")
+
+PART_BYTES = 1 << 20
+"""A segment is read and uploaded in parts of this size."""
+CHECK_BYTES = 4 << 20
+"""So many bytes of a segment are checked on a thread before others use it."""
+
+
+class TierLost(Exception):
+    """The store lacks records that were deleted locally because they were in it."""
+
+
+class RemoteTraffic(msgspec.Struct):
+    """Counts of one topic since this broker started."""
+
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    copy_errors: int = 0
+    fetched_bytes: int = 0
+    fetch_requests: int = 0
+    fetch_errors: int = 0
+    deleted_segments: int = 0
+    delete_errors: int = 0
+
+
+class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all partitions of this broker share."""
+
+    runtime: Runtime
+    store: ObjectStore
+    cache: RemoteCache
+    cluster_id: str
+    grace_ms: int
+    before_copy: Callable[[int], Awaitable[None]]
+    """Waits until so many bytes may be copied."""
+
+
+class RemotePartition:
+    def __init__(
+        self,
+        partition: Partition,
+        parts: RemoteParts,
+        facts: Callable[[Partition], TopicFacts],
+        traffic: RemoteTraffic,
+    ) -> None:
+        self.partition = partition
+        self.traffic = traffic
+        self._parts = parts
+        self._facts = facts
+        self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
+        self._chain = Chain(parts.store, self.folder, parts.runtime.entropy.bytes(8).hex())
+        self._using_chain = asyncio.Lock()
+        self._led_epoch = -1
+        self._orphans_since_ms: int | None = None
+        """When an attempt may last have left objects that no manifest names; None if all were removed."""
+        self._undivided: tuple[object, ...] = ()
+        """The manifest, epoch and truncations for which nothing was found to be divergent."""
+        self.is_queued = False
+        self.error: str | None = None
+        """Why the last round did not end; None if it did."""
+        self.lag_bytes = 0
+        self.lag_segments = 0
+        """What is sealed, may be copied and is not in the tier yet; only where this broker leads."""
+
+    @property
+    def had_led(self) -> bool:
+        return self._led_epoch >= 0
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The last manifest as this broker knows it, which may be outdated; None if there is none."""
+        return self._chain.last
+
+    def on_role_changed(self) -> None:
+        """Forget what is in the tier: the leader of another epoch may have cut it."""
+        self.partition.log.note_tiered(0)
+
+    @property
+    def remote_bytes(self) -> int:
+        """The bytes of log files in the tier, as of the last manifest that is known."""
+        return 0 if self._chain.last is None else self._chain.last.log_bytes
+
+    # -- rounds
+
+    async def run_round(self) -> None:
+        """Do what is due. Raises ObjectStoreError, DamagedObject, TierLost, Deposed; those of the log."""
+        if self.partition.is_led_here:
+            await self._lead(self.partition.leader_epoch)
+        else:
+            self.lag_bytes = self.lag_segments = 0
+            if self._awaits_tier:
+                await self._look()
+
+    @property
+    def _awaits_tier(self) -> bool:
+        """Whether a local segment could be deleted once it is known to be in the tier."""
+        log = self.partition.log
+        following = log.segments.higher(log.segments.first.base_offset)
+        return following is not None and following.base_offset > log.tiered_offset
+
+    async def _look(self) -> None:
+        await self._read_chain()
+        self._note_tiered()
+
+    async def _lead(self, epoch: int) -> None:
+        if epoch != self._led_epoch:
+            self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
+        manifest = await self._read_chain()
+        view = self.view()
+        if plan.is_lost(manifest and self._visible(manifest), view):
+            raise TierLost(
+                f"the tier lacks records of {self.partition} between offsets {view.log_start_offset} and "
+                f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
+                f"them, delete the records below {view.local_start_offset}"
+            )
+        await self._write(epoch, self._claimed)
+        self._note_tiered()
+        if self.partition.log.config.remote_storage_enable:
+            await self._copy_all(epoch)
+            await self._expire(epoch)
+        else:
+            self._advance_log_start(self.partition.log.local_start_offset)
+            await self._write(epoch, self._emptied)
+        await self._remove_dropped(epoch)
+        await self._sweep(epoch)
+
+    def _claimed(self, manifest: Manifest) -> Manifest | None:
+        """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
+
+        An object without any manifest thus belongs to a topic that was deleted.
+        """
+        cut = plan.divergent(manifest, self.view())
+        if cut:
+            logger.warning(
+                "The tier of %s has records from offset %d on that are not those of its leader: they are "
+                "removed. An unclean election has lost them",
+                self.partition,
+                cut[0].base_offset,
+            )
+            return manifest.without(cut, self._now_ms)
+        if manifest.leader_epoch == self._led_epoch:
+            return None
+        begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
+        return manifest if begins else None
+
+    def _emptied(self, manifest: Manifest) -> Manifest | None:
+        """Return the manifest of a topic that is tiered no more."""
+        return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
+
+    async def _copy_all(self, epoch: int) -> None:
+        while self._leads(epoch):
+            self._measure_lag()
+            sealed = self._next_to_copy(self._last_or_first)
+            if sealed is None or not self.partition.log.config.is_copied_to_tier:
+                return
+            await self._copy(epoch, sealed)
+
+    def _next_to_copy(self, manifest: Manifest) -> SealedSegment | None:
+        log, view = self.partition.log, self.view()
+        found = plan.next_to_copy(manifest, view)
+        if found is None:
+            return None
+        return next(
+            one
+            for one in sealed_segments(log, found.base_offset, view.last_stable_offset)
+            if one.base_offset == found.base_offset
+        )
+
+    async def _copy(self, epoch: int, sealed: SealedSegment) -> None:
+        disk, log, parts = self._parts.runtime.disk, self.partition.log, self._parts
+        checking = check_records(log, sealed)
+        while await disk.offload(lambda: _check_some(checking)):
+            pass
+        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
+        index = encode_index(
+            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
+        )
+        entry = RemoteSegment(
+            sealed.base_offset,
+            sealed.end_offset - 1,
+            await disk.offload(sealed.largest_timestamp),
+            sealed.size,
+            len(index),
+            bool(side.transaction_index),
+            parts.runtime.entropy.bytes(8).hex(),
+            tuple(sealed.epochs),
+        )
+        before, self._orphans_since_ms = self._orphans_since_ms, self._now_ms
+        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        await parts.before_copy(len(index))
+        await parts.store.put(self.folder + entry.index_name, index)
+
+        def named(manifest: Manifest) -> Manifest | None:
+            wanted = self._next_to_copy(manifest)
+            is_wanted = wanted is not None and wanted.base_offset == entry.base_offset
+            if not is_wanted or not is_unchanged(log, sealed):
+                return None
+            return manifest.with_segment(entry, self._now_ms)
+
+        try:
+            is_named = await self._write(epoch, named)
+        except Deposed:
+            await self._discard(entry)
+            raise
+        if not is_named:
+            await self._discard(entry)
+            return
+        self._orphans_since_ms = before
+        self.traffic.copied_bytes += entry.log_bytes + entry.index_bytes
+        self.traffic.copied_segments += 1
+        self._note_tiered()
+
+    async def _discard(self, entry: RemoteSegment) -> None:
+        """Remove what was uploaded, unless the chain names it after all."""
+        last = await self._read_chain()
+        if self._chain.is_settled and (last is None or entry.log_name not in last.objects):
+            for name in (entry.log_name, entry.index_name):
+                await self._parts.store.remove(self.folder + name)
+
+    async def _parts_of(self, sealed: SealedSegment) -> AsyncIterator[bytes]:
+        disk = self._parts.runtime.disk
+        file = await disk.offload(lambda: disk.open(sealed.log_path, writable=False))
+        try:
+            for position in range(0, sealed.size, PART_BYTES):
+                length = min(PART_BYTES, sealed.size - position)
+                await self._parts.before_copy(length)
+                yield await disk.offload(lambda at=position, length=length: file.read_at(at, length))
+        finally:
+            file.close()
+
+    async def _expire(self, epoch: int) -> None:
+        log = self.partition.log
+        retention = plan.Retention(log.config.retention_ms, log.config.retention_bytes)
+
+        def gone(manifest: Manifest) -> tuple[RemoteSegment, ...]:
+            return plan.expired(manifest, self.view(), retention, self._now_ms)
+
+        def remaining(manifest: Manifest) -> Manifest | None:
+            expired = gone(manifest)
+            return manifest.without(expired, self._now_ms) if expired else None
+
+        manifest = self._chain.last
+        if manifest is None:
+            return
+        self._advance_log_start(plan.next_log_start(gone(manifest), self.view()))
+        await self._write(epoch, remaining)
+
+    async def _remove_dropped(self, epoch: int) -> None:
+        """Remove the objects whose grace period is over."""
+        manifest = self._chain.last
+        due = () if manifest is None else plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
+        if not due:
+            return
+        for name in due:
+            await self._remove(self.folder + name)
+        await self._write(epoch, lambda manifest: plan.without_removed(manifest, due))
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self._parts.store.remove(name)
+        except ObjectStoreError:
+            self.traffic.delete_errors += 1
+            raise
+        self.traffic.deleted_segments += name.endswith(".log")
+
+    async def _sweep(self, epoch: int) -> None:
+        """Remove the objects that failed attempts left, once no write of them can still be on its way.
+
+        Not before this leader has written: then no object of an earlier leader can still become part of the
+        chain.
+        """
+        manifest, since_ms = self._chain.last, self._orphans_since_ms
+        if manifest is None or manifest.leader_epoch != epoch or not self._chain.is_settled:
+            return
+        if since_ms is None or self._now_ms < since_ms + self._parts.grace_ms:
+            return
+        for name in await self._parts.store.names(self.folder):
+            own = name.removeprefix(self.folder)
+            number = manifest_number(own)
+            if own == HEAD or own in manifest.objects or (number is not None and number >= manifest.oldest):
+                continue
+            logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
+            await self._parts.store.remove(name)
+        self._orphans_since_ms = None
+
+    async def delete(self) -> None:
+        """Remove all of it, since the topic was deleted. Raises ObjectStoreError, DamagedObject."""
+        async with self._using_chain:
+            await self._chain.remove_all()
+
+    # -- what the rounds share
+
+    @property
+    def _now_ms(self) -> int:
+        return self._parts.runtime.clock.wall_ms()
+
+    def view(self) -> plan.LogView:
+        log = self.partition.log
+        segments = tuple(log.segments)
+        sealed = [
+            plan.LocalSegment(one.base_offset, following.base_offset, one.size)
+            for one, following in pairwise(segments)
+        ]
+        return plan.LogView(
+            log.log_start_offset,
+            log.local_start_offset,
+            log.log_end_offset,
+            log.last_stable_offset(self.partition.replica.high_watermark),
+            log.epochs.entries,
+            sealed,
+            log.size,
+        )
+
+    @property
+    def _last_or_first(self) -> Manifest:
+        last = self._chain.last
+        if last is not None:
+            return last
+        return plan.first_manifest(self._facts(self.partition), self.partition.log.log_start_offset)
+
+    def _leads(self, epoch: int) -> bool:
+        return self.partition.is_led_here and self.partition.leader_epoch == epoch
+
+    async def _read_chain(self) -> Manifest | None:
+        async with self._using_chain:
+            last = await self._chain.read()
+        self._inherit_log_start()
+        return last
+
+    def _inherit_log_start(self) -> None:
+        """Begin where an earlier leader has said, of which this log may not know yet."""
+        last = self._chain.last
+        if last is not None and self.partition.is_led_here:
+            self._advance_log_start(plan.inherited_log_start(last, self.view(), self.partition.leader_epoch))
+
+    def _advance_log_start(self, offset: int) -> None:
+        """Raise the log start offset: an earlier leader, or this one, has given up the records below."""
+        log, high_watermark = self.partition.log, self.partition.replica.high_watermark
+        if log.advance_log_start_offset(min(offset, high_watermark), high_watermark):
+            self.partition.notify_log_start()
+            logger.info("%s now begins at offset %d", self.partition, log.log_start_offset)
+
+    async def _write(self, epoch: int, decide: Callable[[Manifest], Manifest | None]) -> bool:
+        """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed."""
+        async with self._using_chain:
+            while (following := decide(self._last_or_first)) is not None:
+                if not self._leads(epoch):
+                    raise Deposed(f"{self.partition} has another leader now")
+                following = structs.replace(
+                    following,
+                    written_ms=self._now_ms,
+                    log_start_offset=self.partition.log.log_start_offset,
+                    topic=self._facts(self.partition),
+                )
+                if await self._chain.append(epoch, following):
+                    return True
+                self._inherit_log_start()
+        return False
+
+    def _note_tiered(self) -> None:
+        manifest = self._chain.last
+        if manifest is not None and manifest.leader_epoch == self.partition.leader_epoch:
+            visible = self._visible(manifest)
+            self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
+
+    def _measure_lag(self) -> None:
+        tiered = self._last_or_first.end_offset
+        lagging = [one for one in self.view().sealed if one.end_offset > tiered]
+        self.lag_bytes, self.lag_segments = sum(one.size for one in lagging), len(lagging)
+
+    # -- reading
+
+    def _visible(self, manifest: Manifest) -> Manifest:
+        """Return the manifest without what an unclean election has left behind."""
+        key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
+        if key == self._undivided:
+            return manifest
+        cut = plan.divergent(manifest, self.view())
+        if cut:
+            return manifest.without(cut, self._now_ms)
+        self._undivided = key
+        return manifest
+
+    async def _reader(self, *, is_again: bool) -> RemoteReader:
+        if is_again or not self._chain.is_read:
+            await self._read_chain()
+        return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
+
+    async def read(
+        self, offset: int, max_bytes: int, *, read_committed: bool
+    ) -> tuple[bytes, list[AbortedTxn]]:
+        """Return the batches from the one that contains ``offset`` on, and the aborted transactions of them.
+
+        Raises OffsetOutOfRange, ObjectStoreError, DamagedObject.
+        """
+
+        async def work(reader: RemoteReader) -> tuple[bytes, list[AbortedTxn]]:
+            found = await reader.read(offset, max_bytes)
+            self.traffic.fetched_bytes += len(found.records)
+            if not read_committed:
+                return found.records, []
+            aborted, local_from = await reader.aborted(offset, found.next_offset)
+            if local_from is not None:
+                log = self.partition.log
+                local = await self._parts.runtime.disk.offload(
+                    lambda: log.aborted_transactions(offset, found.next_offset)
+                )
+                aborted = list(dict.fromkeys((*aborted, *local)))
+            return found.records, aborted
+
+        return await self._with_reader(work)
+
+    async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """Return the first record in the tier that is not older; None if there is none. Raises as
+        :meth:`read`."""
+        start = self.partition.log.log_start_offset
+        return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))
+
+    async def state_at(self, offset: int) -> LogState:
+        """Return the state of a log that begins at ``offset``, or a little above.
+
+        By what the present leader has written: before that, records of an unclean election's losers may be
+        there. Raises as :meth:`read`.
+        """
+        last = await self._read_chain()
+        if last is None or last.leader_epoch != self.partition.leader_epoch:
+            raise ObjectStoreError(f"{self.folder}: the present leader has not written to the tier yet")
+        return await RemoteReader(self._parts.cache, self.folder, last).state_at(offset)
+
+    async def _with_reader(self, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
+        """Call ``work``; with an outdated manifest it may fail, and is called again with the last one."""
+        try:
+            return await work(await self._reader(is_again=False))
+        except (OffsetOutOfRange, ObjectNotFound):
+            return await work(await self._reader(is_again=True))
+
+
+def _check_some(checking: Iterator[int]) -> bool:
+    """Check some batches; return whether there may be more."""
+    checked = 0
+    for size in checking:
+        checked += size
+        if checked >= CHECK_BYTES:
+            return True
+    return False

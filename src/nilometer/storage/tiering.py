@@ -1,0 +1,219 @@
+"""What remote storage needs of a log: its sealed segments, to be copied; and a log that begins above records
+that are in remote storage only.
+
+A sealed segment is described on the thread of the log's owner. Its files are read on any thread, while the
+owner goes on; afterwards the owner asks whether the segment is still in the log (:func:`is_unchanged`), as
+after a truncation a file of the same name may have other records.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from nilometer.identifiers import Offset
+from nilometer.runtime import Disk
+from nilometer.storage import names
+from nilometer.storage.checkpoints import make_durable
+from nilometer.storage.errors import CorruptRecordFound, LogFenced
+from nilometer.storage.log_state import LogState
+from nilometer.storage.producers import CorruptSnapshot, ProducerStateManager, decode_snapshot
+from nilometer.storage.removal import Truncation, truncate_fully_and_start_at
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.time_search import batches_in_order
+from nilometer.wire.errors import CorruptBatch, KafkaError
+from nilometer.wire.record_batch import check_batch
+
+Epochs = Sequence[tuple[int, int]]
+"""Leader epochs with their start offsets."""
+
+
+class SealedSegment(msgspec.Struct, frozen=True):
+    """A segment to which nothing is appended any more, as it was when it was described."""
+
+    segment: LogSegment
+    base_offset: Offset
+    end_offset: Offset
+    """The offset after its last one: the base offset of the next segment."""
+    size: int
+    """The bytes of its log file."""
+    epochs: Epochs
+    """The leader epochs of its records; the first one starts at the base offset."""
+    folder: str
+    segments: Sequence[LogSegment]
+    """All segments of the log then."""
+    snapshots: Sequence[Offset]
+    """The offsets of the snapshots of producers then."""
+    truncations: int
+
+    @property
+    def log_path(self) -> str:
+        return self.segment.log_path
+
+    def largest_timestamp(self) -> int:
+        """Return the time (ms) that retention uses. May block; on any thread. Raises OSError."""
+        return self.segment.largest_timestamp()
+
+
+class SideFiles(msgspec.Struct, frozen=True):
+    """What belongs to a sealed segment beside its records."""
+
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+    """Empty if no transaction was aborted in the segment."""
+    producers: bytes
+    """A snapshot of the producers at the segment's end."""
+
+
+def sealed_segments(log: LogState, from_offset: int, stable_offset: int) -> list[SealedSegment]:
+    """Return the sealed segments that end above ``from_offset`` and have no record at or above
+    ``stable_offset``, which is the last stable one. Does not block."""
+    found: list[SealedSegment] = []
+    segments = tuple(log.segments)
+    for segment in log.segments.from_offset(from_offset):
+        following = log.segments.higher(segment.base_offset)
+        if following is None or following.base_offset > stable_offset:
+            break
+        base_offset, end_offset = segment.base_offset, following.base_offset
+        found.append(
+            SealedSegment(
+                segment,
+                base_offset,
+                end_offset,
+                segment.size,
+                log.epochs.between(base_offset, end_offset),
+                log.folder,
+                segments,
+                log.producers.snapshot_offsets,
+                log.truncations,
+            )
+        )
+    return found
+
+
+def is_unchanged(log: LogState, sealed: SealedSegment) -> bool:
+    """Whether the segment is still in the log, and the log was not truncated since it was described."""
+    is_here = log.segments.floor(sealed.base_offset) is sealed.segment
+    return is_here and log.truncations == sealed.truncations
+
+
+def check_records(log: LogState, sealed: SealedSegment) -> Iterator[int]:
+    """Check the CRC and the offsets of each batch of the segment; yields its bytes.
+
+    So that no damaged copy takes the place of good ones. Blocks; on any thread. Raises CorruptRecordFound,
+    OSError.
+    """
+    file = log.files.disk.open(sealed.log_path, writable=False)
+    end_offset = sealed.base_offset
+    try:
+        for batch in batches_in_order(log, sealed.segment, file, 0, sealed.size):
+            end_offset = batch.header.next_offset
+            try:
+                check_batch(batch.buffer, batch.at, batch.header)
+            except KafkaError as error:
+                raise _damage(sealed, batch.position, batch.header.base_offset, error) from error
+            yield batch.header.size
+    finally:
+        file.close()
+    if end_offset > sealed.end_offset or (end_offset < sealed.end_offset and not log.may_have_gaps):
+        reason = CorruptBatch(f"the next segment begins at {sealed.end_offset}")
+        raise _damage(sealed, sealed.size, end_offset, reason)
+
+
+def _damage(sealed: SealedSegment, position: int, offset: int, reason: KafkaError) -> CorruptRecordFound:
+    return CorruptRecordFound(sealed.log_path, position, offset, str(reason))
+
+
+def read_side_files(disk: Disk, sealed: SealedSegment, *, wall_ms: int) -> SideFiles:
+    """Read what belongs to the segment. Blocks; on any thread. Raises OSError."""
+    segment = sealed.segment
+    transactions = segment.path(names.TXN_INDEX_SUFFIX)
+    return SideFiles(
+        disk.read_file(segment.path(names.INDEX_SUFFIX)),
+        disk.read_file(segment.path(names.TIME_INDEX_SUFFIX)),
+        disk.read_file(transactions) if disk.exists(transactions) else b"",
+        _producers_at_end(disk, sealed, wall_ms),
+    )
+
+
+def _producers_at_end(disk: Disk, sealed: SealedSegment, wall_ms: int) -> bytes:
+    """Return the snapshot at the segment's end; made from an earlier one and the batches after that, if there
+    is no valid one."""
+    path = posixpath.join(sealed.folder, names.offset_name(sealed.end_offset, names.SNAPSHOT_SUFFIX))
+    try:
+        found = disk.read_file(path)
+        decode_snapshot(found)
+        return found
+    except (FileNotFoundError, CorruptSnapshot):
+        return _rebuilt_producers(disk, sealed, wall_ms)
+
+
+def _rebuilt_producers(disk: Disk, sealed: SealedSegment, wall_ms: int) -> bytes:
+    producers = ProducerStateManager(disk, sealed.folder)
+    for offset in reversed([offset for offset in sealed.snapshots if offset < sealed.end_offset]):
+        try:
+            producers.restore(disk.read_file(producers.snapshot_path(offset)), offset, wall_ms)
+            break
+        except (FileNotFoundError, CorruptSnapshot):
+            continue
+    start = producers.map_end_offset
+    for segment, following in zip(sealed.segments, sealed.segments[1:], strict=False):
+        if segment.base_offset >= sealed.end_offset or following.base_offset <= start:
+            continue
+        file = disk.open(segment.log_path, writable=False)
+        try:
+            for batch in scan(file, 0, segment.size):
+                if batch.header.last_offset >= start:
+                    producers.replay(batch.buffer, batch.at, batch.header)
+        finally:
+            file.close()
+    return producers.encoded()
+
+
+def start_in_tier(
+    log: LogState,
+    offset: int,
+    *,
+    log_start_offset: int,
+    epochs: Epochs,
+    producers: bytes,
+    wall_ms: int,
+) -> Truncation:
+    """Remove all records; the next record gets ``offset``. The log begins at ``log_start_offset``: the
+    records between are in remote storage, which has their ``epochs`` and a snapshot of the ``producers`` at
+    ``offset``.
+
+    After a crash the log has begun so, or is empty at ``log_start_offset``. Syncs files, so it may block.
+    Raises CorruptSnapshot, with nothing changed; LogFenced.
+    """
+    decode_snapshot(producers)
+    truncation = truncate_fully_and_start_at(log, log_start_offset, wall_ms=wall_ms)
+    try:
+        more = _begin_above(log, offset, epochs, producers, wall_ms)
+        return Truncation(offset, list(dict.fromkeys((*truncation.removable, *more))))
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+
+
+def _begin_above(log: LogState, offset: int, epochs: Epochs, producers: bytes, wall_ms: int) -> list[str]:
+    start, first = log.log_start_offset, log.segments.first
+    log.epochs.replace(epoch for epoch in epochs if epoch[1] < offset)
+    log.epochs.truncate_from_start(start)
+    log.note_epochs_written()
+    log.producers.restore(producers, offset, wall_ms)
+    log.producers.take_snapshot(sync=True)
+    log.begin_in_tier()
+    make_durable(log.files.disk, log.epochs.path)
+    if offset == start:
+        return []
+    log.segments.remove([first])
+    removable = first.mark_deleted()
+    log.empty_at(offset, start)
+    log.new_segment(offset, wall_ms)
+    log.files.disk.sync_directory(log.folder)
+    return removable

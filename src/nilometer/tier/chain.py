@@ -1,0 +1,187 @@
+"""The chain of manifests of one partition: which one is the last, and who may write the next.
+
+The object store alone orders the writers. A writer that has read the chain to its end creates the next
+number; of several that try, the store lets one succeed, and the others read what it wrote. A leader goes on
+from there only if no later leader has written (:class:`Deposed`). So a leader that was replaced cannot change
+the chain once its successor has written its first manifest. A manifest with a lower leader epoch than one
+before it is void.
+
+Old manifests are removed in ascending order. So the end of the chain is where ``number`` exists and
+``number + 1`` does not, in this order of looking: first the next one is absent, then the present one is still
+there. That the next one is absent proves nothing by itself to a process that was stopped for long: both may
+have been removed. The same holds for a manifest that was created, so its writer looks again afterwards.
+``head``, which is overwritten, and listings are only where the search for the end begins.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.tier.format import (
+    HEAD,
+    DamagedObject,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    manifest_number,
+)
+
+MANIFESTS_KEPT = 8
+"""How many manifests stay before the last one: a process that knows one of them reads on from there."""
+_ATTEMPTS_MAX = 8
+"""How often the search for the end begins again because what it had found was removed."""
+
+
+class Deposed(Exception):
+    """A leader with a higher epoch has written to the chain, or the topic was deleted."""
+
+
+class ManifestsGone(DamagedObject):
+    """There is a head, but no manifest: they are being removed, or were lost."""
+
+
+class Chain:
+    """The chain in one partition's folder, as one process knows it. For one task at a time.
+
+    ``writer``: a random id, which the manifests written through it have.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, writer: str) -> None:
+        self._store = store
+        self._folder = folder
+        self._writer = writer
+        self._last: Manifest | None = None
+        self._end: int = -1
+        """The highest number that exists, be it void."""
+        self._removed_below = 0
+        """This process has removed every manifest with a lower number."""
+        self.is_read = False
+        """Whether the end has been found: whether :attr:`last` is None because the chain was empty."""
+        self.is_settled = True
+        """False after a write of which it is unknown whether it took, or will take, effect."""
+
+    @property
+    def last(self) -> Manifest | None:
+        """The last valid manifest, as of the last call that read or wrote; None if there was none."""
+        return self._last
+
+    async def read(self) -> Manifest | None:
+        """Read the chain to its end; return the last manifest. Raises ObjectStoreError, DamagedObject."""
+        for _ in range(_ATTEMPTS_MAX):
+            start = self._last if self._last is not None else await self._find_start()
+            last = start
+            end: int = -1 if start is None else start.number
+            while (found := await self._get(end + 1)) is not None:
+                end += 1
+                if last is None or found.leader_epoch >= last.leader_epoch:
+                    last = found
+            if await self._still_begins_with(start):
+                self._last, self._end, self.is_read = last, end, True
+                return last
+            self._last = None
+        raise ObjectStoreError(f"{self._folder}: manifests are removed faster than they can be read")
+
+    async def append(self, leader_epoch: int, following: Manifest) -> bool:
+        """Write ``following``, which was made from :attr:`last`, as the next manifest.
+
+        Return False if another one has appeared there: then :attr:`last` is that one, and the caller decides
+        again. Raises Deposed, ObjectStoreError, DamagedObject.
+        """
+        self._check_may_write(leader_epoch)
+        following = structs.replace(
+            following,
+            number=self._end + 1,
+            oldest=max(following.oldest, self._removed_below),
+            leader_epoch=leader_epoch,
+            writer=self._writer,
+        )
+        before = self._last
+        if not await self._create(following):
+            await self.read()
+            self.is_settled = True
+            self._check_may_write(leader_epoch)
+            return False
+        if not await self._still_begins_with(before):
+            self._last = None
+            raise Deposed(f"{self._folder}: other brokers wrote to it while this one was stopped")
+        self._last, self._end, self.is_settled = following, following.number, True
+        await self._prune(following)
+        return True
+
+    async def remove_all(self) -> None:
+        """Remove everything in the folder, since its topic was deleted: for several processes at once, and
+        again after an error. Raises ObjectStoreError, DamagedObject."""
+        try:
+            last = await self.read()
+            while last is not None and not last.is_deleted:
+                ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
+                await self.append(last.leader_epoch, ended)
+                last = self._last
+        except (ManifestsGone, Deposed):
+            pass  # another process removes them, too
+        names = await self._store.names(self._folder)
+        for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
+            await self._store.remove(name)
+
+    def _check_may_write(self, leader_epoch: int) -> None:
+        last = self._last
+        if last is not None and (last.leader_epoch > leader_epoch or last.is_deleted):
+            reason = "is that of a deleted topic" if last.is_deleted else f"has epoch {last.leader_epoch}"
+            raise Deposed(
+                f"{self._folder}: {manifest_name(last.number)} {reason}; this leader {leader_epoch}"
+            )
+
+    async def _create(self, manifest: Manifest) -> bool:
+        name, data = self._folder + manifest_name(manifest.number), encode_manifest(manifest)
+        try:
+            return await self._store.create(name, data)
+        except ObjectStoreError as error:
+            self.is_settled = False
+            try:
+                return await self._store.get(name) == data  # the answer may have been lost, not the write
+            except ObjectNotFound:
+                raise error from None
+
+    async def _prune(self, last: Manifest) -> None:
+        """Let ``head`` name ``last``, and remove old manifests. What fails is done with a later manifest."""
+        try:
+            await self._store.put(self._folder + HEAD, b"%d" % last.number)
+            for number in range(last.oldest, last.number - MANIFESTS_KEPT):
+                await self._store.remove(self._folder + manifest_name(number))
+                self._removed_below = number + 1
+        except ObjectStoreError:
+            return
+
+    async def _find_start(self) -> Manifest | None:
+        """Return a manifest to begin with, the nearer to the end the better; None without ``head``."""
+        try:
+            head = await self._store.get(self._folder + HEAD)
+        except ObjectNotFound:
+            return None
+        found = await self._get(int(head)) if head.isdigit() else None
+        if found is not None:
+            return found
+        # A delayed write may have set it back.
+        names = await self._store.names(self._folder + manifest_name(0)[:-20])
+        numbers = [manifest_number(name.removeprefix(self._folder)) for name in names]
+        for number in sorted((one for one in numbers if one is not None), reverse=True):
+            if (found := await self._get(number)) is not None:
+                return found
+        raise ManifestsGone(f"{self._folder} has a head, but no manifest")
+
+    async def _still_begins_with(self, start: Manifest | None) -> bool:
+        """Return whether ``start``, from which the search began, was not removed meanwhile."""
+        name = HEAD if start is None else manifest_name(start.number)
+        try:
+            await self._store.get(self._folder + name, 0, 1)
+        except ObjectNotFound:
+            return start is None
+        return start is not None
+
+    async def _get(self, number: int) -> Manifest | None:
+        try:
+            return decode_manifest(await self._store.get(self._folder + manifest_name(number)), number)
+        except ObjectNotFound:
+            return None

@@ -1,0 +1,279 @@
+"""What the tier's objects contain, and their names. Pure.
+
+The folder of a partition, ``CLUSTER/TOPIC ID/PARTITION/``, has
+
+- for each segment two objects that are never changed: ``BASE-ID.log``, the bytes of the log file, and
+  ``BASE-ID.index``, all its indexes and the producers' state at its end. Each attempt to copy a segment has
+  another random id, so no name is written twice;
+- ``manifest-NUMBER``: a list of all segments at a moment. Each number is created once; the manifests together
+  are the *chain* (see :mod:`nilometer.tier.chain`);
+- ``head``: a number to begin with when the chain is read.
+
+A manifest is one line of JSON and a line with the CRC-32C of the first one. A manifest or an index object
+that is not exactly as written raises DamagedObject, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+from msgspec import structs
+
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
+from nilometer.storage.segments.transaction_index import PackedEntries
+
+FORMAT_VERSION = 2
+"""Version 1 is that of archives, which have no manifest."""
+
+HEAD = "head"
+_MANIFEST = "manifest-"
+
+
+class DamagedObject(Exception):
+    """The bytes of an object are not what a writer of the tier wrote."""
+
+
+def partition_folder(cluster_id: str, topic_id: str, partition: int) -> str:
+    return f"{cluster_id}/{topic_id}/{partition}/"
+
+
+def manifest_name(number: int) -> str:
+    return f"{_MANIFEST}{number:020d}"
+
+
+def manifest_number(name: str) -> int | None:
+    """Return the number of the manifest called ``name``; None if it is another object."""
+    digits = name.removeprefix(_MANIFEST)
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+# The manifest.
+
+
+class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A segment in the tier. Two of them may overlap: leaders roll their segments at different offsets."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_bytes: int
+    index_bytes: int
+    has_aborted: bool
+    """Whether a transaction was aborted in it: else its indexes need not be read to know of none."""
+    attempt: str
+    """The random part of its names."""
+    epochs: tuple[tuple[int, int], ...]
+    """(Leader epoch, first offset) of its records; the first one begins at the base offset."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def log_name(self) -> str:
+        return f"{self.base_offset:020d}-{self.attempt}.log"
+
+    @property
+    def index_name(self) -> str:
+        return f"{self.base_offset:020d}-{self.attempt}.index"
+
+
+class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An object that no reader of this manifest needs; one of an earlier manifest may still read it."""
+
+    name: str
+    since_ms: int
+
+
+class TopicFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What makes the topic again from its tier."""
+
+    cluster_id: str
+    topic_id: str
+    topic: str
+    partition: int
+    partition_count: int
+    settings: dict[str, str]
+    metadata_entry: int
+    """The last entry of the metadata log that the writer knew: the topic exists there."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the tier has of one partition. ``segments`` are ordered by base offset and by last offset."""
+
+    format: int
+    number: int
+    oldest: int
+    """Every manifest with a lower number was removed."""
+    leader_epoch: int
+    writer: str
+    """A random id: two writers never write the same bytes."""
+    written_ms: int
+    log_start_offset: int
+    """The first offset of the whole log that may be read, as of then."""
+    segments: tuple[RemoteSegment, ...]
+    dropped: tuple[Dropped, ...]
+    topic: TopicFacts
+    is_deleted: bool = False
+    """Whether the topic was deleted: the last manifest of a chain."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record in the tier; the log start offset if there is none."""
+        return self.segments[-1].end_offset if self.segments else self.log_start_offset
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(segment.log_bytes for segment in self.segments)
+
+    @property
+    def objects(self) -> set[str]:
+        """The names of all objects that this manifest mentions."""
+        names = {name for one in self.segments for name in (one.log_name, one.index_name)}
+        return names | {one.name for one in self.dropped}
+
+    def holding(self, offset: int) -> int | None:
+        """Return the place in ``segments`` of the first one that has ``offset``; None if none has it."""
+        low, high = 0, len(self.segments)
+        while low < high:
+            middle = (low + high) // 2
+            if self.segments[middle].last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self.segments) or self.segments[low].base_offset > offset:
+            return None
+        return low
+
+    def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
+        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
+        its segments at other offsets."""
+        covered = [one for one in self.segments if one.base_offset >= segment.base_offset]
+        kept = self.without(covered, now_ms)
+        return structs.replace(kept, segments=(*kept.segments, segment))
+
+    def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
+        """Return a manifest without ``gone``, whose objects are kept for the grace period."""
+        names = (name for one in gone for name in (one.log_name, one.index_name))
+        return structs.replace(
+            self,
+            segments=tuple(one for one in self.segments if one not in gone),
+            dropped=(*self.dropped, *(Dropped(name, now_ms) for name in names)),
+        )
+
+
+_to_manifest = msgspec.json.Decoder(Manifest).decode
+_CRC_DIGITS = 8
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    line = msgspec.json.encode(manifest) + b"\n"
+    return b"%b%08x\n" % (line, crc32c(line))
+
+
+def decode_manifest(data: bytes, number: int) -> Manifest:
+    """Return the manifest in the object of ``number``. Raises DamagedObject."""
+    line, crc = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
+    if crc != b"%08x\n" % crc32c(line) or not line.endswith(b"\n"):
+        raise DamagedObject(f"{manifest_name(number)} is not as it was written: its CRC differs")
+    version = msgspec.json.decode(line, type=_Versioned).format
+    if version != FORMAT_VERSION:
+        raise DamagedObject(f"{manifest_name(number)} has format {version}, which this version cannot read")
+    try:
+        manifest = _to_manifest(line)
+    except msgspec.ValidationError as error:
+        raise DamagedObject(f"{manifest_name(number)}: {error}") from error
+    if manifest.number != number:
+        raise DamagedObject(f"{manifest_name(number)} says that its number is {manifest.number}")
+    _check_order(manifest)
+    return manifest
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def _check_order(manifest: Manifest) -> None:
+    before: RemoteSegment | None = None
+    for one in manifest.segments:
+        is_whole = 0 <= one.base_offset <= one.last_offset and one.log_bytes > 0 and one.index_bytes > 0
+        if not is_whole or (before is not None and not _precedes(before, one)):
+            raise DamagedObject(f"{manifest_name(manifest.number)} has its segments in no valid order")
+        before = one
+
+
+def _precedes(before: RemoteSegment, after: RemoteSegment) -> bool:
+    return before.base_offset < after.base_offset and before.last_offset < after.last_offset
+
+
+# The index object: its sections in this order, each with its length and CRC-32C.
+
+_INDEX_MAGIC = b"NLTI"
+_INDEX_HEAD = struct.Struct(">4sHH")
+"""Magic, format and the number of sections."""
+_SECTION_HEAD = struct.Struct(">II")
+
+
+class IndexSections(NamedTuple):
+    """The files beside a log file, as on disk."""
+
+    offsets: bytes
+    times: bytes
+    aborted: bytes
+    producers: bytes
+    """The snapshot of the producers at the segment's end; empty if the log has none."""
+
+
+class RemoteIndexes(NamedTuple):
+    """The indexes of a remote segment, parsed."""
+
+    offsets: OffsetIndex
+    times: TimeIndex
+    aborted: PackedEntries
+
+
+def encode_index(sections: IndexSections) -> bytes:
+    parts = [_INDEX_HEAD.pack(_INDEX_MAGIC, FORMAT_VERSION, len(sections))]
+    for section in sections:
+        parts += (_SECTION_HEAD.pack(len(section), crc32c(section)), section)
+    return b"".join(parts)
+
+
+def decode_index(data: bytes, name: str) -> IndexSections:
+    """Return the sections of the index object called ``name``. Raises DamagedObject."""
+    try:
+        magic, version, count = _INDEX_HEAD.unpack_from(data)
+        if (magic, version, count) != (_INDEX_MAGIC, FORMAT_VERSION, len(IndexSections._fields)):
+            raise DamagedObject(f"{name} is not an index of format {FORMAT_VERSION}")
+        at, sections = _INDEX_HEAD.size, list[bytes]()
+        for field in IndexSections._fields:
+            length, crc = _SECTION_HEAD.unpack_from(data, at)
+            at += _SECTION_HEAD.size
+            section = data[at : at + length]
+            if len(section) != length or crc32c(section) != crc:
+                raise DamagedObject(
+                    f"{name} is not as it was written: the CRC of its section {field} differs"
+                )
+            sections.append(section)
+            at += length
+    except struct.error:
+        raise DamagedObject(f"{name} ends too early: it has {len(data)} bytes") from None
+    if at != len(data):
+        raise DamagedObject(f"{name} has {len(data) - at} bytes too many")
+    return IndexSections(*sections)
+
+
+def parse_indexes(sections: IndexSections, base_offset: int, name: str) -> RemoteIndexes:
+    """Return the indexes of the segment at ``base_offset``. Raises DamagedObject."""
+    try:
+        return RemoteIndexes(
+            OffsetIndex.parse(base_offset, sections.offsets),
+            TimeIndex.parse(base_offset, sections.times),
+            PackedEntries(base_offset, sections.aborted),
+        )
+    except CorruptIndex as error:
+        raise DamagedObject(f"{name}: {error}") from error

@@ -1,0 +1,169 @@
+"""What a leader does with its tier: what to copy, what to give up, what local logs may delete. Pure.
+
+Every decision is made from the last manifest of the chain and the state of the leader's own log, and says
+what the next manifest is; what it says happens when that manifest is written, and not before.
+
+Invariants: only records below the last stable offset are copied; a local log deletes only what the manifest
+names; an entry of the manifest whose records are not those of the leader's log is removed (an unclean
+election can cause that); an object is removed from the store only when no manifest has named it for the grace
+period.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from nilometer.identifiers import Offset
+from nilometer.tier.format import FORMAT_VERSION, Manifest, RemoteSegment, TopicFacts
+
+EpochEntries = Sequence[tuple[int, int]]
+"""(Leader epoch, start offset), both rising: the leader epochs of a log."""
+
+
+class LocalSegment(NamedTuple):
+    """A sealed segment of the local log."""
+
+    base_offset: Offset
+    end_offset: Offset
+    """The base offset of the next segment."""
+    size: int
+
+
+class LogView(NamedTuple):
+    """What the decisions need to know of the leader's log."""
+
+    log_start_offset: Offset
+    local_start_offset: Offset
+    log_end_offset: Offset
+    last_stable_offset: Offset
+    epochs: EpochEntries
+    sealed: Sequence[LocalSegment]
+    """All sealed segments, by base offset."""
+    size: int
+    """Bytes of all local segments."""
+
+
+class Retention(NamedTuple):
+    """The whole retention of a topic; -1 is unlimited."""
+
+    ms: int
+    bytes: int
+
+
+def first_manifest(topic: TopicFacts, log_start_offset: Offset) -> Manifest:
+    """Return what the first manifest of a chain is made from."""
+    return Manifest(FORMAT_VERSION, 0, 0, -1, "", 0, log_start_offset, (), (), topic)
+
+
+def is_lost(manifest: Manifest | None, log: LogView) -> bool:
+    """Return whether the tier lacks what it must have: records below the first local one.
+
+    Then nothing is decided: another store may have been configured by mistake.
+    """
+    if log.log_start_offset >= log.local_start_offset:
+        return False
+    return manifest is None or local_deletion_bound(manifest, log) < log.local_start_offset
+
+
+def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tuple[int, int], ...]:
+    """Return the leader epochs of the records in ``[start, end)``; the first entry begins at ``start``.
+
+    If the epochs begin later, so does the result.
+    """
+    at = max(bisect_right(epochs, start, key=_start_offset) - 1, 0)
+    return tuple((epoch, max(first, start)) for epoch, first in epochs[at:] if first < end)
+
+
+def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
+    """Return the segments whose records are not those of the leader's log: other epochs, or beyond its end.
+
+    What is below the log start offset, or below the first epoch that the leader knows, is not compared.
+    """
+    known = max(log.log_start_offset, log.epochs[0][1] if log.epochs else log.log_end_offset)
+
+    def is_divergent(segment: RemoteSegment) -> bool:
+        start = max(segment.base_offset, known)
+        if segment.end_offset > log.log_end_offset:
+            return True
+        return segment.end_offset > start and epochs_within(
+            segment.epochs, start, segment.end_offset
+        ) != epochs_within(log.epochs, start, segment.end_offset)
+
+    for place, segment in enumerate(manifest.segments):
+        if is_divergent(segment):
+            return manifest.segments[place:]  # what follows was copied by the same leaders, or later ones
+    return ()
+
+
+def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
+    """Return the first sealed segment that is not in the tier and has committed, decided records only."""
+    tiered = manifest.end_offset if manifest.segments else log.log_start_offset
+    for segment in log.sealed:
+        if segment.end_offset > tiered and segment.size > 0:
+            return segment if segment.end_offset <= log.last_stable_offset else None
+    return None
+
+
+def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
+    """Return the oldest remote segments that the whole retention no longer keeps.
+
+    Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
+    local segments that are not in the tier; the largest timestamp of a segment.
+    """
+    segments = manifest.segments
+    only_local = log.size - sum(one.size for one in log.sealed if one.end_offset <= manifest.end_offset)
+    excess = manifest.log_bytes + only_local - retention.bytes if retention.bytes >= 0 else 0
+    count = 0
+    for segment in segments:
+        is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
+        if segment.end_offset > log.log_start_offset and not is_old and segment.log_bytes > excess:
+            break
+        excess -= segment.log_bytes
+        count += 1
+    return segments[:count]
+
+
+def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
+    """Return the offset below which local segments are in the tier, without a gap from the log start on."""
+    bound = log.log_start_offset
+    for segment in manifest.segments:
+        if segment.base_offset > bound:
+            break
+        bound = max(bound, segment.end_offset)
+    return bound
+
+
+def next_log_start(gone: Sequence[RemoteSegment], log: LogView) -> Offset:
+    """Return the log start offset once ``gone``, the oldest remote segments, are deleted."""
+    return max([log.log_start_offset, *(one.end_offset for one in gone)])
+
+
+def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> Offset:
+    """Return the log start offset of the leader of ``leader_epoch``, by what an earlier one has written.
+
+    If that is beyond where this leader began, an unclean election has lost the records between; those below
+    were given up, so this leader has only what is in its log.
+    """
+    newest = log.epochs[-1] if log.epochs else (-1, 0)
+    began = newest[1] if newest[0] == leader_epoch else log.log_end_offset
+    is_within = manifest.log_start_offset <= began
+    return max(log.log_start_offset, manifest.log_start_offset if is_within else log.local_start_offset)
+
+
+def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
+    """Return the names of dropped objects whose grace period is over."""
+    return tuple(one.name for one in manifest.dropped if now_ms - one.since_ms >= grace_ms)
+
+
+def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """Return the manifest after the objects called ``names`` were removed from the store."""
+    gone = set(names)
+    return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
+
+
+def _start_offset(entry: tuple[int, int]) -> Offset:
+    return entry[1]

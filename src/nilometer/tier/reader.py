@@ -1,0 +1,371 @@
+"""Reading what is in the tier: records from an offset, offsets by time, the state of a log that begins later.
+
+A manifest says which segment has an offset, the segment's index object says where in its bytes. Indexes and
+bytes pass through two caches (:class:`RemoteCache`), which all partitions of a broker share: what several
+readers ask for at once is requested once, and a reader that leaves does not take it from the others. Both are
+bounded in bytes.
+
+Every batch's CRC is checked. Raises ObjectStoreError, DamagedObject, and OffsetOutOfRange if the manifest
+has no such offset; an object that was removed since the manifest was read is ObjectNotFound: read the chain
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from nilometer.runtime.object_store import ObjectStore
+from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.tier.format import (
+    DamagedObject,
+    IndexSections,
+    Manifest,
+    RemoteIndexes,
+    RemoteSegment,
+    decode_index,
+    parse_indexes,
+)
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import (
+    BatchHeader,
+    batches,
+    check_batch,
+    read_header,
+    skip_good_batches,
+)
+from nilometer.wire.record_heads import record_heads
+
+T = TypeVar("T")
+
+CHUNK_BYTES = 1 << 20
+"""Objects are read in ranges that begin at a multiple of this."""
+READ_AHEAD_CHUNKS = 2
+"""How many chunks are requested beyond those that a read needs: the next read continues there."""
+CHUNKS_CACHED_BYTES = 64 << 20
+PIECE_BYTES_MAX = 8 << 20
+"""The most bytes that one read returns, unless its first batch is larger."""
+_PIECE_BYTES_MIN = 16 << 10
+SEARCHED_BYTES = 64 << 10
+"""So many bytes of batches are searched for a timestamp before other clients are served."""
+BATCHES_MAX = 16_384
+"""So many batches are checked at once: those of many megabytes would take the event loop too long."""
+
+# The cache.
+
+
+class SharedCache(Generic[T]):
+    """Values by key, fetched once for all who wait, and kept while they fit."""
+
+    def __init__(self, bytes_max: int, weight: Callable[[T], int]) -> None:
+        self._bytes_max = bytes_max
+        self._weight = weight
+        self._values: OrderedDict[object, T] = OrderedDict()
+        self.bytes = 0
+        self._fetches: dict[object, asyncio.Task[T]] = {}
+
+    async def get(self, key: object, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Return the value of ``key``; ``fetch`` it unless it is here or on its way."""
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+            return value
+        # Shielded: a reader that is cancelled must not take the value from the others that wait for it.
+        return await asyncio.shield(self.begin(key, fetch))
+
+    def begin(self, key: object, fetch: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """Fetch the value of ``key``, which is not here, unless it is on its way."""
+        task = self._fetches.get(key)
+        if task is None:
+            task = self._fetches[key] = asyncio.create_task(self._fetch(key, fetch))
+            task.add_done_callback(_look_at)
+        return task
+
+    def has(self, key: object) -> bool:
+        return key in self._values
+
+    def resize(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._shrink()
+
+    async def close(self) -> None:
+        """Cancel what is on its way."""
+        for task in tuple(self._fetches.values()):
+            task.cancel()
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+
+    async def _fetch(self, key: object, fetch: Callable[[], Awaitable[T]]) -> T:
+        try:
+            value = await fetch()
+        finally:
+            del self._fetches[key]
+        self._values[key] = value
+        self.bytes += self._weight(value)
+        self._shrink()
+        return value
+
+    def _shrink(self) -> None:
+        while self.bytes > self._bytes_max and len(self._values) > 1:
+            self.bytes -= self._weight(self._values.popitem(last=False)[1])
+
+
+def _look_at(task: asyncio.Task[T]) -> None:
+    """Keep asyncio from reporting an error for which no reader waits any more: a later reader asks again."""
+    if not task.cancelled():
+        task.exception()
+
+
+class RemoteCache:
+    """The bytes and indexes of remote segments that were read last."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        index_bytes_max: int,
+        before_request: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        """``before_request``: waits until so many bytes may be requested, for a limit on the bandwidth."""
+        self._store = store
+        self._before_request = before_request
+        self.chunks: SharedCache[bytes] = SharedCache(CHUNKS_CACHED_BYTES, len)
+        self.indexes: SharedCache[RemoteIndexes] = SharedCache(index_bytes_max, _index_weight)
+
+    async def sections(self, folder: str, segment: RemoteSegment) -> IndexSections:
+        """Return the segment's index object, which is not kept."""
+        name = folder + segment.index_name
+        return decode_index(await self._request(name, 0, segment.index_bytes), name)
+
+    async def indexes_of(self, folder: str, segment: RemoteSegment) -> RemoteIndexes:
+        async def fetch() -> RemoteIndexes:
+            sections = await self.sections(folder, segment)
+            return parse_indexes(sections, segment.base_offset, folder + segment.index_name)
+
+        return await self.indexes.get(folder + segment.index_name, fetch)
+
+    async def bytes_of(self, folder: str, segment: RemoteSegment, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)`` of the segment's log file, and request those that follow."""
+        name, size = folder + segment.log_name, segment.log_bytes
+        end = min(end, size)
+        first, last = start // CHUNK_BYTES, (max(end, start + 1) - 1) // CHUNK_BYTES
+        for number in range(first, min(last + READ_AHEAD_CHUNKS, (size - 1) // CHUNK_BYTES) + 1):
+            if not self.chunks.has((name, number)):
+                self.chunks.begin((name, number), self._chunk(name, number, size))
+        parts = [
+            await self.chunks.get((name, number), self._chunk(name, number, size))
+            for number in range(first, last + 1)
+        ]
+        joined = parts[0] if len(parts) == 1 else b"".join(parts)
+        return joined[start - first * CHUNK_BYTES : end - first * CHUNK_BYTES]
+
+    async def close(self) -> None:
+        await self.chunks.close()
+        await self.indexes.close()
+
+    def _chunk(self, name: str, number: int, size: int) -> Callable[[], Awaitable[bytes]]:
+        start = number * CHUNK_BYTES
+        return lambda: self._request(name, start, min(CHUNK_BYTES, size - start))
+
+    async def _request(self, name: str, start: int, length: int) -> bytes:
+        if self._before_request is not None:
+            await self._before_request(length)
+        data = await self._store.get(name, start, length)
+        if len(data) != length:
+            raise DamagedObject(f"{name} ends at byte {start + len(data)} instead of {start + length}")
+        return data
+
+
+def _index_weight(indexes: RemoteIndexes) -> int:
+    return 256 + 8 * len(indexes.offsets) + 12 * len(indexes.times) + 34 * len(indexes.aborted)
+
+
+# Records.
+
+
+class RemoteRecords(NamedTuple):
+    """Complete batches of one remote segment."""
+
+    records: bytes
+    next_offset: int
+
+
+class LogState(NamedTuple):
+    """What a replica needs to begin its log at ``start_offset``, without the records below."""
+
+    start_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    """The leader epochs of all records below."""
+    producers: bytes
+    """A snapshot of the producers at ``start_offset``; empty if there are none."""
+
+
+class RemoteReader:
+    """Reads the segments of one manifest, in the partition's folder."""
+
+    def __init__(self, cache: RemoteCache, folder: str, manifest: Manifest) -> None:
+        self._cache = cache
+        self._folder = folder
+        self._manifest = manifest
+
+    async def read(self, offset: int, max_bytes: int) -> RemoteRecords:
+        """Return the batches from the one that contains ``offset`` on: about ``max_bytes``, at least one."""
+        segment = self._segment_with(offset)
+        indexes = await self._cache.indexes_of(self._folder, segment)
+        entry = indexes.offsets.lookup_entry(offset)
+        position = 0 if entry is None else entry[1]
+        while True:
+            piece = await self._piece(segment, position, min(max_bytes, PIECE_BYTES_MAX))
+            for at, header in piece.batches():
+                if header.last_offset < offset:
+                    continue
+                if header.base_offset <= offset:
+                    return piece.records_from(at, header, max_bytes, segment)
+                if position == 0:
+                    raise piece.damage(at, f"offset {header.base_offset} where {offset} must be")
+                break  # the index was wrong when it was copied
+            else:
+                position += piece.end
+                continue
+            position = 0
+
+    async def aborted(self, from_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], int | None]:
+        """Return the aborted transactions that overlap the range, from the segments of the tier.
+
+        The second value is None if these are all, or else the offset from which the local log has the others:
+        a transaction that begins in the range may end behind the tier.
+        """
+        found: dict[AbortedTxn, None] = {}
+        place = self._manifest.holding(from_offset)
+        for segment in self._manifest.segments[place:] if place is not None else ():
+            if not segment.has_aborted:
+                continue
+            indexes = await self._cache.indexes_of(self._folder, segment)
+            entries, is_done = indexes.aborted.collect(from_offset, upper_bound_offset)
+            found |= dict.fromkeys(entries)
+            if is_done:
+                return list(found), None
+        return list(found), self._manifest.end_offset
+
+    async def offset_for_timestamp(self, timestamp: int, offset_min: int) -> TimestampOffset | None:
+        """Return the first record from ``offset_min`` on with a timestamp of at least ``timestamp``.
+
+        None if the tier has none.
+        """
+        for segment in self._manifest.segments:
+            if segment.max_timestamp < timestamp or segment.last_offset < offset_min:
+                continue
+            indexes = await self._cache.indexes_of(self._folder, segment)
+            entry = indexes.times.lookup_entry(timestamp - 1)
+            position = max(
+                0 if entry is None else indexes.offsets.lookup(entry[1]), indexes.offsets.lookup(offset_min)
+            )
+            while position < segment.log_bytes:
+                piece = await self._piece(segment, position, SEARCHED_BYTES)
+                for at, header in piece.batches():
+                    piece.check(at, header)  # or a damaged header could hide the wanted record
+                    if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
+                        found = await _first_in(piece, at, header, timestamp, offset_min)
+                        if found is not None:
+                            return found
+                position += piece.end
+                await asyncio.sleep(0)
+        return None
+
+    async def state_at(self, offset: int) -> LogState:
+        """Return the state of a log that begins where the segment with the record before ``offset`` ends."""
+        segment = self._segment_with(offset - 1)
+        epochs = dict[int, int]()
+        for one in self._manifest.segments:
+            if one.base_offset > segment.base_offset:
+                break
+            for epoch, start in one.epochs:
+                epochs.setdefault(epoch, start)
+        sections = await self._cache.sections(self._folder, segment)
+        return LogState(segment.end_offset, tuple(epochs.items()), sections.producers)
+
+    def _segment_with(self, offset: int) -> RemoteSegment:
+        place = self._manifest.holding(offset)
+        if place is None:
+            segments = self._manifest.segments
+            start = segments[0].base_offset if segments else self._manifest.log_start_offset
+            raise OffsetOutOfRange(offset, start, self._manifest.end_offset, self._folder)
+        return self._manifest.segments[place]
+
+    async def _piece(self, segment: RemoteSegment, position: int, wanted: int) -> _Piece:
+        """Return bytes of the segment from ``position`` on, which begin with a whole batch."""
+        name, wanted = self._folder + segment.log_name, max(wanted, _PIECE_BYTES_MIN)
+        while True:
+            buffer = await self._cache.bytes_of(self._folder, segment, position, position + wanted)
+            piece = _Piece(name, position, buffer)
+            whole = piece.first_size
+            if whole <= len(buffer):
+                return piece
+            if len(buffer) < wanted:
+                raise piece.damage(0, "the object ends within a batch")
+            wanted = whole
+
+
+class _Piece:
+    """A part of a log file from ``position`` on. Raises DamagedObject."""
+
+    def __init__(self, name: str, position: int, buffer: bytes) -> None:
+        self._name = name
+        self.position = position
+        self.buffer = buffer
+        self.end = 0
+        """Where the last batch ends that :meth:`batches` has yielded."""
+
+    @property
+    def first_size(self) -> int:
+        try:
+            return read_header(self.buffer).size
+        except KafkaError as error:
+            raise self.damage(0, str(error)) from error
+
+    def batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the whole batches, each with its place in the buffer."""
+        try:
+            for at, header in batches(self.buffer):
+                self.end = at + header.size
+                yield at, header
+        except KafkaError as error:
+            raise self.damage(self.end, str(error)) from error
+
+    def records_from(
+        self, at: int, header: BatchHeader, max_bytes: int, segment: RemoteSegment
+    ) -> RemoteRecords:
+        """Return the batches from the one at ``at`` on: what fits, and at least that one."""
+        limit = min(at + max(max_bytes, header.size), len(self.buffer))
+        end, next_offset, _ = skip_good_batches(
+            self.buffer, at, limit, header.base_offset, segment.end_offset, BATCHES_MAX
+        )
+        if end == at:
+            self.check(at, header)
+            raise self.damage(at, f"offsets up to {header.last_offset} are beyond the segment")
+        return RemoteRecords(self.buffer[at:end], next_offset)
+
+    def check(self, at: int, header: BatchHeader) -> None:
+        try:
+            check_batch(self.buffer, at, header)
+        except KafkaError as error:
+            raise self.damage(at, str(error)) from error
+
+    def damage(self, at: int, reason: str) -> DamagedObject:
+        return DamagedObject(f"{self._name}, byte {self.position + at}: {reason}")
+
+
+async def _first_in(
+    piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
+) -> TimestampOffset | None:
+    try:
+        for heads in record_heads(piece.buffer, at, header):
+            for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
+                if stamp >= timestamp and header.base_offset + delta >= offset_min:
+                    return TimestampOffset(stamp, header.base_offset + delta, header.partition_leader_epoch)
+            await asyncio.sleep(0)  # each step may take a millisecond
+    except KafkaError as error:
+        raise piece.damage(at, str(error)) from error
+    return None

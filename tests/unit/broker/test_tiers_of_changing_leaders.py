@@ -1,0 +1,76 @@
+"""The tier of a partition whose leaders change, stop, restart and lose elections, in a store that fails; and
+faults in the shipped code that this must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nilometer.broker.tiering.remote_partition import RemotePartition
+from nilometer.tier import plan
+from nilometer.tier.format import Manifest
+from support.tier.changing_leaders import play
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_committed_records_are_read_from_the_log_or_the_tier(seed: int) -> None:
+    play(seed, unclean=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_unclean_election_leaves_no_divergent_records_in_the_tier(seed: int) -> None:
+    play(seed, unclean=True)
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+SEEDS_MAX = 60
+
+
+def deletes_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
+    def note_all(self: RemotePartition) -> None:
+        self.partition.log.note_tiered(self.partition.log.segments.active.base_offset)
+
+    patch.setattr(RemotePartition, "_note_tiered", note_all)
+
+
+def keeps_divergent_segments(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plan, "divergent", lambda manifest, log: ())
+
+
+def drops_expired_segments_before_the_log_start_moves(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RemotePartition, "_advance_log_start", lambda self, offset: None)
+
+
+def removes_objects_that_a_manifest_names(patch: pytest.MonkeyPatch) -> None:
+    def all_but_the_last(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
+        return tuple(one.index_name for one in manifest.segments[:-1])
+
+    patch.setattr(plan, "due_removals", all_but_the_last)
+
+
+def leaves_what_failed_attempts_uploaded(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: RemotePartition, epoch: int) -> None:
+        return None
+
+    patch.setattr(RemotePartition, "_sweep", nothing)
+
+
+FAULTS: tuple[tuple[Patch, bool], ...] = (
+    (deletes_before_the_manifest, False),
+    (keeps_divergent_segments, True),
+    (drops_expired_segments_before_the_log_start_moves, False),
+    (removes_objects_that_a_manifest_names, False),
+    (leaves_what_failed_attempts_uploaded, False),
+)
+
+
+@pytest.mark.parametrize(("fault", "unclean"), FAULTS, ids=[one.__name__ for one, _ in FAULTS])
+def test_a_planted_fault_is_found(fault: Patch, unclean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            play(seed, unclean=unclean)
+        except Exception:
+            return
+    pytest.fail(f"no seed below {SEEDS_MAX} finds it")

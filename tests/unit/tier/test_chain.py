@@ -1,0 +1,255 @@
+"""Who writes the next manifest, and where the chain ends: with two leaders, lost answers and slow readers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec import structs
+
+from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.simulation.object_store import Bucket, VirtualObjectStore
+from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Deposed
+from nilometer.tier.format import DamagedObject, Manifest, encode_manifest, manifest_name
+from support.tier.remote_segments import FOLDER, manifest, segment
+
+
+class ScriptedStore(VirtualObjectStore):
+    """The virtual store; ``before`` and ``after`` map a method and the end of a name to what happens then."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket, random.Random(1))
+        self.before: dict[tuple[str, str], Exception] = {}
+        self.after: dict[tuple[str, str], Exception] = {}
+        self.requests: list[tuple[str, str]] = []
+
+    async def create(self, name: str, data: bytes) -> bool:
+        self._meet("create", name, self.before)
+        made = await super().create(name, data)
+        self._meet("create", name, self.after)
+        return made
+
+    async def put(self, name: str, data: bytes) -> None:
+        self._meet("put", name, self.before)
+        await super().put(name, data)
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.requests.append(("get", name.removeprefix(FOLDER)))
+        self._meet("get", name, self.before)
+        return await super().get(name, start, length)
+
+    async def remove(self, name: str) -> None:
+        self._meet("remove", name, self.before)
+        await super().remove(name)
+
+    def _meet(self, method: str, name: str, errors: dict[tuple[str, str], Exception]) -> None:
+        error = errors.pop((method, name.removeprefix(FOLDER)), None)
+        if error is not None:
+            raise error
+
+
+LOST = ObjectStoreError("no answer")
+
+
+def chain_on(bucket: Bucket, writer: str = "a") -> tuple[Chain, ScriptedStore]:
+    store = ScriptedStore(bucket)
+    return Chain(store, FOLDER, writer), store
+
+
+async def write(chain: Chain, epoch: int, count: int = 1) -> None:
+    """Append ``count`` manifests, each with one more segment."""
+    for _ in range(count):
+        last = chain.last or manifest()
+        assert await chain.append(epoch, last.with_segment(segment(last.end_offset, last.end_offset + 9), 0))
+
+
+def bases(last: Manifest | None) -> list[int]:
+    assert last is not None
+    return [one.base_offset for one in last.segments]
+
+
+async def test_another_process_reads_what_was_written() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    assert await chain.read() is None and chain.is_read
+    await write(chain, 3, 2)
+    other, _ = chain_on(bucket)
+    assert await other.read() == chain.last
+    await write(chain, 3)
+    assert bases(await other.read()) == [0, 10, 20]
+
+
+async def test_a_reader_that_knows_the_end_asks_for_two_objects() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 0, 40)
+    other, store = chain_on(bucket)
+    await other.read()
+    store.requests.clear()
+    await other.read()
+    assert store.requests == [("get", manifest_name(40)), ("get", manifest_name(39))]
+
+
+async def test_a_leader_goes_on_from_what_an_earlier_one_wrote_meanwhile() -> None:
+    bucket = Bucket()
+    old, new = chain_on(bucket, "old")[0], chain_on(bucket, "new")[0]
+    await old.read()
+    await new.read()
+    await write(old, 1)
+    assert not await new.append(2, manifest(segment(0, 99)))
+    assert new.last == old.last
+    await write(new, 2)
+    assert bases(new.last) == [0, 10]
+
+
+async def test_a_deposed_leader_writes_nothing_more() -> None:
+    bucket = Bucket()
+    old, new = chain_on(bucket, "old")[0], chain_on(bucket, "new")[0]
+    await old.read()
+    await write(old, 1)
+    await new.read()
+    await write(new, 2)
+    for _ in range(2):
+        with pytest.raises(Deposed, match="epoch 2"):
+            await old.append(1, manifest(segment(0, 99)))
+    assert bases(await new.read()) == [0, 10]
+
+
+async def test_a_manifest_of_a_lower_epoch_is_void() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 5)
+    stray = structs.replace(manifest(segment(0, 99)), number=1, oldest=0, leader_epoch=4)
+    bucket.write(FOLDER + manifest_name(1), encode_manifest(stray))
+    other, _ = chain_on(bucket, "b")
+    assert bases(await other.read()) == [0]
+    await write(other, 5)
+    assert bases(await chain.read()) == [0, 10]
+    assert chain.last is not None and chain.last.number == 2
+
+
+async def test_a_leader_that_was_stopped_for_long_finds_out() -> None:
+    """The number that it writes was removed long ago, so it is free."""
+    bucket = Bucket()
+    old, new = chain_on(bucket, "old")[0], chain_on(bucket, "new")[0]
+    await old.read()
+    await write(old, 1)
+    await new.read()
+    await write(new, 2, MANIFESTS_KEPT + 5)
+    assert FOLDER + manifest_name(1) not in bucket.objects
+    with pytest.raises(Deposed, match="stopped"):
+        await old.append(1, manifest(segment(0, 99)))
+    assert (await old.read()) == new.last
+    fresh, _ = chain_on(bucket, "fresh")
+    assert await fresh.read() == new.last
+
+
+async def test_a_reader_that_was_stopped_for_long_begins_again() -> None:
+    bucket = Bucket()
+    reader, writer = chain_on(bucket)[0], chain_on(bucket, "w")[0]
+    await writer.read()
+    await write(writer, 1)
+    await reader.read()
+    await write(writer, 1, MANIFESTS_KEPT + 5)
+    assert await reader.read() == writer.last
+
+
+async def test_no_more_manifests_stay_than_slow_readers_need() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 20)
+    store.before["remove", manifest_name(11)] = LOST
+    await write(chain, 1, 10)
+    kept = [name for name in bucket.objects if "manifest" in name]
+    assert kept == [FOLDER + manifest_name(number) for number in range(29 - MANIFESTS_KEPT, 30)]
+    successor, _ = chain_on(bucket, "b")
+    await successor.read()
+    await write(successor, 2, 1)
+    assert FOLDER + manifest_name(29 - MANIFESTS_KEPT) not in bucket.objects
+
+
+async def test_a_lost_answer_is_looked_up() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    store.after["create", manifest_name(0)] = LOST
+    await write(chain, 1)
+    assert chain.is_settled and bases(chain.last) == [0]
+
+
+async def test_a_write_whose_outcome_is_unknown_may_take_effect_later() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    store.after["create", manifest_name(0)] = LOST
+    store.before["get", manifest_name(0)] = LOST
+    with pytest.raises(ObjectStoreError, match="no answer"):
+        await chain.append(1, manifest(segment(0, 9)))
+    assert not chain.is_settled
+    assert not await chain.append(1, manifest(segment(0, 19)))
+    assert chain.is_settled and bases(chain.last) == [0]
+    assert chain.last is not None and chain.last.end_offset == 10
+
+
+async def test_a_head_that_is_not_written_is_written_later() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    for number in range(MANIFESTS_KEPT + 3):
+        store.before["put", "head"] = LOST
+        await write(chain, 1)
+        assert bases(await chain_on(bucket)[0].read())[-1] == 10 * number
+    assert len(bucket.objects) == MANIFESTS_KEPT + 3
+    await write(chain, 1)
+    assert len(bucket.objects) == MANIFESTS_KEPT + 2
+
+
+async def test_a_head_that_was_set_back_costs_a_listing_only() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 20)
+    for delayed in (b"3", b"99", b"", b"x"):
+        bucket.write(f"{FOLDER}head", delayed)
+        assert await chain_on(bucket)[0].read() == chain.last
+
+
+async def test_a_chain_whose_manifests_are_gone_is_damaged_and_not_empty() -> None:
+    bucket = Bucket({f"{FOLDER}head": b"7"})
+    chain, _ = chain_on(bucket)
+    with pytest.raises(DamagedObject, match="no manifest"):
+        await chain.read()
+    assert not chain.is_read
+
+
+async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 12)
+    other, _ = chain_on(bucket, "b")
+    await other.read()
+    store.before["remove", manifest_name(10)] = LOST
+    with pytest.raises(ObjectStoreError, match="no answer"):
+        await chain.remove_all()
+    with pytest.raises(Deposed, match="deleted"):
+        await other.append(2, manifest(segment(0, 99)))
+    assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
+    await other.remove_all()
+    assert bucket.objects == {}
+
+
+async def test_a_removal_that_stopped_before_its_head_goes_on() -> None:
+    bucket = Bucket({f"{FOLDER}head": b"7", f"{FOLDER}x.log": b""})
+    await chain_on(bucket)[0].remove_all()
+    assert bucket.objects == {}
+
+
+async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
+    bucket = Bucket({f"{FOLDER}head": b"0", FOLDER + manifest_name(0): b"x"})
+    with pytest.raises(DamagedObject, match="CRC"):
+        await chain_on(bucket)[0].remove_all()
+    assert len(bucket.objects) == 2

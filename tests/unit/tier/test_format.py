@@ -1,0 +1,113 @@
+"""What a writer of the tier wrote is read again; any other bytes are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from nilometer.tier.format import (
+    FORMAT_VERSION,
+    DamagedObject,
+    IndexSections,
+    Manifest,
+    decode_index,
+    decode_manifest,
+    encode_index,
+    encode_manifest,
+    manifest_name,
+    manifest_number,
+)
+from support.properties import examples
+from support.tier.remote_segments import manifest, segment
+
+WRITTEN = structs.replace(
+    manifest(segment(0, 9, epochs=((0, 0), (2, 5))), segment(8, 20, epochs=((2, 8),))).without(
+        [segment(0, 9, epochs=((0, 0), (2, 5)))], 1_000
+    ),
+    number=7,
+    oldest=1,
+    writer="w",
+)
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert decode_manifest(encode_manifest(WRITTEN), 7) == WRITTEN
+
+
+@given(st.data())
+@examples(60)
+def test_any_other_byte_of_a_manifest_is_noticed(data: st.DataObject) -> None:
+    encoded = bytearray(encode_manifest(WRITTEN))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(DamagedObject, match=manifest_name(7)):
+        decode_manifest(bytes(encoded), 7)
+
+
+def test_a_manifest_that_ends_early_is_noticed() -> None:
+    encoded = encode_manifest(WRITTEN)
+    for length in range(len(encoded)):
+        with pytest.raises(DamagedObject, match="CRC"):
+            decode_manifest(encoded[:length], 7)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (structs.replace(WRITTEN, format=FORMAT_VERSION + 1), "format 3"),
+        (structs.replace(WRITTEN, number=8), "its number is 8"),
+        (structs.replace(WRITTEN, segments=(segment(5, 9), segment(0, 4))), "order"),
+        (structs.replace(WRITTEN, segments=(segment(0, 9), segment(2, 9))), "order"),
+        (structs.replace(WRITTEN, segments=(segment(9, 8),)), "order"),
+        (structs.replace(WRITTEN, writer=1), "writer"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(wrong: Manifest, reason: str) -> None:
+    with pytest.raises(DamagedObject, match=reason):
+        decode_manifest(encode_manifest(wrong), 7)
+
+
+def test_the_number_is_that_of_its_name() -> None:
+    assert manifest_number(manifest_name(42)) == 42
+    for other in ("head", "manifest-", "manifest-x", f"{0:020d}-a.log", "manifest-1.unfinished"):
+        assert manifest_number(other) is None
+
+
+SECTIONS = IndexSections(b"offsets", b"", b"aborted", b"producers")
+
+
+def test_an_index_object_is_read_as_it_was_written() -> None:
+    assert decode_index(encode_index(SECTIONS), "x") == SECTIONS
+
+
+@given(st.data())
+@examples(60)
+def test_any_other_byte_of_an_index_object_is_noticed(data: st.DataObject) -> None:
+    encoded = bytearray(encode_index(SECTIONS))
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(DamagedObject, match="x"):
+        decode_index(bytes(encoded), "x")
+
+
+def test_an_index_object_that_ends_early_or_late_is_noticed() -> None:
+    encoded = encode_index(SECTIONS)
+    for wrong in (encoded[:-1], encoded[:3], b"", encoded + b"0"):
+        with pytest.raises(DamagedObject, match="x"):
+            decode_index(wrong, "x")
+
+
+def test_the_segment_of_an_offset_is_the_first_that_has_it() -> None:
+    held = manifest(segment(10, 19), segment(15, 29), segment(40, 49))
+    assert [held.holding(offset) for offset in (9, 10, 19, 20, 29, 30, 39, 40, 49, 50)] == [
+        None, 0, 0, 1, 1, None, None, 2, 2, None,
+    ]  # fmt: skip
+
+
+def test_a_segment_takes_the_place_of_those_that_it_covers() -> None:
+    held = manifest(segment(0, 9), segment(10, 14), segment(15, 19)).with_segment(segment(5, 29), 1_000)
+    assert [(one.base_offset, one.last_offset) for one in held.segments] == [(0, 9), (5, 29)]
+    assert sorted(one.name for one in held.dropped) == sorted(
+        name for one in (segment(10, 14), segment(15, 19)) for name in (one.log_name, one.index_name)
+    )

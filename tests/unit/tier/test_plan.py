@@ -1,0 +1,160 @@
+"""What is copied, what is given up, and what local logs may delete."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from nilometer.tier.plan import (
+    LocalSegment,
+    LogView,
+    Retention,
+    divergent,
+    due_removals,
+    epochs_within,
+    expired,
+    inherited_log_start,
+    is_lost,
+    local_deletion_bound,
+    next_log_start,
+    next_to_copy,
+    without_removed,
+)
+from support.tier.remote_segments import manifest, segment
+
+UNLIMITED = Retention(-1, -1)
+
+
+def view(
+    *ends: int, base: int = 0, start: int | None = None, lso: int | None = None, end: int | None = None,
+    epochs: tuple[tuple[int, int], ...] = ((0, 0),),
+) -> LogView:  # fmt: skip
+    """Return a log with sealed segments of 100 bytes up to each of ``ends``, and an active one of 50."""
+    starts = (base, *ends[:-1])
+    sealed = [LocalSegment(one, until, 100) for one, until in zip(starts, ends, strict=True)]
+    end = (ends[-1] if ends else base) + 5 if end is None else end
+    log_start = base if start is None else start
+    return LogView(log_start, base, end, end if lso is None else lso, epochs, sealed, 100 * len(sealed) + 50)
+
+
+def test_sealed_segments_are_copied_in_order() -> None:
+    log = view(10, 20, 30)
+    assert next_to_copy(manifest(), log) == log.sealed[0]
+    assert next_to_copy(manifest(segment(0, 9)), log) == log.sealed[1]
+    assert next_to_copy(manifest(segment(0, 9), segment(10, 29)), log) is None
+
+
+def test_a_segment_is_copied_when_all_its_transactions_are_decided() -> None:
+    assert next_to_copy(manifest(), view(10, 20, lso=9)) is None
+    assert next_to_copy(manifest(), view(10, 20, lso=10)) == LocalSegment(0, 10, 100)
+    assert next_to_copy(manifest(segment(0, 9)), view(10, 20, lso=19)) is None
+
+
+def test_a_leader_copies_from_the_segment_that_has_the_first_missing_offset() -> None:
+    """Leaders roll their segments at different offsets, so the copies may overlap."""
+    assert next_to_copy(manifest(segment(0, 14)), view(10, 20, 30)) == LocalSegment(10, 20, 100)
+
+
+def test_what_deleted_records_left_is_not_copied() -> None:
+    assert next_to_copy(manifest(log_start=20), view(10, 20, 30, start=20)) == LocalSegment(20, 30, 100)
+    assert next_to_copy(manifest(), view(10, 20, 30, start=25)) == LocalSegment(20, 30, 100)
+
+
+def test_a_local_log_deletes_what_the_tier_has_without_a_gap() -> None:
+    held = manifest(segment(0, 9), segment(5, 19), segment(30, 39))
+    assert local_deletion_bound(held, view(10, 20)) == 20
+    assert local_deletion_bound(manifest(segment(5, 9)), view(10, 20)) == 0
+    assert local_deletion_bound(manifest(), view(10, 20)) == 0
+    assert local_deletion_bound(manifest(segment(0, 9)), view(20, base=10, start=3)) == 10
+
+
+def test_the_whole_retention_counts_bytes_once() -> None:
+    held = manifest(segment(0, 9), segment(10, 19))
+    log = view(10, 20, 30)  # 200 bytes in the tier, 150 that are local only
+    assert expired(held, log, UNLIMITED, 0) == ()
+    assert expired(held, log, Retention(-1, 351), 0) == ()
+    assert expired(held, log, Retention(-1, 251), 0) == ()
+    assert expired(held, log, Retention(-1, 250), 0) == held.segments[:1]
+    assert expired(held, log, Retention(-1, 150), 0) == held.segments
+
+
+def test_the_whole_retention_by_time_stops_at_the_first_younger_segment() -> None:
+    held = manifest(
+        segment(0, 9, max_timestamp=100), segment(10, 19, max_timestamp=300), segment(20, 29, max_timestamp=1)
+    )
+    assert expired(held, view(30), Retention(50, -1), 149) == ()
+    assert expired(held, view(30), Retention(50, -1), 150) == held.segments[:1]
+    assert expired(held, view(30), Retention(50, -1), 350) == held.segments
+
+
+def test_deleted_records_take_their_remote_segments_with_them() -> None:
+    held = manifest(segment(0, 9), segment(10, 19), segment(20, 29))
+    assert expired(held, view(30, start=20), UNLIMITED, 0) == held.segments[:2]
+    assert expired(held, view(30, start=19), UNLIMITED, 0) == held.segments[:1]
+
+
+def test_the_log_starts_behind_what_expired() -> None:
+    held = manifest(segment(0, 9), segment(10, 19))
+    assert next_log_start((), view(20, start=5)) == 5
+    assert next_log_start(held.segments[:1], view(20, start=5)) == 10
+    assert next_log_start(held.segments[:1], view(20, start=15)) == 15
+
+
+def test_a_leader_inherits_the_log_start_unless_its_records_are_others() -> None:
+    held, log = manifest(log_start=12), view(30, end=35, epochs=((0, 0), (3, 15)))
+    assert inherited_log_start(held, log, 3) == 12
+    assert inherited_log_start(manifest(log_start=16), log, 3) == 0
+    assert inherited_log_start(manifest(log_start=16), log, 4) == 16
+    assert inherited_log_start(manifest(log_start=36), log, 4) == 0
+    local = view(30, base=10, start=2, end=35, epochs=((0, 0),))
+    assert inherited_log_start(manifest(log_start=36), local, 4) == 10, "what is below is gone"
+    assert inherited_log_start(manifest(log_start=3), view(30, start=5), 0) == 5
+
+
+def test_records_of_another_lineage_are_cut_with_all_that_follow() -> None:
+    held = manifest(
+        segment(0, 9, epochs=((0, 0),)),
+        segment(10, 19, epochs=((0, 10), (1, 15))),
+        segment(20, 29, epochs=((1, 20),)),
+    )
+    assert divergent(held, view(30, epochs=((0, 0), (1, 15)))) == ()
+    assert divergent(held, view(30, epochs=((0, 0), (2, 15)))) == held.segments[1:]
+    assert divergent(held, view(30, epochs=((0, 0), (1, 14)))) == held.segments[1:]
+    assert divergent(held, view(30, epochs=((0, 0), (1, 15), (2, 25)))) == held.segments[2:]
+    assert divergent(held, view(20, end=25, epochs=((0, 0), (1, 15)))) == held.segments[2:]
+    assert divergent(held, view(30, epochs=((3, 0),))) == held.segments
+
+
+def test_what_a_log_no_longer_knows_is_no_divergence() -> None:
+    held = manifest(segment(0, 9, epochs=((0, 0), (1, 5))), segment(10, 19, epochs=((1, 10),)))
+    assert divergent(held, view(20, base=8, start=8, epochs=((1, 8),))) == ()
+    assert divergent(held, view(20, base=8, start=8, epochs=((2, 8),))) == held.segments
+    assert divergent(held, view(20, base=8, start=0, epochs=((1, 6),))) == ()
+
+
+def test_epochs_within_a_range() -> None:
+    epochs = ((0, 0), (1, 10), (4, 20))
+    assert epochs_within(epochs, 0, 30) == epochs
+    assert epochs_within(epochs, 10, 20) == ((1, 10),)
+    assert epochs_within(epochs, 15, 21) == ((1, 15), (4, 20))
+    assert epochs_within(((1, 10),), 5, 20) == ((1, 10),)
+
+
+def test_a_tier_that_lacks_what_was_deleted_locally_is_lost() -> None:
+    log = view(20, base=10, start=0)
+    assert is_lost(None, log)
+    assert is_lost(manifest(), log)
+    assert is_lost(manifest(segment(0, 8)), log)
+    assert is_lost(manifest(segment(1, 20)), log)
+    assert is_lost(manifest(segment(0, 4), segment(6, 20)), log)
+    assert not is_lost(manifest(segment(0, 9)), log)
+    assert not is_lost(None, view(20))
+
+
+def test_objects_are_removed_when_the_grace_period_is_over() -> None:
+    held = manifest(segment(0, 9), segment(10, 19))
+    later = held.without(held.segments[:1], 1_000)
+    assert later.segments == held.segments[1:]
+    assert due_removals(later, 1_999, 1_000) == ()
+    names = due_removals(later, 2_000, 1_000)
+    assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
+    assert without_removed(later, names) == structs.replace(later, dropped=())

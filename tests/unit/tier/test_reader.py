@@ -1,0 +1,225 @@
+"""Records, offsets by time and the state of a log are read from the tier as they were in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from nilometer.runtime.object_store import ObjectNotFound
+from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
+from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.tier import reader as tier_reader
+from nilometer.tier.format import DamagedObject, Manifest, decode_index, encode_index
+from nilometer.tier.reader import RemoteCache, RemoteReader
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import decode_records
+from support.logs.folder_logs import FolderLog
+from support.tier.remote_segments import FOLDER, copy_folder, manifest
+
+
+class CountingStore(VirtualObjectStore):
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket, random.Random(1))
+        self.gets: list[str] = []
+        self.awaited: tuple[int, asyncio.Event] = (-1, asyncio.Event())
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.gets.append(name.rpartition(".")[2])
+        if len(self.gets) == self.awaited[0]:
+            self.awaited[1].set()
+        return await super().get(name, start, length)
+
+
+class Tier:
+    """Segments at 0, 10, 20 and 30, to 40: batches of two records whose timestamps are their offsets."""
+
+    def __init__(self, folder: Path, value: bytes = b"v") -> None:
+        log = FolderLog(folder, "events")
+        for offset in range(0, 40, 2):
+            if offset in (10, 20, 30):
+                log.roll()
+            log.append([(at, b"%d" % at, value) for at in (offset, offset + 1)], epoch=offset // 15)
+        log.roll()
+        self.bucket = Bucket()
+        self.epochs = ((0, 0), (1, 16), (2, 30))
+        self.manifest: Manifest = copy_folder(
+            self.bucket, log.folder, (0, 10, 20, 30), 40, epochs=self.epochs, producers=b"p"
+        )
+        self.store = CountingStore(self.bucket)
+        self.cache = RemoteCache(self.store, 1 << 20)
+        self.reader = RemoteReader(self.cache, FOLDER, self.manifest)
+
+
+def offsets(records: bytes) -> list[int]:
+    found = list(batches(records))
+    assert sum(header.size for _, header in found) == len(records)
+    return [record.offset for at, header in found for record in decode_records(records, at, header)]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    return Tier(tmp_path)
+
+
+async def test_every_offset_is_read_with_the_batch_that_contains_it(tier: Tier) -> None:
+    for offset in range(40):
+        found = await tier.reader.read(offset, 1 << 20)
+        first, end = offset - offset % 2, offset - offset % 10 + 10
+        assert offsets(found.records) == list(range(first, end))
+        assert found.next_offset == end
+
+
+async def test_a_read_returns_what_fits_and_at_least_one_batch(tier: Tier) -> None:
+    size = len((await tier.reader.read(18, 1)).records)
+    assert offsets((await tier.reader.read(10, 1)).records) == [10, 11]
+    assert offsets((await tier.reader.read(10, 2 * size - 1)).records) == [10, 11]
+    assert offsets((await tier.reader.read(10, 2 * size)).records) == [10, 11, 12, 13]
+
+
+async def test_batches_larger_than_a_chunk_are_read_whole(tmp_path: Path) -> None:
+    tier = Tier(tmp_path, value=bytes(1_500_000))
+    for offset in (0, 3, 28):
+        found = await tier.reader.read(offset, 100)
+        assert offsets(found.records) == [offset - offset % 2, offset - offset % 2 + 1]
+
+
+async def test_overlapping_segments_are_read_as_one_log(tier: Tier) -> None:
+    segments = tier.manifest.segments
+    shifted = (segments[0], *segments[2:])
+    reader = RemoteReader(tier.cache, FOLDER, manifest(*shifted))
+    assert (await reader.read(9, 1 << 20)).next_offset == 10
+    with pytest.raises(OffsetOutOfRange):
+        await reader.read(10, 1 << 20)
+    assert (await reader.read(20, 1 << 20)).next_offset == 30
+
+
+@pytest.mark.parametrize("offset", [-1, 40, 99])
+async def test_an_offset_that_the_tier_does_not_have_is_out_of_range(tier: Tier, offset: int) -> None:
+    with pytest.raises(OffsetOutOfRange):
+        await tier.reader.read(offset, 1 << 20)
+
+
+async def test_the_first_record_from_a_timestamp_on(tier: Tier) -> None:
+    for timestamp in range(-1, 40):
+        found = await tier.reader.offset_for_timestamp(timestamp, 0)
+        assert found is not None and (found.offset, found.timestamp) == (max(timestamp, 0),) * 2
+        assert found.leader_epoch == found.offset // 2 * 2 // 15
+    assert await tier.reader.offset_for_timestamp(40, 0) is None
+    found = await tier.reader.offset_for_timestamp(3, 17)
+    assert found is not None and found.offset == 17
+
+
+async def test_the_state_of_a_log_that_begins_later(tier: Tier) -> None:
+    for offset, end, count in ((1, 10, 1), (10, 10, 1), (11, 20, 2), (20, 20, 2), (40, 40, 3)):
+        state = await tier.reader.state_at(offset)
+        assert (state.start_offset, state.producers) == (end, b"%d" % end)
+        assert state.epochs == tier.epochs[:count]
+
+
+async def test_requests_are_shared_and_what_was_read_is_kept(tier: Tier) -> None:
+    await asyncio.gather(*(tier.reader.read(0, 1 << 20) for _ in range(10)))
+    assert sorted(tier.store.gets) == ["index", "log"]
+    await tier.reader.read(5, 1 << 20)
+    assert len(tier.store.gets) == 2
+
+
+async def test_a_reader_that_leaves_takes_nothing_from_the_others(tier: Tier) -> None:
+    tier.bucket.faults = StoreFaults(latency_ms=20)
+    leaving = asyncio.create_task(tier.reader.read(0, 1 << 20))
+    staying = asyncio.create_task(tier.reader.read(0, 1 << 20))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert offsets((await staying).records) == list(range(10))
+    assert sorted(tier.store.gets) == ["index", "log"]
+
+
+async def test_following_chunks_are_requested_before_they_are_needed(tmp_path: Path) -> None:
+    tier = Tier(tmp_path, value=bytes(1_500_000))  # two chunks of a batch, and a bit
+    tier.store.awaited = (1 + 2 + tier_reader.READ_AHEAD_CHUNKS, asyncio.Event())
+    await tier.reader.read(0, 100)
+    await tier.store.awaited[1].wait()
+    await tier.cache.close()
+
+
+async def test_the_cache_holds_no_more_than_its_bound(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tier_reader, "CHUNKS_CACHED_BYTES", 5 << 20)
+    tier = Tier(tmp_path, value=bytes(1_500_000))
+    for offset in range(0, 40, 2):
+        assert offsets((await tier.reader.read(offset, 100)).records) == [offset, offset + 1]
+        assert tier.cache.chunks.bytes <= 5 << 20
+
+
+async def test_aborted_transactions_are_those_that_overlap(tmp_path: Path) -> None:
+    log = FolderLog(tmp_path, "events")
+    log.append([(1, b"", b"")] * 5, producer_id=7, transactional=True)
+    log.roll()
+    log.append([(1, b"", b"")] * 5, producer_id=8, transactional=True)
+    log.end_transaction(7, commit=False)
+    log.index_aborted(7, 0, 10, 5)
+    log.roll()
+    bucket = Bucket()
+    held = copy_folder(bucket, log.folder, (0, 5), 11)
+    reader = RemoteReader(RemoteCache(CountingStore(bucket), 1 << 20), FOLDER, held)
+    assert await reader.aborted(0, 5) == ([AbortedTxn(7, 0, 10, 5)], None)
+    assert await reader.aborted(5, 11) == ([AbortedTxn(7, 0, 10, 5)], 11)
+
+
+async def test_segments_without_aborted_transactions_are_not_read_to_know_of_none(tier: Tier) -> None:
+    assert await tier.reader.aborted(0, 10) == ([], 40)
+    assert tier.store.gets == []
+
+
+async def test_an_index_that_points_too_far_is_not_trusted(tier: Tier) -> None:
+    name = FOLDER + tier.manifest.segments[0].index_name
+    sections = decode_index(tier.bucket.objects[name], name)
+    first, second, third = (sections.offsets[at : at + 8] for at in (0, 8, 16))
+    shifted = first[:4] + second[4:] + second[:4] + third[4:]
+    wrong = encode_index(sections._replace(offsets=shifted + sections.offsets[16 + 8 :]))
+    tier.bucket.write(name, wrong)
+    segment = structs.replace(tier.manifest.segments[0], index_bytes=len(wrong))
+    reader = RemoteReader(tier.cache, FOLDER, manifest(segment))
+    for offset in range(10):
+        assert offsets((await reader.read(offset, 1)).records)[0] == offset - offset % 2
+
+
+async def test_the_search_for_aborted_transactions_goes_on_locally(tier: Tier) -> None:
+    assert await tier.reader.aborted(35, 45) == ([], 40)
+    assert await tier.reader.aborted(41, 45) == ([], 40)
+
+
+def damage(tier: Tier, suffix: str, wrong: Sequence[tuple[int, int]]) -> None:
+    for name, data in list(tier.bucket.objects.items()):
+        if name.endswith(suffix):
+            changed = bytearray(data)
+            for at, bit in wrong:
+                changed[at] ^= bit
+            tier.bucket.write(name, bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "at"), [("log", 70), ("log", 16), ("log", 3), ("index", 20), ("index", 0)]
+)
+async def test_damaged_objects_are_noticed(tier: Tier, suffix: str, at: int) -> None:
+    damage(tier, suffix, [(at, 1)])
+    with pytest.raises(DamagedObject, match=suffix):
+        await tier.reader.read(0, 1 << 20)
+
+
+async def test_an_object_that_ends_early_is_noticed(tier: Tier) -> None:
+    for name, data in list(tier.bucket.objects.items()):
+        if name.endswith("log"):
+            tier.bucket.write(name, data[:-1])
+    with pytest.raises(DamagedObject, match="instead of"):
+        await tier.reader.read(0, 1 << 20)
+
+
+async def test_an_object_that_is_gone_is_not_found(tier: Tier) -> None:
+    tier.bucket.objects.clear()
+    with pytest.raises(ObjectNotFound):
+        await tier.reader.read(0, 1 << 20)
