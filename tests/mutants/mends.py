@@ -2218,6 +2218,21 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "aborts-looked-up-beside-the-loop",
+        "an abort that is appended meanwhile is lost from the list of its segment",
+        "                local = log.aborted_transactions(offset, found.next_offset)",
+        "                local = await self._parts.runtime.disk.offload("
+        "lambda: log.aborted_transactions(offset, found.next_offset))",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "aborts-deleted-meanwhile",
+        "aborted records are read if what ends them is copied and deleted meanwhile",
+        "                if log.local_start_offset > local_from:",
+        "                if False:",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
         "follower-fetches-while-it-begins",
         "a follower fetches while it is to go on behind remote storage",
         "        if self.is_starting_in_tier:\n            return NoFetch.IN_TIER\n",
