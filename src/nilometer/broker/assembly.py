@@ -177,6 +177,7 @@ class ServingParts(msgspec.Struct, frozen=True, kw_only=True):
     fetch_sessions: FetchSessionCache
     ready_fetches: ReadyFetches
     client_quotas: ClientQuotas
+    admission: ConnectionAdmission
     rights: Rights
     tokens: KnownTokens | None
     """None: there are no delegation tokens."""
@@ -226,9 +227,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
     cleaner = _cleaner(given, replication)
     serving = _serving(given, control, replication, coordinators, rights)
     apis = _apis(given, control, replication, coordinators, serving, cleaner.report)
-    rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
-    admission = ConnectionAdmission(ConnectionLimits(given.config), rates, serving.client_quotas)
-    dispatcher = _dispatcher(given, serving, apis, admission)
+    dispatcher = _dispatcher(given, serving, apis)
     return BrokerParts(
         given=given,
         control=control,
@@ -236,7 +235,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
         coordinators=coordinators,
         serving=serving,
         dispatcher=dispatcher,
-        acceptor=_acceptor(given, control, dispatcher, admission, serving),
+        acceptor=_acceptor(given, control, dispatcher, serving),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=cleaner,
@@ -268,7 +267,6 @@ def _acceptor(
     given: Prerequisites,
     control: ControlParts,
     dispatcher: RequestDispatcher,
-    admission: ConnectionAdmission,
     serving: ServingParts,
 ) -> Acceptor:
     sasl = {
@@ -288,7 +286,7 @@ def _acceptor(
         frame_bytes_max,
         sasl,
         given.config.tls,
-        admission,
+        serving.admission,
         given.turns,
         serving.response_memory,
         requests,
@@ -440,7 +438,7 @@ def _apis(
                 tasks,
                 cluster_id,
                 given.secrets,
-                quotas,
+                serving.admission,
                 BrokerUsers(config, serving.rights.authorizer, control.metadata),
                 on_controller,
             )
@@ -624,6 +622,7 @@ def _serving(
     record_reading, share_counts = RecordReading(runtime.disk), ShareCounts()
     groups = coordinators.groups
     client_quotas = ClientQuotas(config, runtime.clock, control.metadata)
+    rates = ConnectionRates(config, runtime.clock.monotonic_ms)
     return ServingParts(
         response_memory=ResponseMemory(runtime.clock.monotonic_ms),
         record_reading=record_reading,
@@ -655,6 +654,7 @@ def _serving(
         ),
         ready_fetches=ReadyFetches(turns),
         client_quotas=client_quotas,
+        admission=ConnectionAdmission(ConnectionLimits(config), rates, client_quotas),
         rights=rights,
         tokens=_known_tokens(given, control.metadata),
         controller_requests=ControllerRequests(
@@ -669,16 +669,14 @@ def _serving(
     )
 
 
-def _dispatcher(
-    given: Prerequisites, serving: ServingParts, apis: Sequence[ApiSpec], admission: ConnectionAdmission
-) -> RequestDispatcher:
+def _dispatcher(given: Prerequisites, serving: ServingParts, apis: Sequence[ApiSpec]) -> RequestDispatcher:
     clock = given.runtime.clock
     return RequestDispatcher(
         apis,
         clock,
         LargeRequests(clock, given.tasks, given.turns, serving.response_memory, serving.client_quotas),
         serving.client_quotas,
-        admission,
+        serving.admission,
         partial(share_fetch.end_sessions, serving.share_sessions, serving.share_partitions),
         accepts_unproved_brokers=given.config.accepts_unproved_brokers,
     )

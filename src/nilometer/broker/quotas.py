@@ -166,7 +166,11 @@ def listener_of_brokers(config: BrokerConfig) -> str | None:
 
 
 class ConnectionLimits:
-    """Invariant: it has an address only while this has an open connection."""
+    """The listener between brokers counts addresses for itself, and no broker counts for its address: a
+    broker opens hundreds of connections when many clients wait for the controller.
+
+    Invariant: it has an address only while this has an open connection that counts.
+    """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._max = config.integer("max.connections")
@@ -176,7 +180,8 @@ class ConnectionLimits:
         self._exempt = listener_of_brokers(config)
         self._open = 0
         self._by_listener: Counter[str] = Counter()
-        self._by_address: Counter[str] = Counter()
+        self._by_address: Counter[tuple[bool, str]] = Counter()
+        """By whether the listener is that between brokers, and by address."""
 
     def take(self, listener: str, address: str) -> bool:
         """Count a new connection; return false, and count nothing, if it is one too many."""
@@ -185,22 +190,30 @@ class ConnectionLimits:
             return False
         if listener != self._exempt and self._open >= self._max:
             return False
-        known = canonical_address(address) or address
-        if self._by_address[known] >= self._max_of_addresses.get(known, self._max_of_address):
+        counted = self._counted(listener, address)
+        if self._by_address[counted] >= self._max_of_addresses.get(counted[1], self._max_of_address):
             return False
         self._open += 1
         self._by_listener[listener] += 1
-        self._by_address[known] += 1
+        self._by_address[counted] += 1
         return True
 
-    def release(self, listener: str, address: str) -> None:
-        """Count a connection that ``take`` counted as closed."""
-        known = canonical_address(address) or address
+    def on_broker_proved(self, listener: str, address: str) -> None:
+        """Count a connection that ``take`` counted no more for its address."""
+        counted = self._counted(listener, address)
+        self._by_address[counted] -= 1
+        if not self._by_address[counted]:
+            del self._by_address[counted]
+
+    def release(self, listener: str, address: str, *, is_broker: bool = False) -> None:
+        """Count a connection that ``take`` counted as closed. ``is_broker``: it has proved to be one's."""
         self._open -= 1
         self._by_listener[listener] -= 1
-        self._by_address[known] -= 1
-        if not self._by_address[known]:
-            del self._by_address[known]
+        if not is_broker:
+            self.on_broker_proved(listener, address)
+
+    def _counted(self, listener: str, address: str) -> tuple[bool, str]:
+        return listener == self._exempt, canonical_address(address) or address
 
 
 PERCENT_PER_US = 100 / 1_000_000
@@ -416,5 +429,10 @@ class ConnectionAdmission:
         """Count a connection as open that :meth:`begin` admitted, and that :meth:`end` counted as ended."""
         return self._limits.take(listener, address)
 
-    def end(self, listener: str, address: str) -> None:
-        self._limits.release(listener, address)
+    def on_broker_proved(self, listener: str, address: str) -> None:
+        """Take back the count of a connection for its address: it has turned out to be a broker's."""
+        self._limits.on_broker_proved(listener, address)
+        self._quotas.on_broker_proved(listener, address)
+
+    def end(self, listener: str, address: str, *, is_broker: bool = False) -> None:
+        self._limits.release(listener, address, is_broker=is_broker)

@@ -7,7 +7,7 @@ A group knows which states may follow which (SPEC C-4); what requests and time-o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -29,7 +29,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.turn import SINCE_COMMIT, RetentionStart
 from nilometer.wire.errors import ErrorCode, MalformedMessage
-from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_subscription
+from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_topics
 
 
 class ClassicGroupState(Enum):
@@ -54,6 +54,18 @@ VALID_PREVIOUS: Final[dict[ClassicGroupState, frozenset[ClassicGroupState]]] = {
 
 
 NO_ASSIGNMENT = b""
+SUBSCRIBED_TOPICS_MAX: Final = 10_000
+"""If the different subscriptions of a group have more names, each topic counts as one of them."""
+_VERSION_BYTES: Final = 2
+_BEGINNING: Final = 64
+
+
+def _to_none(topic: str) -> bool:
+    return False
+
+
+def _to_all(topic: str) -> bool:
+    return True
 
 
 class ClassicMember(msgspec.Struct):
@@ -233,8 +245,6 @@ class ClassicGroup:
         """How many members support each protocol."""
         self._members_bytes = 0
         """The sum of what the members hold."""
-        self.subscribed_topics: frozenset[str] | None = None
-        """The topics that the members subscribe to; None: not known."""
         self.new_member_added = False
         """Whether a member was added since the initial rebalance delay began: the delay is extended."""
         self.initial_delay_remaining_ms = 0
@@ -299,7 +309,6 @@ class ClassicGroup:
         self.generation += 1
         self.pending_sync.clear()
         self.protocol_name = self.choose_protocol() if self.members else None
-        self.subscribed_topics = self._subscribed_topics()
         self.become(
             ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY, wall_ms
         )
@@ -440,24 +449,33 @@ class ClassicGroup:
             votes[vote] += 1
         return max(votes, key=votes.__getitem__)
 
-    def _subscribed_topics(self) -> frozenset[str] | None:
+    def subscription(self) -> Callable[[str], bool]:
+        """Return what says of a topic whether a member is subscribed to it, or may be."""
         if not self.uses_consumer_protocol:
-            return None
+            return _to_none
+        topics = self._subscribed_topics()
+        return _to_all if topics is None else topics.__contains__
+
+    def _subscribed_topics(self) -> set[str] | None:
+        """Return the topics that the members subscribe to; None: they are not known, or too many. They are
+        not kept: they take ten times the memory of the members' bytes."""
         if self.members and self.protocol_name is None:
             return None
+        found: set[str] = set()
+        known: dict[bytes, bytes] = {}  # the encoded topics that were decoded, by how they begin
+        left = SUBSCRIBED_TOPICS_MAX
         try:
-            return frozenset(
-                topic
-                for member in self.members.values()
-                for topic in decode_subscription(member.metadata(self.protocol_name)).topics
-            )
+            for member in self.members.values():
+                metadata = member.metadata(self.protocol_name)
+                encoded = known.get(metadata[:_BEGINNING])
+                if encoded is None or not metadata.startswith(encoded, _VERSION_BYTES):
+                    names, encoded = decode_topics(metadata, left)
+                    left -= len(names)
+                    found.update(names)
+                    known[metadata[:_BEGINNING]] = encoded
         except MalformedMessage:
             return None
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        if self.subscribed_topics is None:
-            return self.uses_consumer_protocol
-        return topic in self.subscribed_topics
+        return found
 
     # -- requests about offsets ------------------------------------------------------------------------
 
@@ -495,8 +513,8 @@ class ClassicGroup:
             return SINCE_COMMIT
         if self.is_empty:
             return RetentionStart(self.state_wall_ms)
-        knows_topics = self.uses_consumer_protocol and self.subscribed_topics is not None
-        return SINCE_COMMIT if knows_topics and self.state is ClassicGroupState.STABLE else None
+        is_stable = self.state is ClassicGroupState.STABLE
+        return SINCE_COMMIT if self.uses_consumer_protocol and is_stable else None
 
     # -- records and descriptions ------------------------------------------------------------------------
 
@@ -524,7 +542,6 @@ class ClassicGroup:
         group.protocol_name = value.protocol
         if value.leader in group.members:
             group.leader = value.leader
-        group.subscribed_topics = group._subscribed_topics()
         return group
 
     @classmethod
@@ -538,7 +555,6 @@ class ClassicGroup:
         group.state, group.state_wall_ms = ClassicGroupState.STABLE, wall_ms
         group.generation = generation
         group.protocol_name = group.choose_protocol()
-        group.subscribed_topics = group._subscribed_topics()
         return group
 
     def tombstones(self) -> list[CoordinatorRecord]:
@@ -546,6 +562,16 @@ class ClassicGroup:
 
     def listed(self) -> ListedGroup:
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, "classic")
+
+    def record_bytes(self, assignments: Iterable[bytes]) -> int:
+        """Return the size of the group's record with these assignments, without ids."""
+        metadata = sum(len(member.metadata(self.protocol_name)) for member in self.members.values())
+        return metadata + sum(map(len, assignments))
+
+    @property
+    def members_bytes(self) -> int:
+        """About how much memory the members take."""
+        return self._members_bytes
 
     def metadata_bytes(self) -> int:
         return self._members_bytes + sum(metadata_bytes((), pending) for pending in self.pending_members)

@@ -22,6 +22,7 @@ from nilometer.groups.classic_group import (
 from nilometer.groups.records import GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
+    RECORD_BYTES_MAX,
     DescribedGroup,
     Heartbeat,
     HeartbeatResult,
@@ -582,13 +583,19 @@ class ClassicGroups:
             turn.resolve(token, SyncGroupResult(error))
             return
         member = group.members[request.member_id]
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        is_stable = group.state is ClassicGroupState.STABLE
+        assigns = not is_stable and group.is_leader(member.member_id)
+        if assigns and group.record_bytes(assignments.values()) > RECORD_BYTES_MAX:
+            # What Kafka answers if the record is too large for its topic.
+            turn.resolve(token, SyncGroupResult(ErrorCode.unknown_server_error))
+            return
         self._rebalance.on_synced(group, member.member_id)
-        if group.state is ClassicGroupState.STABLE:
+        if is_stable:
             turn.resolve(token, self._rebalance.assigned(group, member))
             return
         self._rebalance.wait_for_sync(turn, member, token)
-        if group.is_leader(member.member_id):
-            assignments = {each.member_id: each.assignment for each in request.assignments}
+        if assigns:
             self._rebalance.become_stable(turn, group, assignments)
 
     def _check_sync(self, group: ClassicGroup, request: SyncGroup) -> ErrorCode:

@@ -66,6 +66,13 @@ class GroupWithEpochs(ABC, Generic[MemberT, AssignmentT]):
     def state(self) -> str:
         """Kafka's name of the state."""
 
+    @abstractmethod
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member is subscribed to ``topic``."""
+
+    def subscription(self) -> Callable[[str], bool]:
+        return self.is_subscribed_to
+
     def check_delete(self) -> ErrorCode:
         return ErrorCode.non_empty_group if self.members else ErrorCode.none
 

@@ -364,11 +364,16 @@ class Offsets:
         if error is not ErrorCode.none:
             turn.resolve(token, OffsetDeleteResult(error))
             return
-        topics = tuple(self._delete_topic(turn, group, topic) for topic in request.topics)
+        is_subscribed_to = group.subscription()
+        topics = tuple(
+            self._delete_topic(turn, group, topic, is_read=is_subscribed_to(topic.name))
+            for topic in request.topics
+        )
         turn.resolve(token, OffsetDeleteResult(ErrorCode.none, topics))
 
-    def _delete_topic(self, turn: Turn, group: Group, topic: OffsetDeleteTopic) -> OffsetDeleteTopicResult:
-        is_read = group.is_subscribed_to(topic.name)
+    def _delete_topic(
+        self, turn: Turn, group: Group, topic: OffsetDeleteTopic, *, is_read: bool
+    ) -> OffsetDeleteTopicResult:
         error = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
         for partition in () if is_read else topic.partition_indexes:
             if self._has_offset(OffsetCommitKey(group.group_id, topic.name, partition)):
@@ -441,6 +446,8 @@ OFFSETS_PER_CALL_MAX = 10_000
 """So many offsets are looked at in one call, and those of one group."""
 EFFORT_OF_A_GROUP = 8
 """To look at a group takes as long as at so many of its offsets."""
+BYTES_OF_A_TOPIC = 6
+"""To read so many bytes that the members of a classic group have sent takes as long as at most one offset."""
 GROUPS_BEFORE_CHECK = 1_000
 """So many groups more than after the last check, and twice as many as then, are checked at once: a client may
 make thousands in a second that nothing is left in, each of some kilobytes."""
@@ -504,7 +511,10 @@ class OffsetExpiry:
             group, budget = self._round[-1], TOMBSTONES_PER_CALL_MAX - turn.records_count
             if budget <= 0:
                 break
-            looked_at += EFFORT_OF_A_GROUP + self._offsets.table.count_of(group.group_id)
+            offsets = self._offsets.table.count_of(group.group_id)
+            looked_at += EFFORT_OF_A_GROUP + offsets
+            if offsets and isinstance(group, ClassicGroup):
+                looked_at += group.members_bytes // BYTES_OF_A_TOPIC
             self._expire(turn, group, budget)
             if turn.records_count < TOMBSTONES_PER_CALL_MAX:
                 self._round.pop()
@@ -526,8 +536,10 @@ class OffsetExpiry:
             self._classic.remove(turn, group)
 
     def _expired(self, turn: Turn, group: Group, start: RetentionStart) -> Iterator[tuple[str, int]]:
-        for topic, partitions in self._offsets.table.of_group(group.group_id).items():
-            if group.is_subscribed_to(topic):
+        offsets = self._offsets.table.of_group(group.group_id)
+        is_subscribed_to = group.subscription() if offsets else None
+        for topic, partitions in offsets.items():
+            if is_subscribed_to is None or is_subscribed_to(topic):
                 continue
             for partition, value in partitions.items():
                 if self._is_expired(value, start, turn.wall_ms) and not self._offsets.pending.is_pending(

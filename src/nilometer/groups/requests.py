@@ -37,10 +37,22 @@ class JoinGroupProtocol(msgspec.Struct, frozen=True):
 MEMBER_BYTES = 1_000
 """About what a member of a group, or an id for one, takes in memory beside what its client chose."""
 
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+"""Of the members of a classic group: their metadata for the chosen protocol, and their assignments. They are
+one record, which a request of a hundred bytes may write again."""
+
+
+PROTOCOL_BYTES = 150
+"""About what a protocol takes in memory beside its name and metadata."""
+
+
+def protocol_bytes(name: str, metadata: bytes) -> int:
+    return PROTOCOL_BYTES + len(name) + len(metadata)
+
 
 def metadata_bytes(protocols: Sequence[JoinGroupProtocol], *names: str | None) -> int:
     """Return about how much memory a member takes: its protocols, and the ``names`` that its client chose."""
-    held = sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+    held = sum(protocol_bytes(protocol.name, protocol.metadata) for protocol in protocols)
     return MEMBER_BYTES + held + sum(len(name) for name in names if name is not None)
 
 

@@ -95,6 +95,8 @@ SOON_MS: Final = 200
 """The heartbeat interval while the share coordinator is asked, so that a member gets its partitions soon."""
 TOPICS_PER_CALL_MAX: Final = 10_000
 """So many topics with a state are looked for in the image in one call, and those of one group."""
+EFFORT_OF_A_CHANGE: Final = 50
+"""To remove topics from a group takes as long as to look for so many."""
 
 
 class ShareTimer(Enum):
@@ -197,10 +199,11 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         self.on_image(turn)
 
     def on_image(self, turn: Turn) -> None:
-        """Begin to look for topics that were deleted."""
+        """Begin to look for topics that were deleted: each partition of ``__consumer_offsets`` has a call of
+        its own, since it may have thousands of groups."""
         self._round = [group for group in self.all() if group.partitions.names]
         if self._round:
-            self._forget_deleted_topics(turn)
+            self._state.timers.schedule(_TOPICS, turn.now_ms)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
@@ -229,9 +232,10 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
             looked_at += len(group.partitions.names)
             gone = [each for each in group.partitions.topic_ids if self._topics.name_of(each) is None]
             if gone:
+                looked_at += EFFORT_OF_A_CHANGE
                 _Draft(group, turn).partitions(group.partitions.deleted_with(gone))
         if self._round:
-            self._state.timers.schedule(_TOPICS, turn.now_ms)
+            self._state.timers.schedule(_TOPICS, turn.now_ms + 1)
 
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────
     def heartbeat(self, turn: Turn, token: Token, request: ShareGroupHeartbeat) -> None:

@@ -199,9 +199,9 @@ class Group(Protocol):
 
     def check_delete(self) -> ErrorCode: ...
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member is subscribed to ``topic``, or may be: its offsets neither expire nor may be
-        deleted."""
+    def subscription(self) -> Callable[[str], bool]:
+        """Return what says of a topic whether a member is subscribed to it, or may be: its offsets neither
+        expire nor may be deleted. To make it takes some milliseconds; it holds until the group changes."""
         ...
 
     def retention_start(self) -> RetentionStart | None:

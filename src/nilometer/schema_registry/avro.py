@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Final, cast
 
-from nilometer.schema_registry.client import AVRO, HEADER, BadValue, Schema, UnusableSchema
+from nilometer.schema_registry.client import (
+    AVRO,
+    HEADER,
+    BadValue,
+    Schema,
+    UnusableSchema,
+    references_of,
+)
 
 DEPTH_MAX: Final = 300
 """The number of levels of a schema's JSON, and of its values; a record of numbers has three and two."""
+DECIMAL_BYTES_MAX: Final = 4096
+"""To make a decimal takes the square of its length, without letting another thread run."""
 
 
 class BadSchema(ValueError):
@@ -25,9 +35,26 @@ class BadSchema(ValueError):
 def fastavro() -> Any:
     """Raises ImportError, which says what to install."""
     try:
-        return import_module("fastavro")
+        found = import_module("fastavro")
     except ImportError as error:
         raise ImportError(f"fastavro is not installed: pip install 'nilometer[avro]' ({error})") from None
+    readers: dict[str, Any] = found.read.LOGICAL_READERS
+    for kind in ("bytes-decimal", "fixed-decimal"):
+        if not isinstance(readers[kind], _BoundedDecimals):
+            readers[kind] = _BoundedDecimals(readers[kind])
+    return found
+
+
+class _BoundedDecimals:
+    """Reads decimals as fastavro does, but none of more than ``DECIMAL_BYTES_MAX``."""
+
+    def __init__(self, read: Callable[..., Any]) -> None:
+        self._read = read
+
+    def __call__(self, data: bytes, *schemas: Any) -> Any:
+        if len(data) > DECIMAL_BYTES_MAX:
+            raise BadValue(f"a decimal has more than {DECIMAL_BYTES_MAX} bytes")
+        return self._read(data, *schemas)
 
 
 def check_is_avro(schema: Schema) -> None:
@@ -40,25 +67,22 @@ def parsed(schema: Schema) -> Any:
     """Return what :func:`read` and :func:`write` take. Raises UnusableSchema."""
     check_is_avro(schema)
     try:
-        return parsed_text(schema.text, schema.references)
+        return parsed_text(schema.text, {id(one): one for _, one in references_of(schema)}.values())
     # The text decides which error it is: every one means that no value can be read with it.
     except Exception as error:
         raise UnusableSchema(f"it cannot be read: {said(error)}") from None
 
 
-def parsed_text(text: str, references: tuple[tuple[str, Schema], ...] = ()) -> Any:
-    """Return a parsed schema. Raises BadSchema, and fastavro's errors."""
+def parsed_text(text: str, references: Iterable[Schema] = ()) -> Any:
+    """Return a parsed schema; ``references`` come after what they refer to.
+
+    Raises BadSchema, and fastavro's errors.
+    """
     named: dict[str, Any] = {}
     checker = _Checker()
-    for _, reference in references:
-        _add(reference, named, checker)
+    for reference in references:
+        _added(reference.text, named, checker)
     return _added(text, named, checker)
-
-
-def _add(schema: Schema, named: dict[str, Any], checker: _Checker) -> None:
-    for _, reference in schema.references:
-        _add(reference, named, checker)
-    _added(schema.text, named, checker)
 
 
 def _added(text: str, named: dict[str, Any], checker: _Checker) -> Any:

@@ -53,6 +53,7 @@ ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMAS_KEPT: Final = 1_000
 REFERENCES_MAX: Final = 100
 """How many other schemas one schema may refer to, those of its references included."""
+TOO_MANY_REFERENCES: Final = f"it refers to more than {REFERENCES_MAX} schemas"
 
 USER, TOKEN = "basic.auth.user.info", "bearer.auth.token"
 AUTHORITIES, CERTIFICATE = "ssl.ca.location", "ssl.certificate.location"
@@ -81,6 +82,22 @@ class Schema(msgspec.Struct, frozen=True):
     text: str
     references: tuple[tuple[str, Schema], ...] = ()
     """The schemas that it refers to, by the names it has for them."""
+
+
+def references_of(schema: Schema) -> list[tuple[str, Schema]]:
+    """Return the schemas that it refers to, and before each of them those that this one refers to; each once
+    for each of its names, on however many ways it is reached."""
+    found: dict[tuple[str, int], tuple[str, Schema]] = {}
+    _collect(schema, found)
+    return list(found.values())
+
+
+def _collect(schema: Schema, found: dict[tuple[str, int], tuple[str, Schema]]) -> None:
+    for name, one in schema.references:
+        key = name, id(one)
+        if key not in found:
+            _collect(one, found)
+            found[key] = name, one
 
 
 class _NotFound(Exception):
@@ -175,12 +192,15 @@ class SchemaRegistry:
                 case {"name": str() as name, "subject": str() as subject, "version": int() as version}:
                     referred.append(name)
                     if len(referred) > REFERENCES_MAX:
-                        raise UnusableSchema(f"it refers to more than {REFERENCES_MAX} schemas")
+                        raise UnusableSchema(TOO_MANY_REFERENCES)
                     path = f"{_subject(subject)}/versions/{version}"
                     references.append((name, self._read((subject, version), path, referred)))
                 case _:
                     raise UnusableSchema("a reference to another schema has no name, subject and version")
-        return Schema(kind, text, tuple(references))
+        schema = Schema(kind, text, tuple(references))
+        if len(references_of(schema)) > REFERENCES_MAX:  # of schemas that were read before, too
+            raise UnusableSchema(TOO_MANY_REFERENCES)
+        return schema
 
     def _id_of(self, path: str, subject: str, schema: Schema) -> int:
         body = {"schema": schema.text} | ({} if schema.kind == AVRO else {"schemaType": schema.kind})

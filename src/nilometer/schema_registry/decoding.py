@@ -31,6 +31,7 @@ from nilometer.schema_registry.client import (
     Schema,
     SchemaRegistry,
     UnusableSchema,
+    references_of,
     schema_id,
 )
 
@@ -74,7 +75,8 @@ def _compiled(schema: Schema) -> bytes:
     """Return the descriptors of the files. Raises UnusableSchema."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write(folder, FILE, schema)
+        for file, one in ((FILE, schema), *references_of(schema)):
+            _write(folder, file, one.text)
         shipped = Path(import_module("grpc_tools").__file__ or "").parent / "_proto"
         command = [
             sys.executable,
@@ -97,15 +99,13 @@ def _compiled(schema: Schema) -> bytes:
         return (folder / "descriptors").read_bytes()
 
 
-def _write(folder: Path, name: str, schema: Schema) -> None:
+def _write(folder: Path, name: str, text: str) -> None:
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts or "\0" in name:
         raise UnusableSchema(f"it refers to {name!r}, which is no name of a file within its folder")
     path = folder / place
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(schema.text, encoding="utf-8")
-    for other, reference in schema.references:
-        _write(folder, other, reference)
+    path.write_text(text, encoding="utf-8")
 
 
 def _indexes(value: bytes, start: int) -> tuple[list[int], int]:

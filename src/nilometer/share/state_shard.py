@@ -363,16 +363,17 @@ class ShareStateShard:
 
     # ── the image, and time ─────────────────────────────────────────────────────────────────────
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
-        """Delete the state of topics that were deleted."""
+        """Begin to delete the state of topics that were deleted. Thousands of groups may have one, so each
+        partition of ``__share_group_state`` has a call of its own."""
         self._image = image
         for topic_id in list(self._topics):
             if image.topic_by_id(topic_id) is not None:
                 self._seen.add(topic_id)
             elif topic_id in self._seen:
                 self._on_deleted(topic_id)
-        turn = Turn(now_ms, wall_ms)
-        self._delete_more(turn)
-        return turn.effects(self._waiting)
+        if self._deleted:
+            self._timers.schedule(_Timer.DELETED, now_ms)
+        return Turn(now_ms, wall_ms).effects(self._waiting)
 
     def _on_deleted(self, topic_id: TopicId) -> None:
         self._seen.discard(topic_id)

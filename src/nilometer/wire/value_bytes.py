@@ -116,6 +116,10 @@ class Reader:
         self.flexible = False
         self.version = self.int16()
 
+    @property
+    def position(self) -> int:
+        return self._position
+
     def int8(self) -> int:
         return int.from_bytes(self._take(1), "big", signed=True)
 
@@ -232,6 +236,22 @@ class Reader:
         taken = self._data[self._position : end]
         self._position = end
         return taken
+
+
+class _BoundedReader(Reader):
+    """Reads at most so many elements of all arrays together: of a few bytes each, they take a thousand times
+    longer than a copy of their bytes."""
+
+    def __init__(self, data: bytes, elements_max: int) -> None:
+        super().__init__(data)
+        self.elements_left = elements_max
+
+    def _count(self) -> int:
+        count = Reader._count(self)
+        if count > self.elements_left:
+            raise MalformedMessage(f"{count} elements where {self.elements_left} more are read")
+        self.elements_left -= max(count, 0)
+        return count
 
 
 def _part(data: bytes) -> Reader:
@@ -359,6 +379,8 @@ class Layout(Generic[Item]):
 # length. A version above the known ones is decoded as the newest known one: later versions only append
 # fields.
 
+# What a member may send has no number of elements, so who serves others says how many are read.
+
 PROTOCOL_TYPE = "consumer"
 HIGHEST_VERSION = 3
 NO_GENERATION = -1
@@ -405,15 +427,34 @@ def encode_subscription(subscription: Subscription) -> bytes:
     return writer.done()
 
 
-def decode_subscription(data: bytes) -> Subscription:
-    """Decode a subscription. Raises MalformedMessage."""
-    reader = Reader(data)
+def decode_subscription(data: bytes, elements_max: int | None = None) -> Subscription:
+    """Decode a subscription. Raises MalformedMessage, also if it has more elements than ``elements_max``."""
+    reader = _reader(data, elements_max)
     version = _known_version(reader)
     topics, user_data = reader.strings(), reader.nullable_blob()
     owned = _read_partitions(reader) if version >= OWNED_SINCE else ()
     generation = reader.int32() if version >= GENERATION_SINCE else NO_GENERATION
     rack = reader.nullable_string() if version >= RACK_SINCE else None
     return Subscription(topics, user_data, owned, generation, rack, version)
+
+
+def subscription_version(data: bytes) -> int:
+    """Return the version of a subscription, of which nothing else is read. Raises MalformedMessage."""
+    return _known_version(Reader(data))
+
+
+class TopicsOfSubscription(NamedTuple):
+    names: tuple[str, ...]
+    encoded: bytes
+    """Their bytes: who begins with the same, behind the version, subscribes to the same topics."""
+
+
+def decode_topics(data: bytes, topics_max: int) -> TopicsOfSubscription:
+    """Decode only the topics of a subscription. Raises MalformedMessage, also if there are more."""
+    reader = _BoundedReader(data, topics_max)
+    _known_version(reader)
+    names = reader.strings()
+    return TopicsOfSubscription(names, data[_INT16.size : reader.position])
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
@@ -423,13 +464,18 @@ def encode_assignment(assignment: Assignment) -> bytes:
     return writer.done()
 
 
-def decode_assignment(data: bytes) -> Assignment:
-    """Decode an assignment; empty bytes mean no partitions. Raises MalformedMessage."""
+def decode_assignment(data: bytes, elements_max: int | None = None) -> Assignment:
+    """Decode an assignment; empty bytes mean no partitions. Raises MalformedMessage, also if it has more
+    elements than ``elements_max``."""
     if not data:
         return Assignment()
-    reader = Reader(data)
+    reader = _reader(data, elements_max)
     version = _known_version(reader)
     return Assignment(_read_partitions(reader), reader.nullable_blob(), version)
+
+
+def _reader(data: bytes, elements_max: int | None) -> Reader:
+    return Reader(data) if elements_max is None else _BoundedReader(data, elements_max)
 
 
 def _known_version(reader: Reader) -> int:

@@ -22,9 +22,10 @@ import pytest
 from nilometer.broker.api.dispatcher import WHOLE_BYTES_MAX
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.groups.group_administration import REBALANCES_MAX
-from nilometer.broker.groups.group_coordinator import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
+from nilometer.broker.groups.group_coordinator import GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.broker.process import LINES_PER_SECOND
 from nilometer.cluster.cluster_secret import NONCE_BYTES
+from nilometer.groups.requests import RECORD_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
@@ -245,6 +246,21 @@ def test_the_metadata_of_all_members_has_a_bound(tmp_path: Path) -> None:
         eventually(has_room, "what the member held is not counted any more")
 
 
+def test_members_with_thousands_of_protocols_have_a_bound(tmp_path: Path) -> None:
+    """A protocol of a few bytes takes 138 in memory."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    protocols = tuple(f"{number:x}" for number in range(9_900))
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
+        eventually(ready, "the coordinator has loaded its groups")
+        before = rss_bytes(broker)
+        joined = [join(peer, f"g{number}", b"", 3, protocols).error_code for number in range(120)]
+        assert joined[:40] == [ErrorCode.none] * 40
+        assert joined[60:] == [ErrorCode.group_max_size_reached] * 60
+        assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 64 * MIB
+
+
 def test_assignments_have_a_bound(tmp_path: Path) -> None:
     """The leader of a group sends what it likes to each member, which stays in memory and in the log."""
     settings = {"group.initial.rebalance.delay.ms": "0"}
@@ -253,8 +269,8 @@ def test_assignments_have_a_bound(tmp_path: Path) -> None:
         ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
         eventually(ready, "the coordinator has loaded its groups")
         before = rss_bytes(broker)
-        assert sync(peer, "large", ASSIGNMENTS_BYTES_MAX + 1) == ErrorCode.unknown_server_error
-        errors = [sync(peer, f"g{number}", ASSIGNMENTS_BYTES_MAX) for number in range(30)]
+        assert sync(peer, "large", RECORD_BYTES_MAX + 1) == ErrorCode.unknown_server_error
+        errors = [sync(peer, f"g{number}", RECORD_BYTES_MAX - 1) for number in range(30)]
         assert errors[:15] == [ErrorCode.none] * 15
         assert errors[16:] == [ErrorCode.unknown_server_error] * 14
         assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 64 * MIB

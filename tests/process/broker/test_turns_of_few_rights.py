@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nilometer.cluster.controller.access import REQUESTER_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.secured_broker import PREFIX, SecuredBroker
 from support.brokers.token_requests import SECRET_KEY, create, describe
 from support.brokers.turns import TURN_MS_MAX, longest_turns_ms
+from support.eventually import eventually
 from support.wire.wire_peer import WirePeer, make
 
 RENEWERS = 7_000
 TOKENS = 20
 TOPICS = 9_900
+NAMES = 1_700_000
+TOO_MANY = ErrorCode.inconsistent_group_protocol
+"""What a classic member gets whose subscription has too many elements for a consumer group."""
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +80,56 @@ def test_a_change_of_megabytes_that_cannot_be_divided_is_refused_before_it_is_se
         topic = make(key, 1, "AlterConfigsResource", resource_type=2, resource_name=name, configs=settings)
         [answer] = alice.ask(key, 1, resources=(topic,), validate_only=False).responses
         assert answer.error_code == expected, answer
+
+
+def join(peer: WirePeer, group: str, metadata: bytes, member_id: str = "") -> Message:
+    key, version = ApiKey.JOIN_GROUP, 5
+    offered = make(key, version, "JoinGroupRequestProtocol", name="range", metadata=metadata)
+    return peer.ask(
+        key,
+        version,
+        group_id=group,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=(offered,),
+    )
+
+
+def naming(count: int) -> bytes:
+    """Return a subscription of so many names."""
+    return b"\0\0" + count.to_bytes(4, "big") + b"\0\4name" * count + b"\xff" * 4
+
+
+def heartbeat(peer: WirePeer, group: str, member_id: str, epoch: int) -> ErrorCode:
+    return peer.ask(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        group_id=group,
+        member_id=member_id,
+        member_epoch=epoch,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=(f"{PREFIX}any",),
+        topic_partitions=() if epoch == 0 else None,
+    ).error_code
+
+
+def test_subscriptions_of_millions_of_names_are_not_read(tmp_path: Path) -> None:
+    """In a request of 10 MB: each rebalance, a heartbeat of another member, and one that leaves read all."""
+    settings = {"metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
+    metadata = naming(NAMES)
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        for group in ("classic", "consumer"):
+            asked = lambda: peer.ask(ApiKey.FIND_COORDINATOR, 2, key=group, key_type=0).error_code  # noqa: B023, E731
+            eventually(lambda: asked() == ErrorCode.none, "the group has a coordinator")  # noqa: B023
+        first = join(peer, "classic", metadata)
+        assert first.error_code == ErrorCode.member_id_required
+        assert join(peer, "classic", metadata, first.member_id).error_code == ErrorCode.none
+        assert heartbeat(peer, "classic", "m" * 22, 0) == ErrorCode.group_id_not_found
+        assert heartbeat(peer, "consumer", "m" * 22, 0) == ErrorCode.none
+        for count, error in ((NAMES, ErrorCode.unknown_server_error), (600_000, TOO_MANY)):
+            assert join(peer, "consumer", naming(count)).error_code == error
+        assert heartbeat(peer, "consumer", "m" * 22, -1) == ErrorCode.none
+        assert max(longest_turns_ms(broker).values()) < TURN_MS_MAX

@@ -282,8 +282,9 @@ def test_idle_meters_are_removed() -> None:
 def test_connections_are_limited_by_address_and_listener() -> None:
     limits = ConnectionLimits(
         config(
-            listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
-            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0,BROKERS://127.0.0.1:0",
+            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,BROKERS:PLAINTEXT",
+            inter_broker_listener_name="BROKERS",
             max_connections="5",
             max_connections_per_ip="3",
             max_connections_per_ip_overrides="127.0.0.2:1, [::1]:0",
@@ -298,7 +299,41 @@ def test_connections_are_limited_by_address_and_listener() -> None:
     assert not limits.take("PLAINTEXT", "::1")
     assert limits.take("PLAINTEXT", "127.0.0.3")
     assert not limits.take("OTHER", "127.0.0.3")  # the sixth of all
-    assert limits.take("PLAINTEXT", "127.0.0.3")  # the listener between brokers is exempt
+    assert limits.take("BROKERS", "127.0.0.3")  # the listener between brokers is exempt
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "OTHER"])
+def test_brokers_do_not_count_for_their_address(listener: str) -> None:
+    """A broker has up to 256 connections to the controller, and more to other brokers."""
+    limits = ConnectionLimits(
+        config(
+            listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
+            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            max_connections_per_ip="2",
+        )
+    )
+    for _ in range(5):
+        assert limits.take(listener, "127.0.0.1")
+        limits.on_broker_proved(listener, "127.0.0.1")
+    assert [limits.take(listener, "127.0.0.1") for _ in range(3)] == [True, True, False]
+    for _ in range(5):
+        limits.release(listener, "127.0.0.1", is_broker=True)
+    assert not limits.take(listener, "127.0.0.1")
+    limits.release(listener, "127.0.0.1")
+    assert limits.take(listener, "127.0.0.1")
+
+
+def test_clients_with_a_brokers_address_do_not_keep_it_out() -> None:
+    limits = ConnectionLimits(
+        config(
+            listeners="CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+            listener_security_protocol_map="CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+            inter_broker_listener_name="BROKERS",
+            max_connections_per_ip="1",
+        )
+    )
+    assert [limits.take("CLIENTS", "127.0.0.1") for _ in range(2)] == [True, False]
+    assert [limits.take("BROKERS", "127.0.0.1") for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("text", ["localhost:3", "127.0.0.1", "127.0.0.1:many", "127.0.0.1:-1"])

@@ -83,6 +83,29 @@ async def test_several_have_a_turn_at_once_but_no_two_of_one_client() -> None:
     await asyncio.wait_for(asyncio.gather(course.decide("a", OTHER), course.decide("b", GREEDY)), 10)
 
 
+async def test_a_turn_that_takes_long_is_passed_on_to_other_clients() -> None:
+    course = Course()
+    course.queue = DecisionQueue(at_once=1, passed_on_max=1)
+    async with course.queue.turn(GREEDY):
+        same = await course.wait("same host", SAME_HOST)
+        await course.wait("other", OTHER)
+        course.queue.pass_on(GREEDY)
+        await asyncio.wait_for(course.waiting[1], 10)
+        assert course.made == ["other"]
+        async with course.queue.turn(OTHER):
+            course.queue.pass_on(OTHER)  # one too many
+            await course.wait("broker", None)
+            assert course.made == ["other"]
+        await asyncio.wait_for(course.waiting[2], 10)
+        assert not same.done(), "the client's turn goes on"
+    await asyncio.gather(*course.waiting)
+    assert course.made == ["other", "broker", "same host"]
+    async with course.queue.turn(OTHER):
+        await course.wait("later", GREEDY)
+        assert "later" not in course.made, "there is one turn again"
+    await asyncio.gather(*course.waiting)
+
+
 async def test_who_does_not_wait_any_more_takes_no_turn() -> None:
     course = Course()
     async with course.queue.turn(GREEDY):

@@ -178,7 +178,7 @@ def test_a_decision_that_fails_when_its_requester_is_gone_is_reported_once(
 
     asyncio.run(play())
     gc.collect()
-    assert "A decision whose client has disconnected was not applied: no server is in reach" in caplog.text
+    assert "A request whose client has disconnected failed: no server is in reach" in caplog.text
     assert not unheard, "a task's exception was never retrieved"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
 from nilometer.broker.connection import Response
 from nilometer.broker.control.broker_peers import BrokerPeers
-from nilometer.broker.control.controller_link import ControllerChannel
+from nilometer.broker.control.controller_link import CLIENTS_AT_ONCE, ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.tasks import Tasks
@@ -28,6 +29,7 @@ from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.brokers.served_apis import APIS
+from support.eventually import becomes
 from support.scripted.scripted_broker import ScriptedBroker
 
 ALICE = RequestContext(
@@ -178,6 +180,21 @@ async def test_who_has_gone_is_not_sent_on_and_what_is_sent_keeps_its_turn() -> 
         channel.close()
 
 
+async def test_the_failure_of_what_was_sent_for_who_has_gone_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        sent = asyncio.ensure_future(channel.forward(HEADER, BODY, ALICE))
+        await controller.wait_for(1)
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+        with caplog.at_level(logging.INFO):
+            channel.close()
+            await becomes(lambda: "A request whose client has disconnected failed" in caplog.text, "a line")
+
+
 async def test_a_request_that_waits_at_the_controller_keeps_no_other_client_waiting() -> None:
     """A client can have it wait there for a minute, behind others that it has sent there itself."""
     controller = SlowController()
@@ -193,6 +210,29 @@ async def test_a_request_that_waits_at_the_controller_keeps_no_other_client_wait
         assert not waiting.done()
         controller.answers.release()
         assert await waiting == b"alice"
+        channel.close()
+
+
+async def test_many_clients_whose_requests_wait_at_the_controller_keep_no_other_one_waiting() -> None:
+    """Each from another address, and each behind others that it has sent to the controller itself."""
+    controller = SlowController()
+    async with controller.broker:
+        channel = channel_to(controller.broker)
+        origins = [
+            dataclasses.replace(ALICE, client_address=f"192.0.2.{number}")
+            for number in range(CLIENTS_AT_ONCE)
+        ]
+        waiting = [asyncio.ensure_future(channel.forward(HEADER, BODY, one)) for one in origins]
+        await controller.wait_for(CLIENTS_AT_ONCE)
+        controller.broker.handlers[NilometerApiKey.FORWARD_REQUEST] = lambda request, api: api.response(
+            response=request.principal_name.encode()
+        )
+        async with asyncio.timeout(30):
+            assert await channel.forward(HEADER, BODY, BOB) == b"bob"
+        assert not any(one.done() for one in waiting)
+        for _ in waiting:
+            controller.answers.release()
+        assert await asyncio.gather(*waiting) == [b"alice"] * CLIENTS_AT_ONCE
         channel.close()
 
 

@@ -33,6 +33,7 @@ from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
 from nilometer.console.reading.record_reader import (
     LIMITS,
+    PAGES_MAX,
     DecodedValues,
     Found,
     MaybeWritten,
@@ -67,7 +68,7 @@ from nilometer.console.views.lists import (
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.rates import Chart, Rate
-from nilometer.console.views.records import json_filter, record_views
+from nilometer.console.views.records import NO_SCHEMAS, json_filter, record_views
 from nilometer.console.views.topics import (
     Measures,
     TopicsView,
@@ -82,6 +83,7 @@ from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
 from nilometer.schema_registry.client import SchemaRegistry, framed
+from nilometer.schema_registry.decoding import Decoding
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import DeliveryRange, SegmentsState, SegmentState, SharePartitionState
 from support.console.asgi_client import Answer, ask
@@ -542,6 +544,30 @@ def test_values_by_the_schemas_of_a_registry_are_shown_as_json_or_with_the_reaso
             "/topics/t/tail", records, values=DecodedValues(SchemaRegistry(registry.url)), headers=[EVENTS]
         )
         assert "Avro, schema 1" in events.text
+
+
+def test_records_without_a_schema_do_not_wait_for_pages_that_wait_for_the_registry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(Decoding, "decode", lambda *_: answers.wait(60) and [None, None])
+
+    def record(value: bytes) -> ConsumerRecord:
+        return ConsumerRecord("t", 0, 0, 0, 0, None, value, (), 0)
+
+    async def check() -> None:
+        values = DecodedValues(SchemaRegistry("http://127.0.0.1:9"))
+        waiting = [asyncio.ensure_future(values.of([record(framed(1, b""))])) for _ in range(PAGES_MAX)]
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                assert await values.of([record(b"plain")]) == [NO_SCHEMAS]
+            assert not any(one.done() for one in waiting)
+        finally:
+            answers.set()
+            await asyncio.gather(*waiting)
+
+    asyncio.run(check())
 
 
 def test_a_page_asks_the_registry_for_a_limited_number_of_schemas_and_bytes() -> None:

@@ -13,7 +13,9 @@ from group_harness import (
 )
 
 from nilometer.coordinators import Token
+from nilometer.groups import classic_groups
 from nilometer.groups.requests import (
+    JoinGroupProtocol,
     JoinGroupResult,
     LeaveGroupResult,
     ListGroups,
@@ -275,3 +277,19 @@ def test_every_token_is_answered_once_whatever_happens() -> None:
     assert world.ask(ListGroups(), ListGroupsResult).groups[0].group_state == "Empty"
     assert world.leave("a-1") == [ErrorCode.unknown_member_id]
     assert isinstance(world.replies[Token(max(world.replies))], LeaveGroupResult)
+
+
+def test_what_members_have_sent_and_are_assigned_must_fit_in_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in Kafka, where the record must fit in its topic. A request of a hundred bytes writes it again."""
+    monkeypatch.setattr(classic_groups, "RECORD_BYTES_MAX", 50)
+    world = GroupWorld()
+    offers = (JoinGroupProtocol("range", bytes(20)), JoinGroupProtocol("other", bytes(1_000)))
+    token = world.join(offers=offers)
+    world.pass_time(DELAY_MS)
+    member_id = world.joined(token).member_id
+    refused = world.synced(world.sync(member_id, 1, {member_id: bytes(31)}))
+    assert refused == SyncGroupResult(ErrorCode.unknown_server_error) and not world.written
+    assert world.synced(world.sync(member_id, 1, {member_id: bytes(30)})).error_code is ErrorCode.none
+    assert len(group_record(world).members) == 1

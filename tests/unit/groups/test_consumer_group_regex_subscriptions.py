@@ -105,6 +105,49 @@ def test_a_group_has_a_bounded_number_of_expressions(
     assert errors == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached, ErrorCode.none]
 
 
+def test_all_expressions_of_a_group_match_a_bounded_number_of_topics(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 900 expressions that each match 2,000 topics a heartbeat held the event loop for 400 ms."""
+    monkeypatch.setattr(rebalance, "MATCHED_MAX", 5)
+    monkeypatch.setattr(heartbeat, "MATCHED_MAX", 5)
+    for name in ("t1", "t2", "u1", "u2"):
+        world.create(name, 1)
+
+    def matched() -> dict[str, set[str]]:
+        while world.needed:
+            world.compute()
+        return {regex: set(found.topics) for regex, found in world.consumer_group().regexes.items()}
+
+    world.enter("A", regex="[tu].")
+    all_topics = {"t1", "t2", "u1", "u2"}
+    assert matched() == {"[tu].": all_topics}
+    assert world.enter("B", regex="t.").error_code is ErrorCode.none
+    assert matched() == {"[tu].": all_topics, "t.": set()}, "there is no room for two more"
+    world.create("t3", 1)
+    world.beat("A", world.of("A").member_epoch)
+    assert matched() == {"[tu].": {*all_topics, "t3"}, "t.": set()}
+    assert world.enter("C", regex="u.").error_code is ErrorCode.group_max_size_reached
+    assert world.enter("D", regex="t.").error_code is ErrorCode.none, "it is known"
+    for name in ("u1", "u2"):
+        world.topics.delete(name)
+    world.see_image(world.topics.image)
+    world.beat("A", world.of("A").member_epoch)
+    assert world.enter("C", regex="u.").error_code is ErrorCode.none
+    assert matched()["[tu]."] == {"t1", "t2", "t3"}
+    world.fail_over()
+    assert world.consumer_group().matched_count == sum(map(len, matched().values()))
+
+
+def test_the_only_expression_of_a_group_may_match_all_topics(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "MATCHED_MAX", 1)
+    world.create("t2", 1)
+    world.enter("A", regex="t.*")
+    assert world.consumer_group().regexes["t.*"].topics == {"t", "t2"}
+
+
 def test_whether_topics_are_read_is_found_once_for_all(
     world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

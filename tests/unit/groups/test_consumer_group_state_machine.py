@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nilometer.groups import turn
 from nilometer.groups.consumer import rebalance
 from nilometer.groups.consumer.assignors import MemberSpec
-from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.group import MATCHED_BYTES, ConsumerGroup
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeatResult,
     JoinGroupProtocol,
@@ -374,7 +374,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if group is None:
             return
         members = group.members.values()
-        assert group.metadata_bytes() == sum(member.bytes() for member in members)
+        matched = [len(regex.topics) for regex in group.regexes.values()]
+        assert group.matched_count == sum(matched)
+        held = sum(member.bytes() for member in members) + MATCHED_BYTES * sum(matched)
+        assert group.metadata_bytes() == held
         assert group.subscribed_regexes() == {each.subscribed_topic_regex for each in members} - {""}
         for topic in frozenset().union(*map(group.topics_of, members)) | {"unknown"}:
             assert group.is_subscribed_to(topic) == any(topic in group.topics_of(each) for each in members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
 from nilometer.coordinators import Producer, Token
 from nilometer.groups import offsets
+from nilometer.groups.classic_group import SUBSCRIBED_TOPICS_MAX, ClassicGroup
 from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
@@ -169,6 +171,62 @@ def test_offsets_are_deleted_unless_the_topic_is_being_read() -> None:
     world.fail_over()
     assert world.committed() == {}
     assert deleted(world, "t", 0, group="none") is ErrorCode.group_id_not_found
+
+
+NAMES = tuple(f"t{number}" for number in range(SUBSCRIBED_TOPICS_MAX))
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "expected"),
+    [
+        ([NAMES], ErrorCode.none),
+        ([NAMES[: len(NAMES) // 2 + 1]] * 5, ErrorCode.none),
+        ([(*NAMES, "another")], ErrorCode.group_subscribed_to_topic),
+        ([NAMES[:-1], ("v", "w"), NAMES[:-1]], ErrorCode.group_subscribed_to_topic),
+    ],
+    ids=["as many as are read", "the same ones again", "one too many", "of two members"],
+)
+def test_each_topic_counts_as_one_of_too_many_that_members_subscribe_to(
+    subscriptions: list[tuple[str, ...]], expected: ErrorCode
+) -> None:
+    """A request of 10 MB may have two million names: to read them held the event loop for a second."""
+    world = GroupWorld(config=RETENTION)
+    tokens = [world.join(offers=protocols("range", topics=topics)) for topics in subscriptions]
+    while not all(world.is_answered(token) for token in tokens):
+        world.pass_time(3_000)
+    world.settle([world.joined(token).member_id for token in tokens], 1)
+    first = world.joined(tokens[0])
+    world.commit(1, topic="t0", member_id=first.member_id, generation=1)
+    world.commit(1, topic="u", member_id=first.member_id, generation=1)
+    assert deleted(world, "t0", 0) == [ErrorCode.group_subscribed_to_topic]
+    assert deleted(world, "u", 0) == [expected]
+
+
+def test_the_topics_of_members_are_read_for_one_group_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that have offsets; a rebalance reads none."""
+    read: list[str] = []
+    subscription = ClassicGroup.subscription
+
+    def noted(group: ClassicGroup) -> Callable[[str], bool]:
+        read.append(group.group_id)
+        return subscription(group)
+
+    monkeypatch.setattr(ClassicGroup, "subscription", noted)
+    world = GroupWorld(config=RETENTION)
+    for group in ("none", "g", "h"):
+        offers = protocols("range", topics=NAMES)
+        joining = world.join(group=group, offers=offers, session_ms=HOUR_MS // 2)
+        world.pass_time(3_000)
+        member_id = world.joined(joining).member_id
+        assert world.synced(world.sync(member_id, 1, group=group)).error_code is ErrorCode.none
+        if group != "none":
+            world.commit(1, topic="u", member_id=member_id, generation=1, group=group)
+    assert read == []
+    world.now_ms = RETENTION.offsets_retention_check_interval_ms
+    world.on_time()
+    assert read == ["h"]
+    world.pass_time(1)
+    assert read == ["h", "g"]
 
 
 def test_offsets_of_a_living_group_of_unknown_kind_are_not_deleted() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from nilometer.schema_registry.avro import DEPTH_MAX, parsed, read, write
+from nilometer.schema_registry.avro import DECIMAL_BYTES_MAX, DEPTH_MAX, parsed, read, write
 from nilometer.schema_registry.client import BadValue, Schema, UnusableSchema, framed, schema_id
 
 
@@ -90,6 +91,54 @@ def chain(levels: int) -> list[Any]:
 def test_schemas_whose_values_are_not_read(schema: Any, said: str):
     with pytest.raises(UnusableSchema, match=said):
         parsed(avro(schema))
+
+
+DECIMALS = {
+    "bytes": {"type": "bytes", "logicalType": "decimal", "precision": 9},
+    "fixed": {
+        "type": "fixed",
+        "name": "F",
+        "size": DECIMAL_BYTES_MAX + 1,
+        "logicalType": "decimal",
+        "precision": 9,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", DECIMALS)
+def test_a_decimal_whose_making_takes_the_square_of_its_length_is_not_read(kind: str):
+    # One of 250 kB held all threads for five seconds.
+    number = b"\1" * (DECIMAL_BYTES_MAX + 1)
+    data = number if kind == "fixed" else write("bytes", number)
+    with pytest.raises(BadValue, match="a decimal has more than 4096 bytes"):
+        read(parsed(avro(DECIMALS[kind])), framed(1, data))
+    longest = framed(1, write("bytes", number[1:]))
+    assert isinstance(read(parsed(avro(DECIMALS["bytes"])), longest), Decimal)
+
+
+class Walked(tuple[tuple[str, Schema], ...]):
+    """References that count how often they are gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[tuple[str, Schema]]:
+        Walked.times += 1
+        return super().__iter__()
+
+
+def test_a_schema_that_is_referred_to_on_many_ways_is_parsed_once(monkeypatch: pytest.MonkeyPatch):
+    # Each refers to the next one by two names: 4,096 ways lead to the last.
+    monkeypatch.setattr(Walked, "times", 0)
+    schema = avro(record("R0", ("x", "int")))
+    for level in range(1, 13):
+        text = json.dumps(record(f"R{level}", ("x", f"R{level - 1}")))
+        schema = Schema("AVRO", text, Walked((("a", schema), ("b", schema))))
+    value: Any = {"x": 1}
+    for _ in range(12):
+        value = {"x": value}
+    known = parsed(schema)
+    assert read(known, framed(1, write(known, value))) == value
+    assert Walked.times < 2 * 12
 
 
 def test_a_schema_of_another_kind_is_no_avro():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from nilometer.schema_registry.client import (
     Schema,
     SchemaRegistry,
     UnusableSchema,
+    references_of,
 )
 from nilometer.wire.errors import ErrorCode
 from support.ports import HOST, free_ports
@@ -69,6 +71,17 @@ def test_references_that_cannot_be_followed_are_an_error(registry, references, s
     number = registry.add("t", "[]", references=references)
     with pytest.raises(UnusableSchema, match=said):
         SchemaRegistry(registry.url).by_id(number)
+
+
+def test_a_schema_may_not_refer_to_more_by_one_that_was_read_before(registry: StubRegistry):
+    client = SchemaRegistry(registry.url)
+    references: list[dict[str, Any]] = []
+    for level in range(REFERENCES_MAX + 1):
+        number = registry.add(f"t{level}", "[]", references=references)
+        assert len(references_of(client.by_id(number))) == level
+        references = [{"name": f"T{level}", "subject": f"t{level}", "version": 1}]
+    with pytest.raises(UnusableSchema, match=f"refers to more than {REFERENCES_MAX} schemas"):
+        client.by_id(registry.add("t", "[]", references=references))
 
 
 def test_the_schemas_that_are_kept_are_bounded(registry: StubRegistry):

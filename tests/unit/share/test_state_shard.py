@@ -309,18 +309,22 @@ def test_the_state_of_a_deleted_topic_is_deleted() -> None:
         at.initialize(key)
     at.cluster.delete(JOBS)
     at.on_image()
+    at.advance(1)
     assert at.records()[3:] == [ShareSnapshot(KEY, None), ShareSnapshot(SECOND, None)]
     at.reload()
     assert (at.shard.state(KEY), at.shard.state(of_other)) == (None, SharePartitionState(1, 0, 100, 0))
 
 
 def test_many_states_of_a_deleted_topic_are_deleted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None in the turn of the new image, which all partitions of the states' topic share."""
     monkeypatch.setattr(state_shard, "DELETED_PER_CALL_MAX", 3)
     at = world()
     for index in range(8):
         at.initialize(KEY._replace(group_id=f"group {index}"))
     at.cluster.delete(JOBS)
     at.on_image()
+    assert len(at.log) == 8
+    at.advance(0)
     assert len(at.log) == 8 + 3
     at.advance(10)
     assert len(at.log) == 8 + 8

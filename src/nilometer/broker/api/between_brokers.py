@@ -19,7 +19,7 @@ from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
 from nilometer.broker.authorizer import BrokerUsers
 from nilometer.broker.control import decision_log
 from nilometer.broker.control.secret_keeper import SecretKeeper
-from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.quotas import ConnectionAdmission
 from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.broker.settings.config import BrokerConfig
@@ -68,7 +68,7 @@ class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     cluster_id: str
     secrets: SecretKeeper
-    client_quotas: ClientQuotas
+    admission: ConnectionAdmission
     broker_users: BrokerUsers
     controller_requests: ControllerRequests
 
@@ -179,7 +179,7 @@ def _become_broker(parts: Parts, request: Request, broker_id: int) -> None:
     request.connection.context = dataclasses.replace(
         context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
     )
-    parts.client_quotas.on_broker_proved(context.listener, context.client_address)
+    parts.admission.on_broker_proved(context.listener, context.client_address)
 
 
 # BrokerHeartbeat, only for controlled shutdown: a broker announces that it stops.

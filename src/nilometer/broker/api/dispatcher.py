@@ -149,7 +149,8 @@ class RequestDispatcher:
     def connection_closed(self, connection: Connection) -> None:
         if connection in self.connections:
             del self.connections[connection]
-            self._admission.end(connection.context.listener, connection.peer[0])
+            context = connection.context
+            self._admission.end(context.listener, connection.peer[0], is_broker=context.is_broker)
             self._on_closed(connection)
 
     def request_failed(self, error: BaseException) -> None:

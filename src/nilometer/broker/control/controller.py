@@ -127,7 +127,6 @@ class Controller:
             client,
             lambda: self._decide(decide, cause),
             "decisions of the controller",
-            _log_abandoned_decision,
         )
 
     async def _decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
@@ -267,12 +266,11 @@ async def in_turn(
     client: Client | None,
     work: Callable[[], Awaitable[R]],
     kind: str,
-    on_abandoned: Callable[[asyncio.Task[R]], None] | None = None,
 ) -> R:
     """Return the result of ``work``, which begins when it is the client's turn.
 
-    Cancelling the caller takes back what has not begun; what has begun keeps its turn until it ends, and then
-    ``on_abandoned`` is called. ``kind``: under what its turns are measured.
+    Cancelling the caller takes back what has not begun; what has begun keeps its turn until it ends, and its
+    failure is logged. ``kind``: under what its turns are measured.
     """
     has_begun = False
 
@@ -288,18 +286,18 @@ async def in_turn(
     except asyncio.CancelledError:
         if not has_begun:
             running.cancel()
-        elif on_abandoned is not None:
-            running.add_done_callback(on_abandoned)
+        else:
+            running.add_done_callback(_log_abandoned)
         raise
     finally:
         del running  # its exception refers to this frame: both, and the request, would stay as garbage
 
 
-def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
-    """Log the failure of a decision whose client has disconnected."""
-    if deciding.cancelled() or (error := deciding.exception()) is None:
+def _log_abandoned(running: asyncio.Task[object]) -> None:
+    """Log the failure of what a client had asked for that has disconnected."""
+    if running.cancelled() or (error := running.exception()) is None:
         return
     if isinstance(error, KafkaError | CoordinationError):
-        logger.info("A decision whose client has disconnected was not applied: %s", error)
+        logger.info("A request whose client has disconnected failed: %s", error)
     else:
-        logger.error("A decision whose client has disconnected failed", exc_info=error)
+        logger.error("A request whose client has disconnected failed", exc_info=error)

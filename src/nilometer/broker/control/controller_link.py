@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from nilometer.broker.control import decision_log
@@ -60,6 +61,10 @@ __all__ = ["ConnectionLost", "ControllerChannel"]
 REQUEST_TIMEOUT_MS = 10_000
 CLIENTS_AT_ONCE = 16
 """So many clients have a request under way to the controller at once."""
+PROMPT_S = 0.25
+"""A request that has waited at the controller for this long lets one of another client be sent, too."""
+WAITING_MAX = 240
+"""So many requests at once let others be sent while they wait."""
 BLOCK_WAIT_MS = 1_000
 """So long a producer waits here for a block of producer ids: another broker may reach the controller."""
 
@@ -111,18 +116,19 @@ class _ControllerConnection:
 class ControllerChannel:
     """This broker's own requests have a connection for themselves: the controller answers those of one
     connection one after another. Each of the clients that wait for an answer has one, too: a user at an
-    address, ``CLIENTS_AT_ONCE`` at most. Requests of one client are sent one after another; clients take
-    turns."""
+    address, ``CLIENTS_AT_ONCE`` at most, and ``WAITING_MAX`` that wait for long. Requests of one client are
+    sent one after another; clients take turns."""
 
     def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog, tasks: Tasks) -> None:
         client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
-        self._own = _ControllerConnection(client_id, peers, metadata)
-        of_clients = [_ControllerConnection(client_id, peers, metadata) for _ in range(CLIENTS_AT_ONCE)]
-        self._of_clients = of_clients
-        self._unused = of_clients[::-1]
-        """Those of no client at the moment; the one that was used last comes last, and is used next."""
+        self._new_connection = partial(_ControllerConnection, client_id, peers, metadata)
+        self._own = self._new_connection()
+        self._used: dict[_ControllerConnection, None] = {}
+        """Those that a client has at the moment."""
+        self._unused: list[_ControllerConnection] = []
+        """Those of no client, at most ``CLIENTS_AT_ONCE``; the one that was used last is used next."""
         self._tasks = tasks
-        self._queue = DecisionQueue(CLIENTS_AT_ONCE)
+        self._queue = DecisionQueue(CLIENTS_AT_ONCE, passed_on_max=WAITING_MAX)
 
     async def forward(
         self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
@@ -134,15 +140,18 @@ class ControllerChannel:
         what is sent keeps its turn until it is answered.
         """
         within_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
+        client = Client.of(context, header.client_id)
 
         async def send() -> bytes:
-            to_controller = self._unused.pop()
+            loop = asyncio.get_running_loop()
+            waits_long = loop.call_later(PROMPT_S, self._queue.pass_on, client)
+            to_controller = self._take()
             try:
                 return await _forward(await to_controller.get(), header, body, context, within_ms)
             finally:
-                self._unused.append(to_controller)
+                self._give_back(to_controller)
+                waits_long.cancel()
 
-        client = Client.of(context, header.client_id)
         return await in_turn(self._tasks, self._queue, client, send, "requests sent on to the controller")
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
@@ -152,7 +161,19 @@ class ControllerChannel:
         return await connection.request(api_key, make)
 
     def close(self) -> None:
-        for connection in (self._own, *self._of_clients):
+        for connection in (self._own, *self._used, *self._unused):
+            connection.close()
+
+    def _take(self) -> _ControllerConnection:
+        taken = self._unused.pop() if self._unused else self._new_connection()
+        self._used[taken] = None
+        return taken
+
+    def _give_back(self, connection: _ControllerConnection) -> None:
+        del self._used[connection]
+        if len(self._unused) < CLIENTS_AT_ONCE:
+            self._unused.append(connection)
+        else:
             connection.close()
 
 

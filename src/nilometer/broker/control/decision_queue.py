@@ -6,7 +6,8 @@ turns: those of different users and addresses, and of one user and address those
 sends a thousand requests waits for them; others do not.
 
 If several have a turn at once, they are of different users or addresses: a request that waits at the
-controller, behind others of its client, keeps no other client waiting here.
+controller, behind others of its client, keeps no other client waiting here. When as many wait there as may
+have a turn, they pass it on.
 """
 
 from __future__ import annotations
@@ -43,12 +44,16 @@ _Origin = tuple[str, str]
 
 
 class DecisionQueue:
-    """Invariant: while some wait that may have a turn, ``at_once`` have theirs."""
+    """Invariant: while some wait that may have a turn, ``at_once`` have theirs, beside those that have passed
+    theirs on."""
 
-    def __init__(self, at_once: int = 1) -> None:
+    def __init__(self, at_once: int = 1, passed_on_max: int = 0) -> None:
         self._free = at_once
+        self._passed_on_max = passed_on_max
         self._having: dict[_Origin, None] = {}
         """The clients that have a turn."""
+        self._passed_on: dict[_Origin, None] = {}
+        """Those of them whose turn goes on, and that keep no other one waiting."""
         self._first: _Line = {}
         self._clients: dict[_Origin, dict[str | None, _Line]] = {}
         """By principal and address, and by client id; whose turn is next comes first. None is empty."""
@@ -61,6 +66,15 @@ class DecisionQueue:
             yield
         finally:
             self._leave(client)
+
+    def pass_on(self, client: Client | None) -> None:
+        """Let another client have a turn beside this one's, which takes long. This one gets no second turn
+        meanwhile. No more than ``passed_on_max`` do so."""
+        if client is None or len(self._passed_on) >= self._passed_on_max:
+            return
+        self._passed_on[_origin(client)] = None
+        self._free += 1
+        self._give_free()
 
     async def _enter(self, client: Client | None) -> None:
         if self._free and (client is None or _origin(client) not in self._having):
@@ -100,9 +114,16 @@ class DecisionQueue:
             del self._clients[_origin(client)]
 
     def _leave(self, client: Client | None) -> None:
-        self._free += 1
+        has_passed_on = False
         if client is not None:
-            del self._having[_origin(client)]
+            origin = _origin(client)
+            del self._having[origin]
+            has_passed_on = origin in self._passed_on
+            self._passed_on.pop(origin, None)
+        self._free += not has_passed_on
+        self._give_free()
+
+    def _give_free(self) -> None:
         while self._free and self._give_next():
             pass
 

@@ -32,6 +32,7 @@ from nilometer.groups.records import CoordinatorRecord, decode_record, encode_re
 from nilometer.groups.requests import (
     FOUNDING,
     OF_NAMED_GROUPS,
+    RECORD_BYTES_MAX,
     GroupRequest,
     GroupResult,
     Heartbeat,
@@ -89,8 +90,8 @@ METADATA_BYTES_MAX = 64 * 1024 * 1024
 with them: protocols and assignments of classic members, names of topics that others subscribe to, tasks of
 streams groups, and what else clients choose. They stay in memory while their members do, up to
 ``group.max.session.timeout.ms``. A member for which there is no room may not join."""
-ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
-"""Of the members of one group together, as its leader sends them. They are written as one record."""
+COUNTED_AFTER = 4 * 1024 * 1024
+"""After so many bytes more, what the members hold is counted: expressions have found topics meanwhile."""
 COUNTING_PAUSE = 20
 """After what the members hold was counted, it is not counted again for this many times the processor time
 that it took: on a busy machine members are not refused for longer."""
@@ -196,6 +197,8 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
         super().__init__(kind, runtime, tasks, metadata, replicas, topics)
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
+        self._counted_bytes = 0
+        """What it was when it was counted."""
         self._next_count_us = 0
         self._computations = Computations(runtime.disk)
 
@@ -287,11 +290,12 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
 
     def _may_assign(self, request: SyncGroup) -> bool:
         size = sum(len(one.assignment) for one in request.assignments)
-        return size <= ASSIGNMENTS_BYTES_MAX and (not size or self._has_room(size))
+        return size <= RECORD_BYTES_MAX and (not size or self._has_room(size))
 
     def _has_room(self, size: int) -> bool:
         """Count ``size`` bytes of a member's metadata, if there is room for them."""
-        if self._metadata_bytes + size > METADATA_BYTES_MAX:
+        is_full = self._metadata_bytes + size > METADATA_BYTES_MAX
+        if is_full or self._metadata_bytes > self._counted_bytes + COUNTED_AFTER:
             self._count_again()
             if self._metadata_bytes + size > METADATA_BYTES_MAX:
                 return False
@@ -305,7 +309,7 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
             return
         began_us = clock.thread_cpu_us()
         shards = cast("Iterator[GroupShard]", self.shards())
-        self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
+        self._metadata_bytes = self._counted_bytes = sum(shard.metadata_bytes() for shard in shards)
         took_us = clock.thread_cpu_us() - began_us
         self._next_count_us = clock.monotonic_us() + COUNTING_PAUSE * took_us
 

@@ -31,6 +31,7 @@ from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.quotas import TokenBucket
 from nilometer.runtime import Clock, Runtime
 from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
+from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier.chain import Chain, Deposed, ManifestsGone
@@ -177,6 +178,9 @@ class RemoteLogs:
             if remote.error is None:
                 logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
             remote.error = str(error)
+        except CorruptRecordFound as found:
+            remote.error = str(found)
+            self._replicas.damaged.report(found)  # the copy goes on when the log is repaired
         except Exception as error:
             remote.error = str(error)
             if partition in self._replicas:

@@ -46,6 +46,7 @@ from nilometer.tier.format import (
     partition_folder,
 )
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader
+from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -223,28 +224,14 @@ class RemotePartition:
         )
 
     async def _copy(self, epoch: int, sealed: SealedSegment) -> None:
-        disk, log, parts = self._parts.runtime.disk, self.partition.log, self._parts
-        checking = check_records(log, sealed)
-        while await disk.offload(lambda: _check_some(checking)):
-            pass
-        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
-        index = encode_index(
-            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        )
-        entry = RemoteSegment(
-            sealed.base_offset,
-            sealed.end_offset - 1,
-            await disk.offload(sealed.largest_timestamp),
-            sealed.size,
-            len(index),
-            bool(side.transaction_index),
-            parts.runtime.entropy.bytes(8).hex(),
-            tuple(sealed.epochs),
-        )
+        log = self.partition.log
         before, self._orphans_since_ms = self._orphans_since_ms, self._now_ms
-        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
-        await parts.before_copy(len(index))
-        await parts.store.put(self.folder + entry.index_name, index)
+        try:
+            entry = await self._upload(sealed)
+        except (OSError, KafkaError):
+            if is_unchanged(log, sealed):
+                raise
+            return  # it was deleted, or the log truncated, while it was read
 
         def named(manifest: Manifest) -> Manifest | None:
             wanted = self._next_to_copy(manifest)
@@ -265,6 +252,31 @@ class RemotePartition:
         self.traffic.copied_bytes += entry.log_bytes + entry.index_bytes
         self.traffic.copied_segments += 1
         self._note_tiered()
+
+    async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
+        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
+        disk, parts = self._parts.runtime.disk, self._parts
+        checking = check_records(self.partition.log, sealed)
+        while await disk.offload(lambda: _check_some(checking)):
+            pass
+        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
+        index = encode_index(
+            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
+        )
+        entry = RemoteSegment(
+            sealed.base_offset,
+            sealed.end_offset - 1,
+            await disk.offload(sealed.largest_timestamp),
+            sealed.size,
+            len(index),
+            bool(side.transaction_index),
+            parts.runtime.entropy.bytes(8).hex(),
+            tuple(sealed.epochs),
+        )
+        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        await parts.before_copy(len(index))
+        await parts.store.put(self.folder + entry.index_name, index)
+        return entry
 
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""

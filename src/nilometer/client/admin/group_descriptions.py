@@ -15,7 +15,7 @@ from nilometer.wire.api_keys import AnyApiKey, ApiKey
 from nilometer.wire.building import Api, Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.own_apis import RebalanceState
-from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from nilometer.wire.value_bytes import PROTOCOL_TYPE, decode_assignment, decode_topics
 
 GROUP_TYPES = CLASSIC, CONSUMER, SHARE, STREAMS = ("classic", "consumer", "share", "streams")
 DEAD, EMPTY = "Dead", "Empty"
@@ -185,16 +185,21 @@ def classic_group(group: Message, coordinator_id: int) -> GroupDescription | Kaf
     )
 
 
+DESCRIBED_ELEMENTS_MAX = 100_000
+"""Topics and partitions of a member: of one that has more they are left out."""
+
+
 def _classic_member(member: Message, protocol_type: str) -> MemberDescription:
     assignment: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
     if protocol_type == PROTOCOL_TYPE:
         try:
-            found = decode_assignment(member.member_assignment).partitions
+            found = decode_assignment(member.member_assignment, DESCRIBED_ELEMENTS_MAX).partitions
             assignment = tuple(sorted(TopicPartition(topic, number) for topic, number in found))
-            topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
+            if member.member_metadata:
+                topics = decode_topics(member.member_metadata, DESCRIBED_ELEMENTS_MAX).names
         except MalformedMessage:
-            pass  # The client writes its own format under this protocol name: describe the rest.
+            pass  # The client writes its own format under this protocol name, or much: describe the rest.
     return MemberDescription(
         member_id=member.member_id,
         instance_id=getattr(member, "group_instance_id", None),

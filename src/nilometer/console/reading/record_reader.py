@@ -29,7 +29,7 @@ from nilometer.client.producer.sender import MAYBE_WRITTEN
 from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection
 from nilometer.console.views.records import NO_SCHEMAS, WHOLE_BYTES, BySchema, JsonFilter, kept
 from nilometer.runtime import Clock
-from nilometer.schema_registry.client import SchemaRegistry
+from nilometer.schema_registry.client import SchemaRegistry, schema_id
 from nilometer.schema_registry.decoding import Decoding, Limits
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -49,9 +49,9 @@ class DecodedValues:
     async def of(self, records: Sequence[ConsumerRecord]) -> Sequence[BySchema]:
         """Return the key and the value of each record as their schemas say."""
         decoding = self._decoding
-        if decoding is None:
-            return [NO_SCHEMAS] * len(records)
         data = [part for record in records for part in (record.key, record.value)]
+        if decoding is None or not any(part is not None and schema_id(part) is not None for part in data):
+            return [NO_SCHEMAS] * len(records)  # they do not wait for pages that wait for the registry
         async with self._pages:
             found = await asyncio.to_thread(decoding.decode, data, LIMITS)
         return list(zip(found[::2], found[1::2], strict=True))

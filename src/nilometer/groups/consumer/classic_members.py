@@ -8,6 +8,7 @@ rebalance timeout is fenced.
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from nilometer.groups.consumer.heartbeat import (
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh, subscription_cause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
+    RECORD_BYTES_MAX,
     Heartbeat,
     HeartbeatResult,
     JoinGroup,
@@ -52,6 +54,9 @@ from nilometer.groups.topics import Assignment
 from nilometer.groups.turn import Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.value_bytes import PROTOCOL_TYPE, Subscription, decode_subscription
+
+SUBSCRIPTION_ELEMENTS_MAX: Final = 20_000
+"""Topics that a member subscribes to, and partitions that it owns."""
 
 
 class ClassicMembers:
@@ -90,9 +95,12 @@ class ClassicMembers:
                 "group migration is disabled.",
             )
         check_room(group, member_id, request.group_instance_id, config)
+        size = sum(len(protocol.metadata) for protocol in request.protocols)
+        if size > RECORD_BYTES_MAX:
+            # What Kafka answers if the member's record is too large for its topic.
+            raise KafkaError(ErrorCode.unknown_server_error, f"The metadata of {member_id} has {size} bytes.")
         offered = {protocol.name for protocol in request.protocols}
-        common = group.classic_protocols() if group.classic_members_count else offered
-        if request.protocol_type != PROTOCOL_TYPE or offered.isdisjoint(common):
+        if request.protocol_type != PROTOCOL_TYPE or not offered or not group.has_common_protocol(offered):
             raise KafkaError(
                 ErrorCode.inconsistent_group_protocol, f"Member {member_id}'s protocols are not supported."
             )
@@ -199,7 +207,7 @@ class ClassicMembers:
 def _subscription(request: JoinGroup) -> Subscription:
     """Decode the subscription in the first protocol; a consumer has the same one in all protocols."""
     try:
-        return decode_subscription(request.protocols[0].metadata)
+        return decode_subscription(request.protocols[0].metadata, SUBSCRIPTION_ELEMENTS_MAX)
     except MalformedMessage as error:
         raise KafkaError(ErrorCode.inconsistent_group_protocol, error.message) from None
 

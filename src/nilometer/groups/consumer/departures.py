@@ -8,6 +8,7 @@ protocol leaves may become a classic group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -22,21 +23,37 @@ from nilometer.groups.consumer.group import (
     ConsumerGroup,
     Member,
     newly_owned,
+    protocol_names,
 )
 from nilometer.groups.consumer.heartbeat import check_instance, unknown_member
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh
 from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
-from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, JoinGroupProtocol
+from nilometer.groups.requests import (
+    RECORD_BYTES_MAX,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatResult,
+    JoinGroupProtocol,
+)
 from nilometer.groups.topics import Assignment, Topics
 from nilometer.groups.turn import Turn
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from nilometer.wire.value_bytes import (
     PROTOCOL_TYPE,
+    Partitions,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    subscription_version,
 )
 from nilometer.wire.value_bytes import Assignment as WireAssignment
+
+UPGRADE_ELEMENTS_MAX: Final = 100_000
+"""Topics and partitions that the members of a classic group subscribe to, own and are assigned, all together:
+one with more stays classic, since all are read at once."""
+UPGRADE_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+"""Of what these members have sent, for all their protocols: it is written again. A consumer group of classic
+members with more stays one."""
 
 
 def upgrade(
@@ -54,8 +71,7 @@ def upgrade(
     _check_upgrade(context, classic, instance_id)
     generation = classic.generation
     try:
-        taken: set[tuple[UUID, int]] = set()
-        members = [_upgraded(context.topics, classic, member, taken) for member in classic.members.values()]
+        members = _upgraded_members(context.topics, classic)
     except MalformedMessage as error:
         raise _stays_classic(
             classic, f"its embedded consumer protocol is malformed: {error.message}"
@@ -84,6 +100,8 @@ def _check_upgrade(context: Context, classic: ClassicGroup, instance_id: str | N
         raise _stays_classic(classic, "online upgrade is disabled")
     if not classic.uses_consumer_protocol:
         raise _stays_classic(classic, "its members are not consumers")
+    if classic.members_bytes > UPGRADE_BYTES_MAX:
+        raise _stays_classic(classic, f"its members have sent more than {UPGRADE_BYTES_MAX} bytes")
     room = context.config.group_consumer_max_size - len(classic.members)
     if room < 0:
         raise _stays_classic(classic, "it has more members than a consumer group may have")
@@ -97,16 +115,34 @@ def _stays_classic(classic: ClassicGroup, why: str) -> KafkaError:
     )
 
 
+def _upgraded_members(topics: Topics, group: ClassicGroup) -> list[Member]:
+    """Raises MalformedMessage."""
+    taken: set[tuple[UUID, int]] = set()
+    members: list[Member] = []
+    left = UPGRADE_ELEMENTS_MAX
+    for member in group.members.values():
+        protocols = member.protocols
+        chosen = member.metadata(group.protocol_name) or (protocols[0].metadata if protocols else b"")
+        subscription = decode_subscription(chosen, left)
+        left -= len(subscription.topics) + len(subscription.owned)
+        given = decode_assignment(member.assignment, left).partitions
+        left -= len(given)
+        members.append(_upgraded(topics, group, member, subscription, given, taken))
+    return members
+
+
 def _upgraded(
-    topics: Topics, group: ClassicGroup, member: ClassicMember, taken: set[tuple[UUID, int]]
+    topics: Topics,
+    group: ClassicGroup,
+    member: ClassicMember,
+    subscription: Subscription,
+    given: Partitions,
+    taken: set[tuple[UUID, int]],
 ) -> Member:
     """Convert a classic member. A partition that the leader gave to two members stays with the first;
-    ``taken`` collects the assigned ones. Raises MalformedMessage."""
-    protocols = member.protocols
-    chosen = member.metadata(group.protocol_name) or (protocols[0].metadata if protocols else b"")
-    subscription = decode_subscription(chosen)
+    ``taken`` collects the assigned ones."""
     assigned: dict[UUID, set[int]] = {}
-    for name, partition in decode_assignment(member.assignment).partitions:
+    for name, partition in given:
         topic_id = topics.id_of(name)
         if topic_id is not None and (topic_id, partition) not in taken:
             taken.add((topic_id, partition))
@@ -123,7 +159,7 @@ def _upgraded(
         client_host=member.client_host,
         subscribed_topic_names=frozenset(subscription.topics),
         assigned=newly_owned(owned, group.generation),
-        classic=classic_metadata(member.session_timeout_ms, protocols),
+        classic=classic_metadata(member.session_timeout_ms, member.protocols),
     )
 
 
@@ -156,11 +192,13 @@ def plan_downgrade(
     config = context.config
     if not config.group_consumer_migration_policy.allows_downgrade or len(rest) > config.group_max_size:
         return None
-    if not group.classic_protocols():
+    if group.metadata_bytes() > UPGRADE_BYTES_MAX or not group.has_common_protocol(protocol_names(rest[0])):
         return None
     try:
         members = tuple(_downgraded(context.topics, group, member) for member in rest)
     except MalformedMessage:
+        return None
+    if sum(len(one.protocols[0].metadata) + len(one.assignment) for one in members) > RECORD_BYTES_MAX:
         return None
     return Downgrade(group, members, group.group_epoch)
 
@@ -203,7 +241,7 @@ def assignment_bytes(topics: Topics, member: Member, assignment: Mapping[UUID, I
     Raises MalformedMessage.
     """
     assert member.classic is not None
-    version = decode_subscription(member.classic.supported_protocols[0].metadata).version
+    version = subscription_version(member.classic.supported_protocols[0].metadata)
     found: list[tuple[str, int]] = []
     for topic_id, partitions in assignment.items():
         name = topics.name_of(topic_id)

@@ -35,7 +35,7 @@ from nilometer.groups.records import (
     CoordinatorRecord,
     RecordKey,
 )
-from nilometer.groups.requests import OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.requests import OffsetCommit, OffsetFetch, protocol_bytes, subscription_bytes
 from nilometer.groups.topics import BY_NUMBER, NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
@@ -105,9 +105,11 @@ class Member(msgspec.Struct, frozen=True):
         )
 
     def bytes(self) -> int:
-        """Return about how much memory it takes, without what it has of the classic protocol."""
+        """Return about how much memory it takes."""
         names = (self.member_id, self.client_id, self.instance_id, self.rack_id, self.subscribed_topic_regex)
-        return subscription_bytes(self.subscribed_topic_names, *names)
+        protocols = () if self.classic is None else self.classic.supported_protocols
+        held = sum(protocol_bytes(protocol.name, protocol.metadata) for protocol in protocols)
+        return subscription_bytes(self.subscribed_topic_names, *names) + held
 
     def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
         return ConsumerGroupMemberMetadataValue(
@@ -216,6 +218,10 @@ def _stale(member: Member) -> ErrorCode:
     return ErrorCode.illegal_generation if member.uses_classic_protocol else ErrorCode.stale_member_epoch
 
 
+MATCHED_BYTES: Final = 125
+"""About what a topic takes in memory for each expression that it matches."""
+
+
 class ResolvedRegex(msgspec.Struct, frozen=True):
     topics: frozenset[str]
     version: int
@@ -226,7 +232,23 @@ class ResolvedRegex(msgspec.Struct, frozen=True):
 def topics_of(member: Member, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:
     """Return the topic names that the member subscribes to, also those of missing topics."""
     regex = regexes.get(member.subscribed_topic_regex)
-    return member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
+    if regex is None:
+        return member.subscribed_topic_names
+    names = member.subscribed_topic_names
+    return names | regex.topics if names else regex.topics
+
+
+def topics_count(member: Member, regexes: Mapping[str, ResolvedRegex]) -> int:
+    """Return how many topics that are at most; a topic of both counts twice."""
+    regex = regexes.get(member.subscribed_topic_regex)
+    return len(member.subscribed_topic_names) + (0 if regex is None else len(regex.topics))
+
+
+def protocol_names(member: Member | None) -> frozenset[str]:
+    """Return the names of the protocols that a classic member supports."""
+    if member is None or member.classic is None:
+        return frozenset()
+    return frozenset(protocol.name for protocol in member.classic.supported_protocols)
 
 
 def _recount(counts: Counter[str], fewer: Iterable[str], more: Iterable[str]) -> None:
@@ -248,6 +270,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         self.unwritten: UnwrittenTarget | None = None
         """Soft state: the target assignment that is being written."""
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.matched_count = 0
+        """Of the topics that match each of them."""
         self.has_partition_metadata = False
         """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
         self.topic_names_seen: frozenset[str] | None = None
@@ -259,6 +283,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
+        self._protocols: Counter[str] = Counter()
+        """How many classic members support each protocol."""
         self._names: Counter[str] = Counter()
         self._expressions: Counter[str] = Counter()
         """How many members subscribe to each topic by name, and by each regular expression."""
@@ -316,14 +342,10 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
         return min(counts, key=lambda name: (-counts[name], name), default=None)
 
-    def classic_protocols(self) -> set[str]:
-        """Return the protocols that all classic members support."""
-        supported = [
-            {protocol.name for protocol in member.classic.supported_protocols}
-            for member in self.members.values()
-            if member.classic is not None
-        ]
-        return set[str]() if not supported else set[str].intersection(*supported)
+    def has_common_protocol(self, offered: Iterable[str]) -> bool:
+        """Whether all classic members support one of these protocols; true if there are none."""
+        everyone = self._classic_members
+        return not everyone or any(self._protocols[name] == everyone for name in offered)
 
     # ── the interface of any group ──────────────────────────────────────────────────────────────
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
@@ -346,6 +368,9 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
             by_regex = (self.regexes[each].topics for each in self._expressions if each in self.regexes)
             self._subscribed = frozenset(self._names).union(*by_regex)
         return topic in self._subscribed
+
+    def metadata_bytes(self) -> int:
+        return super().metadata_bytes() + MATCHED_BYTES * self.matched_count
 
     def retention_start(self) -> RetentionStart | None:
         return SINCE_COMMIT
@@ -396,18 +421,21 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
                 self.group_epoch = DELETED_EPOCH if value is None else value.epoch
                 self.metadata_hash = 0 if value is None else value.metadata_hash
             case ConsumerGroupRegularExpressionKey():
-                self._subscribed = None
-                if value is None:
-                    self.regexes.pop(key.regular_expression, None)
-                else:
-                    assert isinstance(value, ConsumerGroupRegularExpressionValue)
-                    self.regexes[key.regular_expression] = ResolvedRegex(
-                        frozenset(value.topics), value.version, value.timestamp
-                    )
+                assert value is None or isinstance(value, ConsumerGroupRegularExpressionValue)
+                self._apply_regex(key.regular_expression, value)
             case ConsumerGroupPartitionMetadataKey():
                 self.has_partition_metadata = value is not None
             case _:
                 raise AssertionError(f"not a record of a consumer group: {record}")
+
+    def _apply_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        self._subscribed = None
+        before = self.regexes.pop(regex, None)
+        self.matched_count -= 0 if before is None else len(before.topics)
+        if value is not None:
+            after = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            self.regexes[regex] = after
+            self.matched_count += len(after.topics)
 
     def _apply_metadata(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         before = self.members.get(member_id)
@@ -431,6 +459,8 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
         names = [nothing if each is None else each.subscribed_topic_names for each in (before, after)]
         regexes = ["" if each is None else each.subscribed_topic_regex for each in (before, after)]
         _recount(self._names, names[0] - names[1], names[1] - names[0])
+        if protocol_names(before) != protocol_names(after):
+            _recount(self._protocols, protocol_names(before), protocol_names(after))
         if regexes[0] != regexes[1]:
             _recount(self._expressions, filter(None, regexes[:1]), filter(None, regexes[1:]))
 

@@ -25,6 +25,7 @@ from nilometer.groups.consumer.group import (
     claims_only,
 )
 from nilometer.groups.consumer.rebalance import (
+    MATCHED_MAX,
     Draft,
     assign_if_due,
     assignment_delay_ms,
@@ -312,6 +313,11 @@ def heartbeat(
         known = group.subscribed_regexes()
         if regex not in known:
             check_topic_regex(regex, topics.names())
+            if group.matched_count >= MATCHED_MAX:
+                raise KafkaError(
+                    ErrorCode.group_max_size_reached,
+                    f"The regular expressions of the consumer group match {MATCHED_MAX} topics already.",
+                )
             if len(known) >= REGEXES_MAX:
                 raise KafkaError(
                     ErrorCode.group_max_size_reached,

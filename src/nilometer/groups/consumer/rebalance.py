@@ -13,7 +13,7 @@ from uuid import UUID
 from nilometer.client_patterns import LIGHT, compile_effort
 from nilometer.groups import group_with_epochs
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
-from nilometer.groups.consumer.group import ConsumerGroup, Member, ResolvedRegex, topics_of
+from nilometer.groups.consumer.group import ConsumerGroup, Member, ResolvedRegex, topics_count, topics_of
 from nilometer.groups.group_with_epochs import RecordTypes
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -84,6 +84,10 @@ EFFORT_AT_ONCE: Final = 2_000
 MATCHED_TOGETHER: Final = 64
 """So many expressions are matched by one computation, and their results written in one turn."""
 
+MATCHED_MAX: Final = 100_000
+"""So many topics match all expressions of a group, if it has several: they are walked in one turn. An
+expression for whose result there is no room keeps its last one."""
+
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 
 
@@ -148,8 +152,12 @@ def _match(draft: Draft, topics: Topics, due: Sequence[_Due]) -> None:
 
 
 def _write_match(draft: Draft, topics: Topics, regex: str, matched: frozenset[str]) -> None:
-    before = draft.group.regexes.get(regex)
-    if before is None or before.topics != matched:
+    group, before = draft.group, draft.group.regexes.get(regex)
+    had = frozenset[str]() if before is None else before.topics
+    others = group.matched_count - len(had)
+    if others and others + len(matched) > MATCHED_MAX:
+        matched &= had  # what is new finds no room
+    if before is None or had != matched:
         draft.regex(regex, matched, topics.metadata_version)
 
 
@@ -250,7 +258,7 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
         _assign, ASSIGNORS[assignor], members, regexes, dict(group.target), ids, counts
     )
     if len(members) + sum(counts.values()) <= AT_ONCE_MAX and (
-        sum(len(topics_of(member, regexes)) for member in members.values()) <= NAMED_AT_ONCE_MAX
+        sum(topics_count(member, regexes) for member in members.values()) <= NAMED_AT_ONCE_MAX
     ):
         write_target(draft, group.group_epoch, compute())
     else:
