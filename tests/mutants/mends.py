@@ -2318,6 +2318,20 @@ TIERED = (
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(
+        "times-searched-once",
+        "a record is passed over that is copied and deleted while it is looked for",
+        "if log.local_start_offset == start or not log.begins_in_tier:",
+        "if True:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "consumers-pass-over-lost-records",
+        "a consumer is told that it is out of range where remote storage lacks records",
+        "        if offset < partition.log.log_start_offset:\n            raise\n        # A consumer",
+        "        raise\n        # A consumer",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
         "aborts-deleted-meanwhile",
         "aborted records are read if what ends them is copied and deleted meanwhile",
         "                if log.local_start_offset > local_from:",
