@@ -2310,6 +2310,35 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "aborts-looked-up-beside-the-loop",
+        "an abort that is appended meanwhile is lost from the list of its segment",
+        "                local = log.aborted_transactions(offset, found.next_offset)",
+        "                local = await self._parts.runtime.disk.offload("
+        "lambda: log.aborted_transactions(offset, found.next_offset))",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "times-searched-once",
+        "a record is passed over that is copied and deleted while it is looked for",
+        "if log.local_start_offset == start or not log.begins_in_tier:",
+        "if True:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "consumers-pass-over-lost-records",
+        "a consumer is told that it is out of range where remote storage lacks records",
+        "        if offset < partition.log.log_start_offset:\n            raise\n        # A consumer",
+        "        raise\n        # A consumer",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "aborts-deleted-meanwhile",
+        "aborted records are read if what ends them is copied and deleted meanwhile",
+        "                if log.local_start_offset > local_from:",
+        "                if False:",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
         "follower-fetches-while-it-begins",
         "a follower fetches while it is to go on behind remote storage",
         "        if self.is_starting_in_tier:\n            return NoFetch.IN_TIER\n",

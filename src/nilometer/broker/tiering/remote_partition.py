@@ -53,12 +53,18 @@ logger = logging.getLogger("nilometer.broker.tiering")
 
 PART_BYTES = 1 << 20
 """A segment is read and uploaded in parts of this size."""
+OUTDATED_MAX = 3
+"""How often a read begins again because segments were copied and deleted here meanwhile."""
 CHECK_BYTES = 4 << 20
 """So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
     """The store lacks records that were deleted locally because they were in it."""
+
+
+class _Outdated(ObjectStoreError):
+    """The manifest does not name segments that were copied, and deleted here, since it was read."""
 
 
 class RemoteTraffic(msgspec.Struct):
@@ -473,9 +479,10 @@ class RemotePartition:
             aborted, local_from = await reader.aborted(offset, found.next_offset)
             if local_from is not None:
                 log = self.partition.log
-                local = await self._parts.runtime.disk.offload(
-                    lambda: log.aborted_transactions(offset, found.next_offset)
-                )
+                if log.local_start_offset > local_from:
+                    raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
+                # Not off the event loop: it is the owner of the log that keeps what it reads of an index.
+                local = log.aborted_transactions(offset, found.next_offset)
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
@@ -500,10 +507,14 @@ class RemotePartition:
 
     async def _with_reader(self, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
         """Call ``work``; with an outdated manifest it may fail, and is called again with the last one."""
-        try:
-            return await work(await self._reader(is_again=False))
-        except (OffsetOutOfRange, ObjectNotFound):
-            return await work(await self._reader(is_again=True))
+        for _ in range(OUTDATED_MAX):
+            try:
+                return await work(await self._reader(is_again=False))
+            except _Outdated:
+                continue  # the last manifest that is known names what was deleted here
+            except (OffsetOutOfRange, ObjectNotFound):
+                break
+        return await work(await self._reader(is_again=True))
 
 
 def _check_some(checking: Iterator[int]) -> bool:
