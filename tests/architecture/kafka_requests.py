@@ -1,5 +1,7 @@
-"""The classes of Apache Kafka that a request executes, counted as `architecture.requests` counts the modules
-of a broker: ``PYTHONPATH=tests python -m architecture.kafka_requests`` prints them, in a minute or two.
+"""The classes of Apache Kafka that a request executes.
+
+They are counted as `architecture.modules_of_requests` counts the modules of a broker: ``PYTHONPATH=tests
+python -m architecture.kafka_requests`` prints them, in a minute or two.
 
 A node of Apache Kafka runs with a debugger, which notes each class that runs from when the client sends a
 request until it has the response. A class inside another one is counted with it. Left out is what is left out
@@ -18,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from architecture.requests import PARTITION, send_all
+from architecture.modules_of_requests import PARTITION, send_all
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from architecture.requests import committed, executed
+from architecture.modules_of_requests import committed, executed
 
 ABOUT = 2
 """By how many modules a request may differ from the table before the table is written again."""
-WRITE = "PYTHONPATH=tests python -m architecture.requests"
+WRITE = "PYTHONPATH=tests python -m architecture.modules_of_requests"
 
 
 def test_the_table_has_the_modules_that_requests_execute() -> None:

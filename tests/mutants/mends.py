@@ -29,6 +29,7 @@ SYSTEMD = "process/packaging/test_systemd_page.py"
 POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
 QUORUM_OF_BROKERS = "process/quorum/test_quorum_of_brokers.py"
+TIER = "unit/storage/test_tiering.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
@@ -2250,7 +2251,118 @@ RESTORES = (
     ),
 )
 
+# --- records that are in remote storage only
+TIERED = (
+    Mutant(
+        "deleted-before-it-is-copied",
+        "local retention deletes segments that are not in remote storage",
+        "limit, delete = min(high_watermark, log.tiered_offset), _delete_locally",
+        "limit, delete = high_watermark, _delete_locally",
+        (TIER,),
+    ),
+    Mutant(
+        "copied-above-the-stable-offset",
+        "a segment with an open transaction is copied to remote storage",
+        "if following is None or following.base_offset > stable_offset:",
+        "if following is None:",
+        (TIER,),
+    ),
+    Mutant(
+        "tiered-log-begins-with-its-files",
+        "after a restart a log has lost what is in remote storage",
+        "    log.begin_in_tier()\n    return _delete_files(log, due)",
+        "    return _delete_files(log, due)",
+        (TIER,),
+    ),
+    Mutant(
+        "tiered-log-begins-at-an-older-offset",
+        "after a restart records are readable again that were deleted in remote storage",
+        "            self._least_start = max(self._least_start, known[0][1])",
+        "            pass",
+        (TIER,),
+    ),
+    Mutant(
+        "tiered-records-replaced",
+        "after a truncation other records count as copied",
+        "        self.tiered_offset = min(self.tiered_offset, end_offset)\n",
+        "",
+        (TIER,),
+    ),
+    Mutant(
+        "producers-unknown-behind-the-tier",
+        "a log truncated below its first segment goes on without its producers",
+        "            if log.begins_in_tier:  # what its producers had done by then",
+        "            if False:  # what its producers had done by then",
+        (TIER,),
+    ),
+    Mutant(
+        "half-begun-behind-the-tier",
+        "a power cut leaves a replica that does not know of what is in remote storage",
+        "    log.begin_in_tier()\n    make_durable(log.files.disk, log.epochs.path)",
+        "    log.begin_in_tier()",
+        (TIER,),
+    ),
+    Mutant(
+        "moved-logs-forget-the-tier",
+        "a replica that moved to another directory has lost what is in remote storage",
+        "        if self.begins_in_tier:\n            other.begin_in_tier()\n",
+        "",
+        (TIER,),
+    ),
+    Mutant(
+        "aborts-looked-up-beside-the-loop",
+        "an abort that is appended meanwhile is lost from the list of its segment",
+        "                local = log.aborted_transactions(offset, found.next_offset)",
+        "                local = await self._parts.runtime.disk.offload("
+        "lambda: log.aborted_transactions(offset, found.next_offset))",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "times-searched-once",
+        "a record is passed over that is copied and deleted while it is looked for",
+        "if log.local_start_offset == start or not log.begins_in_tier:",
+        "if True:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "consumers-pass-over-lost-records",
+        "a consumer is told that it is out of range where remote storage lacks records",
+        "        if offset < partition.log.log_start_offset:\n            raise\n        # A consumer",
+        "        raise\n        # A consumer",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "aborts-deleted-meanwhile",
+        "aborted records are read if what ends them is copied and deleted meanwhile",
+        "                if log.local_start_offset > local_from:",
+        "                if False:",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "follower-fetches-while-it-begins",
+        "a follower fetches while it is to go on behind remote storage",
+        "        if self.is_starting_in_tier:\n            return NoFetch.IN_TIER\n",
+        "",
+        ("unit/replication/test_start_in_tier.py",),
+    ),
+    Mutant(
+        "every-fetch-reads-the-tier-again",
+        "a client that asks again waits for a read of its own",
+        "        found = self._reads.get(key)",
+        "        found = None",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "remote-reads-without-a-bound",
+        "any number of reads waits for remote storage",
+        "        if self._begun >= self._begun_max:",
+        "        if False:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    *TIERED,
     *METADATA_QUORUM,
     *DIRECTORY_MOVES,
     *FOUND_LOGS,

@@ -224,22 +224,32 @@ def test_more_reads_than_may_wait_are_errors_and_no_place_is_lost() -> None:
     asyncio.run(main())
 
 
+OUT_OF_RANGE = OffsetOutOfRange(2, 5, 12, "t-0")
+
+
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "log_start", "code"),
     [
-        (KafkaError(ErrorCode.kafka_storage_error, "down"), ErrorCode.kafka_storage_error),
-        (OffsetOutOfRange(2, 5, 12, "t-0"), ErrorCode.offset_out_of_range),
+        (KafkaError(ErrorCode.kafka_storage_error, "down"), 0, ErrorCode.kafka_storage_error),
+        (OUT_OF_RANGE, 3, ErrorCode.offset_out_of_range),
+        (
+            OUT_OF_RANGE,
+            0,
+            ErrorCode.kafka_storage_error,
+        ),  # they should be there: no consumer passes over them
     ],
 )
 def test_an_error_of_remote_storage_is_that_of_its_partition_alone(
-    error: KafkaError, code: ErrorCode
+    error: KafkaError, log_start: int, code: ErrorCode
 ) -> None:
     async def fail() -> None:
         raise error
 
     async def main() -> None:
-        reader = reader_of([led(), led()], [2, 8])
+        partition = led()
+        reader = reader_of([partition, led()], [2, 8])
         reader.read()
+        partition.log.advance_log_start_offset(log_start, END)
         await take_remote(store_of(FakeStore(fail)), reader)
         assert [one.error for one in reader.outcomes] == [code, ErrorCode.none]
         assert first_offsets(reader) == [[], [8]]
@@ -346,6 +356,25 @@ def test_a_record_is_found_by_its_time_wherever_it_is() -> None:
         assert look_up(partition, 1_000 + offset, FakeStore()) == (ErrorCode.none, offset)
     assert look_up(partition, 2_000, FakeStore()) == (ErrorCode.none, -1)
     assert look_up(led(tiered=0), 1_003) == (ErrorCode.none, 3), "without remote storage"
+
+
+def test_a_record_is_found_by_its_time_that_is_copied_and_deleted_here_meanwhile() -> None:
+    partition, log = led(), led().log
+    partition.log = log
+
+    class Growing(FakeStore):
+        end = 7
+
+        async def offset_for_timestamp(self, partition: Any, timestamp: int) -> TimestampOffset | None:
+            found = await super().offset_for_timestamp(partition, timestamp)
+            if found is None or found.offset < self.end:
+                return found
+            self.end = 11
+            log.note_tiered(self.end)
+            assert log.delete_old_segments(END, 10_000_000)
+            return None
+
+    assert look_up(partition, 1_008, Growing()) == (ErrorCode.none, 8)
 
 
 def test_a_search_in_remote_storage_ends_in_time() -> None:

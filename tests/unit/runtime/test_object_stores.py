@@ -17,7 +17,7 @@ from nilometer.runtime.object_store import (
     ObjectStoreError,
     folder_of,
 )
-from nilometer.runtime.object_stores import open_object_store
+from nilometer.runtime.runtime import open_object_store
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from support.logs.memory_disk import MemoryDisk
 from support.s3_server import S3Server, s3_server

@@ -121,9 +121,7 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await _find_remote(parts, request, partition, timestamp)
-            if found is None:
-                found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
+            found = await _find_by_time(parts, request, partition, timestamp, bound)
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.
@@ -159,6 +157,22 @@ def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
     else:
         return _UNKNOWN  # this leader has not read yet what is in remote storage
     return -1, offset, log.epochs.epoch_for_offset(offset)
+
+
+async def _find_by_time(
+    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int, bound: int
+) -> TimestampOffset | None:
+    """Find the record wherever it is. Raises KafkaError, OSError."""
+    log = partition.log
+    while True:
+        start = log.local_start_offset
+        found = await _find_remote(parts, request, partition, timestamp)
+        if found is not None:
+            return found
+        found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
+        if log.local_start_offset == start or not log.begins_in_tier:
+            return found
+        # Segments were copied and deleted here meanwhile: it may be in one that neither search has seen.
 
 
 async def _find_remote(

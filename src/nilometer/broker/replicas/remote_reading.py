@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.settings.tiering import FETCH_WAIT_MS, SEARCH_WAIT_MS, TierConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.wire.compression import Bytes
@@ -143,5 +144,12 @@ class RemoteReads:
 async def _read(
     reader: RemoteReader, partition: ReadablePartition, offset: int, max_bytes: int, read_committed: bool
 ) -> RemoteRecords:
-    records, aborted = await reader.read(partition, offset, max_bytes, read_committed=read_committed)
+    try:
+        records, aborted = await reader.read(partition, offset, max_bytes, read_committed=read_committed)
+    except OffsetOutOfRange as error:
+        if offset < partition.log.log_start_offset:
+            raise
+        # A consumer that is told that it is out of range passes over records that should be there.
+        reason = f"remote storage lacks the records of {partition} from offset {offset} on"
+        raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
     return RemoteRecords(records, aborted)

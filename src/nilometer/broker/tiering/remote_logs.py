@@ -31,8 +31,10 @@ from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.quotas import TokenBucket
 from nilometer.runtime import Clock, Runtime
 from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
+from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
+from nilometer.storage.topic_config import DELETE_ON_DISABLE
 from nilometer.tier.chain import Chain, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts
 from nilometer.tier.reader import LogState, RemoteCache
@@ -120,7 +122,7 @@ class RemoteLogs:
     def begin_round(self) -> None:
         """Have each tiered partition do what is due, a few at once, in the background."""
         for partition in self._replicas:
-            if partition.log.config.remote_storage_enable or partition.key in self._by_key:
+            if self._may_have_tier(partition):
                 remote = self._of(partition)
                 if not remote.is_queued:
                     remote.is_queued = True
@@ -131,6 +133,13 @@ class RemoteLogs:
         while self._workers < min(self._config.copies_at_once, len(self._due)):
             self._workers += 1
             self._tasks.spawn(self._work(), name="copies to remote storage")
+
+    def _may_have_tier(self, partition: Partition) -> bool:
+        """Whether the topic is tiered, or was: then what it had is removed, also after a restart."""
+        if partition.log.config.remote_storage_enable or partition.key in self._by_key:
+            return True
+        settings = self._metadata.image.config(ConfigResourceType.TOPIC, partition.topic)
+        return settings.get(DELETE_ON_DISABLE) == "true"
 
     def _of(self, partition: ReadablePartition) -> RemotePartition:
         assert isinstance(partition, Partition), "partitions of this broker are hosted"
@@ -177,6 +186,9 @@ class RemoteLogs:
             if remote.error is None:
                 logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
             remote.error = str(error)
+        except CorruptRecordFound as found:
+            remote.error = str(found)
+            self._replicas.damaged.report(found)  # the copy goes on when the log is repaired
         except Exception as error:
             remote.error = str(error)
             if partition in self._replicas:

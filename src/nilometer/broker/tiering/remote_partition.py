@@ -46,18 +46,25 @@ from nilometer.tier.format import (
     partition_folder,
 )
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader
+from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
 
 PART_BYTES = 1 << 20
 """A segment is read and uploaded in parts of this size."""
+OUTDATED_MAX = 3
+"""How often a read begins again because segments were copied and deleted here meanwhile."""
 CHECK_BYTES = 4 << 20
 """So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
     """The store lacks records that were deleted locally because they were in it."""
+
+
+class _Outdated(ObjectStoreError):
+    """The manifest does not name segments that were copied, and deleted here, since it was read."""
 
 
 class RemoteTraffic(msgspec.Struct):
@@ -155,6 +162,8 @@ class RemotePartition:
     async def _lead(self, epoch: int) -> None:
         if epoch != self._led_epoch:
             self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
+        elif self._has_ended:
+            return
         manifest = await self._read_chain()
         view = self.view()
         if plan.is_lost(manifest and self._visible(manifest), view):
@@ -193,6 +202,13 @@ class RemotePartition:
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the topic is tiered no more, and nothing of it is left in the store."""
+        last = self._chain.last
+        is_empty = last is None or not (last.segments or last.dropped)
+        return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
+
     def _emptied(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest of a topic that is tiered no more."""
         return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
@@ -217,28 +233,14 @@ class RemotePartition:
         )
 
     async def _copy(self, epoch: int, sealed: SealedSegment) -> None:
-        disk, log, parts = self._parts.runtime.disk, self.partition.log, self._parts
-        checking = check_records(log, sealed)
-        while await disk.offload(lambda: _check_some(checking)):
-            pass
-        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
-        index = encode_index(
-            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        )
-        entry = RemoteSegment(
-            sealed.base_offset,
-            sealed.end_offset - 1,
-            await disk.offload(sealed.largest_timestamp),
-            sealed.size,
-            len(index),
-            bool(side.transaction_index),
-            parts.runtime.entropy.bytes(8).hex(),
-            tuple(sealed.epochs),
-        )
+        log = self.partition.log
         before, self._orphans_since_ms = self._orphans_since_ms, self._now_ms
-        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
-        await parts.before_copy(len(index))
-        await parts.store.put(self.folder + entry.index_name, index)
+        try:
+            entry = await self._upload(sealed)
+        except (OSError, KafkaError):
+            if is_unchanged(log, sealed):
+                raise
+            return  # it was deleted, or the log truncated, while it was read
 
         def named(manifest: Manifest) -> Manifest | None:
             wanted = self._next_to_copy(manifest)
@@ -259,6 +261,31 @@ class RemotePartition:
         self.traffic.copied_bytes += entry.log_bytes + entry.index_bytes
         self.traffic.copied_segments += 1
         self._note_tiered()
+
+    async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
+        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
+        disk, parts = self._parts.runtime.disk, self._parts
+        checking = check_records(self.partition.log, sealed)
+        while await disk.offload(lambda: _check_some(checking)):
+            pass
+        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
+        index = encode_index(
+            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
+        )
+        entry = RemoteSegment(
+            sealed.base_offset,
+            sealed.end_offset - 1,
+            await disk.offload(sealed.largest_timestamp),
+            sealed.size,
+            len(index),
+            bool(side.transaction_index),
+            parts.runtime.entropy.bytes(8).hex(),
+            tuple(sealed.epochs),
+        )
+        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        await parts.before_copy(len(index))
+        await parts.store.put(self.folder + entry.index_name, index)
+        return entry
 
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""
@@ -452,9 +479,10 @@ class RemotePartition:
             aborted, local_from = await reader.aborted(offset, found.next_offset)
             if local_from is not None:
                 log = self.partition.log
-                local = await self._parts.runtime.disk.offload(
-                    lambda: log.aborted_transactions(offset, found.next_offset)
-                )
+                if log.local_start_offset > local_from:
+                    raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
+                # Not off the event loop: it is the owner of the log that keeps what it reads of an index.
+                local = log.aborted_transactions(offset, found.next_offset)
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
@@ -479,10 +507,14 @@ class RemotePartition:
 
     async def _with_reader(self, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
         """Call ``work``; with an outdated manifest it may fail, and is called again with the last one."""
-        try:
-            return await work(await self._reader(is_again=False))
-        except (OffsetOutOfRange, ObjectNotFound):
-            return await work(await self._reader(is_again=True))
+        for _ in range(OUTDATED_MAX):
+            try:
+                return await work(await self._reader(is_again=False))
+            except _Outdated:
+                continue  # the last manifest that is known names what was deleted here
+            except (OffsetOutOfRange, ObjectNotFound):
+                break
+        return await work(await self._reader(is_again=True))
 
 
 def _check_some(checking: Iterator[int]) -> bool:

@@ -1,5 +1,5 @@
 """The modules that a request executes between its connection and its response:
-``PYTHONPATH=tests python -m architecture.requests`` writes their table into docs/architecture.md.
+``PYTHONPATH=tests python -m architecture.modules_of_requests`` writes their table into docs/architecture.md.
 
 A broker and a client run in this process, on a virtual network. A profile hook notes each module that runs
 from when the client sends a request until it has the response. A request is sent several times, and a module
