@@ -55,7 +55,7 @@ def _lags_apart(values: ConfigValues) -> str | None:
 ENABLE = "remote.storage.enable"
 SYSTEM_ENABLE = "remote.log.storage.system.enable"
 """The broker's key that allows tiered topics. It is among the values that topics inherit."""
-_DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 _RETENTION = (("local.retention.bytes", "retention.bytes"), ("local.retention.ms", "retention.ms"))
 
 
@@ -109,13 +109,13 @@ def _not_copied_rule(local: str, total: str) -> ConfigRule:
 
 
 def _leaves_remote_data(before: ConfigValues, after: ConfigValues) -> str | None:
-    if not before[ENABLE] or after[ENABLE] or after[_DELETE_ON_DISABLE]:
+    if not before[ENABLE] or after[ENABLE] or after[DELETE_ON_DISABLE]:
         return None
     return (
         "It is invalid to disable remote storage without deleting remote data. If you want to keep the "
         f"remote data and turn to read only, please set `{ENABLE}=true,remote.log.copy.disable=true`. If you "
         f"want to disable remote storage and delete all remote data, please set `{ENABLE}=false,"
-        f"{_DELETE_ON_DISABLE}=true`."
+        f"{DELETE_ON_DISABLE}=true`."
     )
 
 

@@ -95,6 +95,21 @@ def test_aborted_transactions_in_the_tier_are_not_read(tiered: TieredCluster) ->
     assert tiered.keys("transactions", 0, 4_000, **{"isolation.level": "read_committed"}) == expected
 
 
+def test_a_topic_with_records_becomes_tiered_and_ends_to_be(tiered: TieredCluster) -> None:
+    tiered.create("later", remote_storage_enable="false")
+    before = tiered.objects()
+    tiered.produce("later", 0)
+    assert not tiered.folders_since(before)
+    tiered.configure("later", remote_storage_enable="true")
+    tiered.wait_tiered("later", RECORDS // 2)
+    assert tiered.keys("later", 0, RECORDS) == list(range(RECORDS))
+    tiered.configure("later", remote_storage_enable="false", remote_log_delete_on_disable="true")
+    eventually(lambda: not tiered.segments_since(before), "no segment is left in the store")
+    start = tiered.offset("later", OffsetSpec.earliest())
+    assert start > RECORDS // 2
+    assert tiered.keys("later", start, RECORDS) == list(range(start, RECORDS))
+
+
 def test_without_its_store_a_topic_is_written_and_read_and_keeps_what_is_not_copied(
     tiered: TieredCluster,
     tier: Path,

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from ..brokers.nilometer_cluster import NilometerCluster
 from ..eventually import eventually
@@ -47,6 +54,14 @@ class TieredCluster:
     def create(self, topic: str, **settings: str) -> None:
         configs = TIERED | {key.replace("_", "."): text for key, text in settings.items()}
         self.cluster.create_topic(topic, configs=configs)
+
+    def configure(self, topic: str, **settings: str) -> None:
+        entries = [
+            ConfigEntry(key.replace("_", "."), text, incremental_operation=AlterConfigOpType.SET)
+            for key, text in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
 
     def produce(self, topic: str, start: int, count: int = RECORDS, **settings: object) -> None:
         producer = confluent_kafka.Producer(

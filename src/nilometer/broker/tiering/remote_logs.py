@@ -34,6 +34,7 @@ from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
+from nilometer.storage.topic_config import DELETE_ON_DISABLE
 from nilometer.tier.chain import Chain, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts
 from nilometer.tier.reader import LogState, RemoteCache
@@ -121,7 +122,7 @@ class RemoteLogs:
     def begin_round(self) -> None:
         """Have each tiered partition do what is due, a few at once, in the background."""
         for partition in self._replicas:
-            if partition.log.config.remote_storage_enable or partition.key in self._by_key:
+            if self._may_have_tier(partition):
                 remote = self._of(partition)
                 if not remote.is_queued:
                     remote.is_queued = True
@@ -132,6 +133,13 @@ class RemoteLogs:
         while self._workers < min(self._config.copies_at_once, len(self._due)):
             self._workers += 1
             self._tasks.spawn(self._work(), name="copies to remote storage")
+
+    def _may_have_tier(self, partition: Partition) -> bool:
+        """Whether the topic is tiered, or was: then what it had is removed, also after a restart."""
+        if partition.log.config.remote_storage_enable or partition.key in self._by_key:
+            return True
+        settings = self._metadata.image.config(ConfigResourceType.TOPIC, partition.topic)
+        return settings.get(DELETE_ON_DISABLE) == "true"
 
     def _of(self, partition: ReadablePartition) -> RemotePartition:
         assert isinstance(partition, Partition), "partitions of this broker are hosted"

@@ -162,6 +162,8 @@ class RemotePartition:
     async def _lead(self, epoch: int) -> None:
         if epoch != self._led_epoch:
             self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
+        elif self._has_ended:
+            return
         manifest = await self._read_chain()
         view = self.view()
         if plan.is_lost(manifest and self._visible(manifest), view):
@@ -199,6 +201,13 @@ class RemotePartition:
             return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the topic is tiered no more, and nothing of it is left in the store."""
+        last = self._chain.last
+        is_empty = last is None or not (last.segments or last.dropped)
+        return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest of a topic that is tiered no more."""
