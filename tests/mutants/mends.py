@@ -2318,6 +2318,14 @@ TIERED = (
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(
+        "expired-without-a-policy",
+        "records are deleted in remote storage though the topic's cleanup.policy is empty",
+        "        retention = plan.Retention(-1, -1)  # with an empty cleanup.policy all is kept\n"
+        "        if config.is_deleted_by_retention:\n    ",
+        "",
+        ("unit/broker/test_tier_without_retention.py",),
+    ),
+    Mutant(
         "times-searched-once",
         "a record is passed over that is copied and deleted while it is looked for",
         "if log.local_start_offset == start or not log.begins_in_tier:",
