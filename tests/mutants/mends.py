@@ -2318,6 +2318,14 @@ TIERED = (
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(
+        "expired-without-a-policy",
+        "records are deleted in remote storage though the topic's cleanup.policy is empty",
+        "        retention = plan.Retention(-1, -1)  # with an empty cleanup.policy all is kept\n"
+        "        if config.is_deleted_by_retention:\n    ",
+        "",
+        ("unit/broker/test_tier_without_retention.py",),
+    ),
+    Mutant(
         "times-searched-once",
         "a record is passed over that is copied and deleted while it is looked for",
         "if log.local_start_offset == start or not log.begins_in_tier:",
@@ -2358,6 +2366,20 @@ TIERED = (
         "        if self._begun >= self._begun_max:",
         "        if False:",
         ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "tier-write-stays-unsettled",
+        "what failed copies left stays in remote storage if nothing more is written",
+        "self._uncertain is not None and end >= self._uncertain",
+        "self._uncertain is not None and end < 0",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "tier-segment-covers-nothing",
+        "a segment that covers those of another leader breaks the order of the manifest",
+        "[one for one in self.segments if one.base_offset >= segment.base_offset]",
+        "[one for one in self.segments if one.base_offset < 0]",
+        ("unit/tier/test_format.py",),
     ),
 )
 

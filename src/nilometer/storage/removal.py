@@ -50,7 +50,7 @@ def delete_old_segments(log: LogState, high_watermark: int, wall_ms: int) -> lis
     elif log.begins_in_tier and not config.remote_storage_enable:
         _leave_tier(log)
     removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
-    if config.is_deleted_by_retention:
+    if config.is_deleted_by_retention or config.is_copied_to_tier:  # with an empty cleanup.policy (KIP-1190)
         if retention_bytes >= 0:
             removable += _delete_while(log, limit, wall_ms, _beyond_size(log, retention_bytes), delete)
         if retention_ms >= 0:

@@ -59,13 +59,18 @@ class Chain:
         """This process has removed every manifest with a lower number."""
         self.is_read = False
         """Whether the end has been found: whether :attr:`last` is None because the chain was empty."""
-        self.is_settled = True
-        """False after a write of which it is unknown whether it took, or will take, effect."""
+        self._uncertain: int | None = None
+        """The number of a manifest of which it is unknown whether it was, or will be, created."""
 
     @property
     def last(self) -> Manifest | None:
         """The last valid manifest, as of the last call that read or wrote; None if there was none."""
         return self._last
+
+    @property
+    def is_settled(self) -> bool:
+        """False after a write of which it is unknown whether it took, or will take, effect."""
+        return self._uncertain is None
 
     async def read(self) -> Manifest | None:
         """Read the chain to its end; return the last manifest. Raises ObjectStoreError, DamagedObject."""
@@ -79,6 +84,8 @@ class Chain:
                     last = found
             if await self._still_begins_with(start):
                 self._last, self._end, self.is_read = last, end, True
+                if self._uncertain is not None and end >= self._uncertain:
+                    self._uncertain = None  # its number is taken
                 return last
             self._last = None
         raise ObjectStoreError(f"{self._folder}: manifests are removed faster than they can be read")
@@ -100,13 +107,12 @@ class Chain:
         before = self._last
         if not await self._create(following):
             await self.read()
-            self.is_settled = True
             self._check_may_write(leader_epoch)
             return False
         if not await self._still_begins_with(before):
             self._last = None
             raise Deposed(f"{self._folder}: other brokers wrote to it while this one was stopped")
-        self._last, self._end, self.is_settled = following, following.number, True
+        self._last, self._end, self._uncertain = following, following.number, None
         await self._prune(following)
         return True
 
@@ -138,7 +144,7 @@ class Chain:
         try:
             return await self._store.create(name, data)
         except ObjectStoreError as error:
-            self.is_settled = False
+            self._uncertain = manifest.number
             try:
                 return await self._store.get(name) == data  # the answer may have been lost, not the write
             except ObjectNotFound:

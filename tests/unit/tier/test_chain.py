@@ -194,6 +194,22 @@ async def test_a_write_whose_outcome_is_unknown_may_take_effect_later() -> None:
     assert chain.last is not None and chain.last.end_offset == 10
 
 
+async def test_a_write_is_settled_when_its_number_is_found() -> None:
+    """Nothing more may have to be written, and what failed attempts left is removed only then."""
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    store.before["create", manifest_name(0)] = LOST
+    with pytest.raises(ObjectStoreError, match="no answer"):
+        await chain.append(1, manifest(segment(0, 9)))
+    await chain.read()
+    assert not chain.is_settled, "it may yet be created"
+    late = structs.replace(manifest(segment(0, 9)), leader_epoch=1)
+    bucket.write(FOLDER + manifest_name(0), encode_manifest(late))
+    await chain.read()
+    assert chain.is_settled
+
+
 async def test_a_head_that_is_not_written_is_written_later() -> None:
     bucket = Bucket()
     chain, store = chain_on(bucket)

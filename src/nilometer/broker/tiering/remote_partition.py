@@ -306,8 +306,10 @@ class RemotePartition:
             file.close()
 
     async def _expire(self, epoch: int) -> None:
-        log = self.partition.log
-        retention = plan.Retention(log.config.retention_ms, log.config.retention_bytes)
+        config = self.partition.log.config
+        retention = plan.Retention(-1, -1)  # with an empty cleanup.policy all is kept
+        if config.is_deleted_by_retention:
+            retention = plan.Retention(config.retention_ms, config.retention_bytes)
 
         def gone(manifest: Manifest) -> tuple[RemoteSegment, ...]:
             return plan.expired(manifest, self.view(), retention, self._now_ms)
