@@ -111,8 +111,9 @@ class RemotePartition:
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._compared: tuple[object, ...] = ()
-        """The manifest, epoch and truncations for which :attr:`_undivided` was found."""
-        self._undivided: Manifest | None = None
+        """The manifest, epoch and truncations for which :attr:`_cut` was found."""
+        self._cut: Manifest | None = None
+        """That manifest without what was divergent; None if nothing was."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -458,11 +459,11 @@ class RemotePartition:
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
         key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
-        if self._undivided is None or key != self._compared:
+        if key != self._compared:
             cut = plan.divergent(manifest, self.view())
-            self._undivided = manifest.without(cut, self._now_ms) if cut else manifest
+            self._cut = manifest.without(cut, self._now_ms) if cut else None
             self._compared = key
-        return self._undivided
+        return manifest if self._cut is None else self._cut
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
