@@ -39,7 +39,18 @@ def keeps_divergent_segments(patch: pytest.MonkeyPatch) -> None:
 
 
 def drops_expired_segments_before_the_log_start_moves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RemotePartition, "_advance_log_start", lambda self, offset: None)
+    async def expire(self: RemotePartition, epoch: int) -> None:
+        config = self.partition.log.config
+        retention = plan.Retention(config.retention_ms, config.retention_bytes)
+
+        def remaining(manifest: Manifest) -> Manifest | None:
+            gone = plan.expired(manifest, self.view(), retention, self._now_ms)
+            return manifest.without(gone, self._now_ms) if gone else None
+
+        if self.manifest is not None:
+            await self._write(epoch, remaining)
+
+    patch.setattr(RemotePartition, "_expire", expire)
 
 
 def removes_objects_that_a_manifest_names(patch: pytest.MonkeyPatch) -> None:
