@@ -2310,6 +2310,20 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "gaps-searched-for-ever",
+        "a read in a gap of remote storage begins again and again, while every other client waits",
+        "            if start == 0 or floor > indexed:\n                break\n",
+        "            if start == 0 and position == piece.end:\n                break\n",
+        ("unit/tier/test_reader.py",),
+    ),
+    Mutant(
+        "gaps-at-the-end-of-the-tier",
+        "a consumer in a gap with which remote storage ends gets nothing",
+        "            if not found.records:\n                found = self._read_local(",
+        "            if False:\n                found = self._read_local(",
+        ("unit/broker/test_gaps_at_the_end_of_a_tier.py",),
+    ),
+    Mutant(
         "aborts-looked-up-beside-the-loop",
         "an abort that is appended meanwhile is lost from the list of its segment",
         "                local = log.aborted_transactions(offset, found.next_offset)",

@@ -45,7 +45,7 @@ from nilometer.tier.format import (
     manifest_number,
     partition_folder,
 )
-from nilometer.tier.reader import LogState, RemoteCache, RemoteReader
+from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
@@ -476,6 +476,8 @@ class RemotePartition:
         async def work(reader: RemoteReader) -> tuple[bytes, list[AbortedTxn]]:
             found = await reader.read(offset, max_bytes)
             self.traffic.fetched_bytes += len(found.records)
+            if not found.records:
+                found = self._read_local(found.next_offset, max_bytes, read_committed=read_committed)
             if not read_committed:
                 return found.records, []
             aborted, local_from = await reader.aborted(offset, found.next_offset)
@@ -489,6 +491,20 @@ class RemotePartition:
             return found.records, aborted
 
         return await self._with_reader(work)
+
+    def _read_local(self, offset: int, max_bytes: int, *, read_committed: bool) -> RemoteRecords:
+        """Return what follows the tier, which ends with a gap."""
+        log, upper = self.partition.log, self.partition.replica.high_watermark
+        if log.local_start_offset > offset:
+            raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
+        if read_committed:
+            upper = log.last_stable_offset(upper)
+        found = log.read(offset, max_bytes, upper) if offset < upper else None
+        return (
+            RemoteRecords(b"", offset)
+            if found is None
+            else RemoteRecords(bytes(found.records), found.next_offset)
+        )
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as
