@@ -2310,6 +2310,13 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "copies-hold-the-queue",
+        "a partition with much to copy keeps others from their claims, looks and expiry",
+        "                    self._due.append(remote)  # what is due to others",
+        "                    self._due.appendleft(remote)  # what is due to others",
+        ("unit/broker/test_turns_of_remote_copies.py",),
+    ),
+    Mutant(
         "gaps-searched-for-ever",
         "a read in a gap of remote storage begins again and again, while every other client waits",
         "            if start == 0 or floor > indexed:\n                break\n",
