@@ -2310,6 +2310,20 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "folders-without-their-tier",
+        "a reader of folders leaves out what is in remote storage, and says nothing",
+        "        return ReadableLog((*_in_tier(live, live.start), live))",
+        "        return ReadableLog((live,))",
+        ("unit/pipeline/test_log_folders.py",),
+    ),
+    Mutant(
+        "archives-without-the-tier",
+        "an archive lacks what is in remote storage, and nothing says so",
+        "            if only_there is not None and not covers(covered, *only_there):",
+        "            if False:",
+        ("unit/pipeline/test_archive_refusals.py",),
+    ),
+    Mutant(
         "copies-hold-the-queue",
         "a partition with much to copy keeps others from their claims, looks and expiry",
         "                    self._due.append(remote)  # what is due to others",
