@@ -211,25 +211,62 @@ class RemoteReader:
         self._manifest = manifest
 
     async def read(self, offset: int, max_bytes: int) -> RemoteRecords:
-        """Return the batches from the one that contains ``offset`` on: about ``max_bytes``, at least one."""
+        """Return the batches from the one that contains ``offset`` on: about ``max_bytes``, at least one.
+
+        Those after a gap that contains ``offset``, which compaction may have left; none if the tier ends
+        with the gap: the local log has what follows.
+        """
         segment = self._segment_with(offset)
+        while (found := await self._read_in(segment, offset, max_bytes)) is None:
+            place = self._manifest.holding(segment.end_offset)
+            if place is None:
+                return RemoteRecords(b"", segment.end_offset)
+            segment = self._manifest.segments[place]
+        return found
+
+    async def _read_in(self, segment: RemoteSegment, offset: int, max_bytes: int) -> RemoteRecords | None:
+        """Return batches of the segment; None if it ends with a gap that contains ``offset``."""
         indexes = await self._cache.indexes_of(self._folder, segment)
-        entry = indexes.offsets.lookup_entry(offset)
-        position = 0 if entry is None else entry[1]
+        indexed, position = indexes.offsets.lookup_entry(offset) or (segment.base_offset, 0)
+        start, floor = position, segment.base_offset
+        before: tuple[_Piece, int, BatchHeader] | None = None
         while True:
             piece = await self._piece(segment, position, min(max_bytes, PIECE_BYTES_MAX))
+            behind: tuple[int, BatchHeader] | None = None
             for at, header in piece.batches():
-                if header.last_offset < offset:
-                    continue
-                if header.base_offset <= offset:
-                    return piece.records_from(at, header, max_bytes, segment)
-                if position == 0:
-                    raise piece.damage(at, f"offset {header.base_offset} where {offset} must be")
-                break  # the index was wrong when it was copied
-            else:
-                position += piece.end
+                if header.base_offset < floor:
+                    raise piece.damage(at, f"offset {header.base_offset} where {floor} is the least")
+                if header.last_offset >= offset:
+                    if header.base_offset <= offset:
+                        return piece.records_from(at, header, max_bytes, segment)
+                    behind = at, header
+                    break
+                before, floor = (piece, at, header), header.next_offset
+            position += piece.end
+            if behind is None and position < segment.log_bytes:
+                await asyncio.sleep(0)
                 continue
-            position = 0
+            if start == 0 or floor > indexed:
+                break
+            # No batch has the indexed offset: the index was wrong when it was copied.
+            position, start, floor, before = 0, 0, segment.base_offset, None
+        _check_last(before)
+        if behind is None:
+            return None
+        await self._check_behind(segment, piece, *behind)
+        return piece.records_from(*behind, max_bytes, segment)
+
+    async def _check_behind(
+        self, segment: RemoteSegment, piece: _Piece, at: int, header: BatchHeader
+    ) -> None:
+        """Check the offsets of the batch behind a gap: a CRC does not cover the base offset."""
+        following, end_offset = piece.position + at + header.size, segment.end_offset
+        if following < segment.log_bytes:
+            end_offset = (await self._piece(segment, following, 0)).first.base_offset
+        if header.next_offset > end_offset:
+            raise piece.damage(
+                at, f"offsets {header.base_offset} to {header.last_offset}, but {end_offset} follows"
+            )
 
     async def aborted(self, from_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], int | None]:
         """Return the aborted transactions that overlap the range, from the segments of the tier.
@@ -300,7 +337,7 @@ class RemoteReader:
         while True:
             buffer = await self._cache.bytes_of(self._folder, segment, position, position + wanted)
             piece = _Piece(name, position, buffer)
-            whole = piece.first_size
+            whole = piece.first.size
             if whole <= len(buffer):
                 return piece
             if len(buffer) < wanted:
@@ -319,9 +356,9 @@ class _Piece:
         """Where the last batch ends that :meth:`batches` has yielded."""
 
     @property
-    def first_size(self) -> int:
+    def first(self) -> BatchHeader:
         try:
-            return read_header(self.buffer).size
+            return read_header(self.buffer)
         except KafkaError as error:
             raise self.damage(0, str(error)) from error
 
@@ -355,6 +392,13 @@ class _Piece:
 
     def damage(self, at: int, reason: str) -> DamagedObject:
         return DamagedObject(f"{self._name}, byte {self.position + at}: {reason}")
+
+
+def _check_last(before: tuple[_Piece, int, BatchHeader] | None) -> None:
+    """Check the batch before a gap: with other bytes it may reach further."""
+    if before is not None:
+        piece, at, header = before
+        piece.check(at, header)
 
 
 async def _first_in(

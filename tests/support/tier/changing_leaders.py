@@ -110,7 +110,8 @@ class Broker:
 
     async def _round(self) -> None:
         try:
-            await self.remote.run_round()
+            while await self.remote.run_round():
+                pass
         except (Deposed, ObjectStoreError):
             return
         except TierLost:
@@ -332,7 +333,8 @@ class World:
             if broker.task is not None:
                 await broker.task
         for _ in range(3):
-            await self.led.remote.run_round()
+            while await self.led.remote.run_round():
+                pass
             await asyncio.sleep(2 * GRACE_MS / 1000)
 
     def orphans(self, last: Manifest | None) -> list[str]:

@@ -90,6 +90,7 @@ class LedLog:
 
     async def tier(self) -> None:
         """Copy what is sealed, and delete it here."""
-        await self.remote.run_round()
+        while await self.remote.run_round():
+            pass
         while self.log.delete_old_segments(self.log.log_end_offset, NOW_MS):
             pass

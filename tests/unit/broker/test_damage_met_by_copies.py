@@ -72,7 +72,7 @@ def test_damage_is_reported_for_repair() -> None:
         partition = type("Partition", (), {"key": "t-0"})
         error = None
 
-        async def run_round(self) -> None:
+        async def run_round(self) -> bool:
             raise found
 
     logs: Any = RemoteLogs.__new__(RemoteLogs)

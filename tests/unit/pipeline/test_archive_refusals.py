@@ -277,3 +277,21 @@ def test_no_message_about_a_place_shows_its_secrets(given):
 @pytest.mark.parametrize("given", ["hdfs://name:8020/a@b", "s3://bucket/a:b@c", "/data/a:b@c"])
 def test_a_path_may_have_the_sign_that_ends_secrets(given):
     assert places.shown_folder(given) == given
+
+
+# --- tiered topics
+
+
+def test_a_log_that_begins_in_remote_storage_is_refused_unless_the_archive_has_the_rest(log, target):
+    (log.folder / "begins-in-remote-storage").touch()
+    delete_segments(log, 0)
+    assert "offsets 0 to 99 are not in the folder" in problem_of(log.log_dir, target)
+    assert find_archived(str(target)) == []
+
+
+def test_a_tiered_topic_is_archived_while_the_archive_has_what_is_missing_in_its_folder(log, target):
+    archive_topic(log.log_dir, target)
+    (log.folder / "begins-in-remote-storage").touch()
+    delete_segments(log, 0, 100)
+    assert archive_topic(log.log_dir, target).problem is None
+    assert offsets_of(archive=target, path=log.log_dir) == list(range(400))

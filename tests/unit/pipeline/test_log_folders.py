@@ -342,3 +342,60 @@ def test_what_is_wrong_is_said(log, given, says):
 def test_no_place_at_all_is_said():
     with pytest.raises(OptionError, match="path, paths, logDirs and archive"):
         parse_log_options({})
+
+
+# --- tiered topics
+
+
+@pytest.fixture
+def tiered(log):
+    """Begins at offset 23; the records below 100 are in remote storage only."""
+    for suffix in (".log", ".index", ".timeindex"):
+        log.path(suffix, 0).unlink()
+    log.checkpoint(log_start=23)
+    (log.folder / "begins-in-remote-storage").touch()
+    return log
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"startingOffsets": '{"events": {"0": 50}}'},
+        {"startingTimestamp": "1050"},
+        {"isolation.level": "read_committed"},
+        {"endingOffsets": '{"events": {"0": 60}}'},
+    ],
+)
+def test_records_in_remote_storage_are_an_error_unless_the_option_allows_it(tiered, given):
+    first = 50 if len(given) == 1 and "starting" in str(given) else 23
+    with pytest.raises(DataLoss, match=r"offsets .* of events-0 are not in its folder, .* tiered") as error:
+        offsets_of(tiered.log_dir, **given)
+    last = 59 if "ending" in str(given) else 99
+    first = 23 if "startingTimestamp" in given else first
+    assert f"offsets {first} to {last} " in str(error.value)
+    expected = [] if "ending" in str(given) else list(range(100, 400))
+    assert offsets_of(tiered.log_dir, failOnDataLoss="false", **given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"startingOffsets": '{"events": {"0": 100}}'}, {"startingTimestamp": "1101"}]
+)
+def test_what_is_in_the_folder_of_a_tiered_topic_is_read(tiered, given):
+    assert offsets_of(tiered.log_dir, **given)[-1] == 399
+
+
+def test_a_tiered_log_whose_start_is_not_checkpointed_begins_with_its_leader_epochs(tiered):
+    tiered.checkpoint(log_start=0)
+    epochs = tiered.folder / "leader-epoch-checkpoint"
+    epochs.write_text("0\n1\n0 50\n")
+    with pytest.raises(DataLoss, match="offsets 50 to 99 "):
+        offsets_of(tiered.log_dir)
+    epochs.write_text("damaged")
+    with pytest.raises(SourceError, match="leader-epoch-checkpoint"):
+        offsets_of(tiered.log_dir)
+
+
+def test_a_tiered_topic_whose_records_are_all_in_its_folder_is_read(tiered):
+    tiered.checkpoint(log_start=100)
+    assert offsets_of(tiered.log_dir) == list(range(100, 400))

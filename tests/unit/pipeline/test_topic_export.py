@@ -233,6 +233,16 @@ def test_records_deleted_before_their_export_are_an_error_unless_the_option_allo
     assert offsets_in(folder) == [*range(50), *range(100, 400)]
 
 
+def test_a_log_that_begins_in_remote_storage_is_refused_unless_the_option_allows_it(log, folder):
+    (log.folder / "begins-in-remote-storage").touch()
+    for suffix in (".log", ".index", ".timeindex"):
+        log.path(suffix, 0).unlink()
+    with pytest.raises(DataLoss, match=r"offsets 0 to 99 of events-0 are not in its folder"):
+        export_to(folder, log.log_dir)
+    export_to(folder, log.log_dir, failOnDataLoss="false")
+    assert offsets_in(folder) == list(range(100, 400))
+
+
 def test_a_log_that_ends_before_the_export_is_refused(log, folder):
     export_to(folder, log.log_dir)
     log.checkpoint(high_watermark=137)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -223,3 +224,73 @@ async def test_an_object_that_is_gone_is_not_found(tier: Tier) -> None:
     tier.bucket.objects.clear()
     with pytest.raises(ObjectNotFound):
         await tier.reader.read(0, 1 << 20)
+
+
+class Compacted:
+    """Batches of one record, some large, at 0, 1, 2 and 20 of a segment that ends at 100, and at 130 of one
+    that ends at 150."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = FolderLog(folder, "events")
+        for skipped in (0, 0, 0, 17):
+            log.append([(1, None, bytes(20_000))], skip=skipped)
+        log.next_offset = 100
+        log.roll()
+        log.append([(1, None, b"")], skip=30)
+        self.bucket = Bucket()
+        self.manifest = copy_folder(self.bucket, log.folder, (0, 100), 150)
+        cache = RemoteCache(CountingStore(self.bucket), 1 << 20)
+        self.reader = RemoteReader(cache, FOLDER, self.manifest)
+        left = iter(range(100))
+        bytes_of = RemoteCache.bytes_of
+
+        async def counted(*given: Any) -> bytes:
+            assert next(left, None) is not None, "reads do not end"
+            return await bytes_of(*given)
+
+        monkeypatch.setattr(RemoteCache, "bytes_of", counted)
+
+    def change(self, place: int, position: int, data: bytes) -> None:
+        name = FOLDER + self.manifest.segments[place].log_name
+        held = self.bucket.objects[name]
+        self.bucket.write(name, held[:position] + data + held[position + len(data) :])
+
+
+@pytest.mark.parametrize(
+    ("offset", "found"),
+    [(2, 2), (3, 20), (19, 20), (20, 20), (21, 130), (99, 130), (100, 130), (130, 130)],
+)
+async def test_a_read_goes_on_after_a_gap_that_compaction_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, found: int
+) -> None:
+    read = await Compacted(tmp_path, monkeypatch).reader.read(offset, 1)
+    assert (offsets(read.records), read.next_offset) == ([found], found + 1)
+
+
+async def test_a_gap_at_the_end_of_the_tier_has_no_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await Compacted(tmp_path, monkeypatch).reader.read(131, 1) == (b"", 150)
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "place"), [(1, 3), (99, 2), (0, 2)], ids=["of-the-last", "above-the-next", "below"]
+)
+async def test_a_damaged_base_offset_is_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_offset: int, place: int
+) -> None:
+    log = Compacted(tmp_path, monkeypatch)
+    held = log.bucket.objects[FOLDER + log.manifest.segments[0].log_name]
+    at = [position for position, _ in batches(held)][place]
+    log.change(0, at, base_offset.to_bytes(8, "big"))
+    with pytest.raises(DamagedObject):
+        await log.reader.read(2 if place == 2 else 20, 1)
+
+
+async def test_the_batch_before_a_gap_must_be_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Compacted(tmp_path, monkeypatch)
+    held = log.bucket.objects[FOLDER + log.manifest.segments[0].log_name]
+    at = [position for position, _ in batches(held)][2]
+    log.change(0, at + 100, b"?")
+    with pytest.raises(DamagedObject, match="CRC"):
+        await log.reader.read(3, 1)

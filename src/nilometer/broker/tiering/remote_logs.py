@@ -173,17 +173,18 @@ class RemoteLogs:
         try:
             while self._due:
                 remote = self._due.popleft()
-                if remote.partition in self._replicas:
-                    await self._run(remote)
-                remote.is_queued = False
+                remote.is_queued = remote.partition in self._replicas and await self._run(remote)
+                if remote.is_queued:
+                    self._due.append(remote)  # what is due to others does not wait until all is copied
         finally:
             self._workers -= 1
 
-    async def _run(self, remote: RemotePartition) -> None:
+    async def _run(self, remote: RemotePartition) -> bool:
+        """Run one round; return whether it goes on with another segment."""
         key, partition = remote.partition.key, remote.partition
         ended = self._running[key] = asyncio.Event()
         try:
-            await remote.run_round()
+            has_more = await remote.run_round()
         except Deposed as reason:
             logger.info("%s: this broker leaves its tier to the present leader: %s", partition, reason)
         except (ObjectStoreError, DamagedObject, TierLost) as error:
@@ -203,9 +204,11 @@ class RemoteLogs:
                 logger.info("The tier of %s can be used again", partition)
             remote.error = None
             partition.on_success("copies to remote storage")
+            return has_more
         finally:
             del self._running[key]
             ended.set()
+        return False
 
     def _on_role_changed(self, partition: Partition) -> None:
         if partition.key in self._by_key:

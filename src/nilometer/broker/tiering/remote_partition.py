@@ -45,7 +45,7 @@ from nilometer.tier.format import (
     manifest_number,
     partition_folder,
 )
-from nilometer.tier.reader import LogState, RemoteCache, RemoteReader
+from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
@@ -141,14 +141,17 @@ class RemotePartition:
 
     # -- rounds
 
-    async def run_round(self) -> None:
-        """Do what is due. Raises ObjectStoreError, DamagedObject, TierLost, Deposed; those of the log."""
+    async def run_round(self) -> bool:
+        """Do what is due, but copy only one segment; return whether there are more to copy.
+
+        Raises ObjectStoreError, DamagedObject, TierLost, Deposed; those of the log.
+        """
         if self.partition.is_led_here:
-            await self._lead(self.partition.leader_epoch)
-        else:
-            self.lag_bytes = self.lag_segments = 0
-            if self._awaits_tier:
-                await self._look()
+            return await self._lead(self.partition.leader_epoch)
+        self.lag_bytes = self.lag_segments = 0
+        if self._awaits_tier:
+            await self._look()
+        return False
 
     @property
     def _awaits_tier(self) -> bool:
@@ -161,11 +164,11 @@ class RemotePartition:
         await self._read_chain()
         self._note_tiered()
 
-    async def _lead(self, epoch: int) -> None:
+    async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
             self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
         elif self._has_ended:
-            return
+            return False
         manifest = await self._read_chain()
         view = self.view()
         if plan.is_lost(manifest and self._visible(manifest), view):
@@ -177,13 +180,14 @@ class RemotePartition:
         await self._write(epoch, self._claimed)
         self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
-            await self._copy_all(epoch)
+            await self._copy_next(epoch)
             await self._expire(epoch)
         else:
             self._advance_log_start(self.partition.log.local_start_offset)
             await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
+        return self._leads(epoch) and self._wanted is not None
 
     def _claimed(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
@@ -215,13 +219,19 @@ class RemotePartition:
         """Return the manifest of a topic that is tiered no more."""
         return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
 
-    async def _copy_all(self, epoch: int) -> None:
-        while self._leads(epoch):
-            self._measure_lag()
-            sealed = self._next_to_copy(self._last_or_first)
-            if sealed is None or not self.partition.log.config.is_copied_to_tier:
-                return
+    @property
+    def _wanted(self) -> SealedSegment | None:
+        """The segment to copy next; None if none is to be copied now."""
+        config = self.partition.log.config
+        if not (config.remote_storage_enable and config.is_copied_to_tier):
+            return None
+        return self._next_to_copy(self._last_or_first)
+
+    async def _copy_next(self, epoch: int) -> None:
+        self._measure_lag()
+        if self._leads(epoch) and (sealed := self._wanted) is not None:
             await self._copy(epoch, sealed)
+            self._measure_lag()
 
     def _next_to_copy(self, manifest: Manifest) -> SealedSegment | None:
         log, view = self.partition.log, self.view()
@@ -481,6 +491,8 @@ class RemotePartition:
         async def work(reader: RemoteReader) -> tuple[bytes, list[AbortedTxn]]:
             found = await reader.read(offset, max_bytes)
             self.traffic.fetched_bytes += len(found.records)
+            if not found.records:
+                found = self._read_local(found.next_offset, max_bytes, read_committed=read_committed)
             if not read_committed:
                 return found.records, []
             aborted, local_from = await reader.aborted(offset, found.next_offset)
@@ -494,6 +506,20 @@ class RemotePartition:
             return found.records, aborted
 
         return await self._with_reader(work)
+
+    def _read_local(self, offset: int, max_bytes: int, *, read_committed: bool) -> RemoteRecords:
+        """Return what follows the tier, which ends with a gap."""
+        log, upper = self.partition.log, self.partition.replica.high_watermark
+        if log.local_start_offset > offset:
+            raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
+        if read_committed:
+            upper = log.last_stable_offset(upper)
+        found = log.read(offset, max_bytes, upper) if offset < upper else None
+        return (
+            RemoteRecords(b"", offset)
+            if found is None
+            else RemoteRecords(bytes(found.records), found.next_offset)
+        )
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as

@@ -468,7 +468,9 @@ class PartitionArchiver:
         changed = None
         for _ in range(ROUNDS):
             sources = self._sources()
-            copies = decide_copies(sources, self._stored_ranges())
+            stored = self._stored_ranges()
+            copies = decide_copies(sources, stored)
+            self._require_untiered([*stored, *((one.base_offset, one.end_offset) for one in copies)])
             self._note_diverging(sources)
             self._require_same_history(sources)
             try:
@@ -527,6 +529,20 @@ class PartitionArchiver:
             is_complete = all(sizes.get(file.name) == file.bytes for file in one.files.values())
             (stored if is_complete else self._incomplete).append(one)
         return [(one.base_offset, one.end_offset) for one in stored]
+
+    def _require_untiered(self, covered: Sequence[tuple[int, int]]) -> None:
+        """Raise SourceError if records are in remote storage only, and would be missing in the archive."""
+        for one in self._replicas:
+            try:
+                only_there = one.only_in_tier(one.segments())
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            if only_there is not None and not covers(covered, *only_there):
+                raise SourceError(
+                    f"{shown(one.place)} begins in remote storage, because the topic is tiered: offsets "
+                    f"{only_there[0]} to {only_there[1] - 1} are not in the folder, and not in the archive. "
+                    "Remote storage keeps them: a tiered topic needs no archive"
+                )
 
     def _linked(self) -> list[ArchivedSegment]:
         return archive_manifest.chain(self._manifest.segments)

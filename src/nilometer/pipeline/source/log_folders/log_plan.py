@@ -325,7 +325,7 @@ def _joined(archived: ArchivedPartition | None, live: LogPart | None) -> Readabl
     """Return the log of a partition: the archive, and from its end on the replica's log."""
     if archived is None:
         assert live is not None
-        return ReadableLog((live,))
+        return ReadableLog((*_in_tier(live, live.start), live))
     replica = archived.as_replica()
     parts = [
         LogPart(
@@ -342,7 +342,16 @@ def _joined(archived: ArchivedPartition | None, live: LogPart | None) -> Readabl
         # An empty part after a gap stays: it shows that records are missing.
         if start > archived.end or live.end > start:
             parts.append(replace(live, start=start, end=max(start, live.end)))
-    return ReadableLog(tuple(parts))
+    return ReadableLog((*(() if live is None else _in_tier(live, archived.start)), *parts))
+
+
+def _in_tier(live: LogPart, below: int) -> tuple[LogPart, ...]:
+    """Return an empty part where the log begins in remote storage, if that is ``below``: then it shows that
+    records are missing here."""
+    only_there = live.replica.only_in_tier(list(live.bases))
+    if only_there is None or only_there[0] >= below:
+        return ()
+    return (LogPart(live.replica, (), only_there[0], only_there[0]),)
 
 
 def _require_same_history(archived: ArchivedPartition, live: LogPart) -> None:
@@ -468,6 +477,11 @@ def _require_no_gap(options: LogOptions, log: ReadableLog, start: int, end: int)
     missing = log.missing(start, end)
     if missing and options.common.fail_on_data_loss:
         ranges = ", ".join(f"{low} to {high - 1}" for low, high in missing)
+        if log.parts[-1].replica.begins_in_tier:
+            raise DataLoss(
+                f"offsets {ranges} of {log.part} are not in its folder, because the topic is tiered: brokers "
+                'read them from remote storage, as format("nilometer") does'
+            )
         raise DataLoss(f"offsets {ranges} of {log.part} are neither in the archive nor in the log")
 
 
@@ -513,7 +527,8 @@ def _first_at(log: ReadableLog, milliseconds: int) -> int | None:
     for one in log.parts:
         offset = offset_for_time(one.replica, milliseconds, one.start, min(one.end, log.end))
         if offset is not None:
-            return offset
+            is_first = one.start == offset and one.replica.only_in_tier(list(one.bases)) is not None
+            return log.start if is_first else offset  # there may be another one in remote storage
     return None
 
 

@@ -275,7 +275,27 @@ class ReplicaFolder:
 
         ``bases`` are the segments' base offsets.
         """
-        return max(self.directory.log_start_offsets.get(self.part, 0), bases[0] if bases else 0)
+        return max(self._checkpointed_start, bases[0] if bases else 0)
+
+    def only_in_tier(self, bases: list[int]) -> tuple[int, int] | None:
+        """Return the offsets [start, end) that are in remote storage only; None if there are none.
+
+        The log start offset may not be checkpointed yet: the leader epochs show where it is, too.
+        Raises SourceError for a damaged checkpoint.
+        """
+        if not bases or self._checkpointed_start >= bases[0] or not self.begins_in_tier:
+            return None
+        disk, folder = open_place(self.place)
+        try:
+            epochs = checkpoints.read_epochs(disk, posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
+        except CorruptCheckpoint as error:
+            raise SourceError(str(error)) from error
+        start = max([self._checkpointed_start, *(offset for _, offset in epochs[:1])])
+        return (start, bases[0]) if start < bases[0] else None
+
+    @property
+    def _checkpointed_start(self) -> int:
+        return self.directory.log_start_offsets.get(self.part, 0)
 
 
 def segment_bases(disk: Disk, folder: str) -> list[int]:

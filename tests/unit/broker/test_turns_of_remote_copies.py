@@ -1,0 +1,61 @@
+"""A partition with many segments to copy to remote storage takes turns with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.wire.records import BatchBuilder
+from support.tier.led_log import LedLog
+
+
+def led_with(sealed: int) -> LedLog:
+    led = LedLog()
+    for _ in range(sealed):
+        builder = BatchBuilder()
+        builder.append(1, None, b"v")
+        led.append(bytes(builder.build(0)))
+        led.log.roll_now(1)
+    return led
+
+
+def test_a_round_copies_one_segment_and_says_whether_there_are_more() -> None:
+    async def main() -> None:
+        led = led_with(3)
+        has_more, ends, lags = True, list[int](), list[int]()
+        while has_more:
+            has_more = await led.remote.run_round()
+            assert led.remote.manifest is not None
+            ends.append(led.remote.manifest.end_offset)
+            lags.append(led.remote.lag_segments)
+        assert (ends, lags) == ([1, 2, 3], [2, 1, 0])
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_between_two_segments() -> None:
+    rounds: list[str] = []
+
+    class Remote:
+        error = None
+        is_queued = True
+
+        def __init__(self, name: str, count: int) -> None:
+            self.name, self.left = name, count
+            self.partition = type("Partition", (), {"key": name, "on_success": lambda _work: None})
+
+        async def run_round(self) -> bool:
+            rounds.append(self.name)
+            self.left -= 1
+            return self.left > 0
+
+    remotes = [Remote("a", 3), Remote("b", 1), Remote("gone", 2), Remote("c", 2)]
+    logs: Any = RemoteLogs.__new__(RemoteLogs)
+    logs._running, logs._workers, logs._due = {}, 1, deque(remotes)
+    logs._replicas = [one.partition for one in remotes if one.name != "gone"]
+    asyncio.run(logs._work())
+    assert "".join(rounds) == "abcaca"
+    assert not any(one.is_queued for one in remotes)
+    assert logs._workers == 0
