@@ -20,6 +20,7 @@ from nilometer.broker.replicas.remote_fetch import take_remote
 from nilometer.broker.replicas.remote_reading import RemoteReader, RemoteReads
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime.runtime import SystemClock
 from nilometer.storage.errors import OffsetOutOfRange
@@ -375,6 +376,25 @@ def test_a_record_is_found_by_its_time_that_is_copied_and_deleted_here_meanwhile
             return None
 
     assert look_up(partition, 1_008, Growing()) == (ErrorCode.none, 8)
+
+
+def test_a_share_group_that_begins_at_a_time_begins_in_remote_storage() -> None:
+    settings: Any = SimpleNamespace(
+        auto_offset_reset=SimpleNamespace(strategy="by_duration", ago_ms=500), read_committed=False
+    )
+
+    async def main() -> int:
+        partitions: Any = SimpleNamespace(
+            _runtime=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 1_503)),
+            _replicas=SimpleNamespace(remote=store_of(FakeStore())),
+            _reading=None,
+        )
+        led_partition: Any = SimpleNamespace(partition=led())
+        return await SharePartitions._initial_offset(  # pyright: ignore[reportPrivateUsage]
+            partitions, led_partition, settings
+        )
+
+    assert asyncio.run(main()) == 3
 
 
 def test_a_search_in_remote_storage_ends_in_time() -> None:

@@ -15,6 +15,7 @@ from nilometer.broker.replicas.delayed_requests import DelayedRequest, DelayedRe
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP, ReadablePartition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.time_lookup import find_by_time
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
@@ -22,7 +23,6 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage.errors import CorruptRecordFound
-from nilometer.storage.time_search import TimestampOffset
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -121,7 +121,10 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await _find_by_time(parts, request, partition, timestamp, bound)
+            wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
+            found = await find_by_time(
+                parts.replicas.remote, parts.record_reading, partition, timestamp, bound, wait_ms
+            )
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.
@@ -157,36 +160,6 @@ def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
     else:
         return _UNKNOWN  # this leader has not read yet what is in remote storage
     return -1, offset, log.epochs.epoch_for_offset(offset)
-
-
-async def _find_by_time(
-    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int, bound: int
-) -> TimestampOffset | None:
-    """Find the record wherever it is. Raises KafkaError, OSError."""
-    log = partition.log
-    while True:
-        start = log.local_start_offset
-        found = await _find_remote(parts, request, partition, timestamp)
-        if found is not None:
-            return found
-        found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
-        if log.local_start_offset == start or not log.begins_in_tier:
-            return found
-        # Segments were copied and deleted here meanwhile: it may be in one that neither search has seen.
-
-
-async def _find_remote(
-    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int
-) -> TimestampOffset | None:
-    """Find the record in remote storage; None if it is not there. Raises KafkaError."""
-    log, remote = partition.log, parts.replicas.remote
-    if timestamp == MAX_TIMESTAMP or log.local_start_offset == log.log_start_offset:
-        return None
-    wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
-    found = await remote.offset_for_timestamp(
-        partition, timestamp, wait_ms if wait_ms > 0 else remote.search_wait_ms
-    )
-    return found if found is not None and found.offset < log.local_start_offset else None
 
 
 # OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can
