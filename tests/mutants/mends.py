@@ -2367,6 +2367,20 @@ TIERED = (
         "        if False:",
         ("unit/broker/test_remote_reads.py",),
     ),
+    Mutant(
+        "tier-write-stays-unsettled",
+        "what failed copies left stays in remote storage if nothing more is written",
+        "self._uncertain is not None and end >= self._uncertain",
+        "self._uncertain is not None and end < 0",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "tier-segment-covers-nothing",
+        "a segment that covers those of another leader breaks the order of the manifest",
+        "[one for one in self.segments if one.base_offset >= segment.base_offset]",
+        "[one for one in self.segments if one.base_offset < 0]",
+        ("unit/tier/test_format.py",),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -258,6 +258,7 @@ def _remote_logs(given: Prerequisites, control: ControlParts, replicas: ReplicaM
         store,
         given.store.cluster_id,
         BrokerId(given.config.node_id),
+        given.turns,
     )
     replicas.remote.reader = found
     return found

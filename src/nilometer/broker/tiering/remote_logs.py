@@ -24,6 +24,7 @@ from nilometer.broker.tiering.remote_partition import (
     RemoteTraffic,
     TierLost,
 )
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
@@ -77,7 +78,9 @@ class RemoteLogs:
         store: ObjectStore,
         cluster_id: str,
         broker_id: BrokerId,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._config = config
         self._runtime = runtime
         self._tasks = tasks
@@ -119,10 +122,12 @@ class RemoteLogs:
 
     # -- rounds
 
-    def begin_round(self) -> None:
+    async def begin_round(self) -> None:
         """Have each tiered partition do what is due, a few at once, in the background."""
-        for partition in self._replicas:
-            if self._may_have_tier(partition):
+        slices = LongWork(self._turns)
+        for partition in list(self._replicas):
+            await slices.step(1)
+            if partition in self._replicas and self._may_have_tier(partition):
                 remote = self._of(partition)
                 if not remote.is_queued:
                     remote.is_queued = True
