@@ -317,6 +317,8 @@ class LogState:
     def configure(self, config: LogConfig) -> None:
         """Apply the topic's current settings."""
         self.config = config
+        if not config.remote_storage_enable:
+            self.tiered_offset = 0  # if it is tiered again, what is there now counts
 
     def take_gap(self) -> SegmentGap | None:
         """Return the undecided gap, if any; it counts as decided from now on."""

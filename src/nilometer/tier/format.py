@@ -159,9 +159,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
         """Return a manifest without ``gone``, whose objects are kept for the grace period."""
         names = (name for one in gone for name in (one.log_name, one.index_name))
+        attempts = {one.attempt for one in gone}
         return structs.replace(
             self,
-            segments=tuple(one for one in self.segments if one not in gone),
+            segments=tuple(one for one in self.segments if one.attempt not in attempts),
             dropped=(*self.dropped, *(Dropped(name, now_ms) for name in names)),
         )
 

@@ -56,13 +56,16 @@ class Store(VirtualObjectStore):
 class LedLog:
     topic, key = "events", SimpleNamespace(topic_id=TOPIC.topic_id, partition=0)
     is_led_here, leader_epoch = True, 0
+    high_watermark: int | None = None
+    """None: the end of the log."""
+    now_ms = NOW_MS
 
     def __init__(self, config: LogConfig = CONFIG) -> None:
         self.disk, self.store = OffloadingDisk(), Store()
         options = OpenOptions(clean=True, wall_ms=1)
         name = TopicPartition("events", 0)
         self.log = Log.open(SegmentFiles.on(self.disk), "/events-0", name, config, options)
-        clock = SimpleNamespace(wall_ms=lambda: NOW_MS)
+        clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
         runtime: Any = SimpleNamespace(clock=clock, disk=self.disk, entropy=SeededEntropy(random.Random(1)))
 
         async def at_once(_count: int) -> None:
@@ -80,7 +83,8 @@ class LedLog:
 
     @property
     def replica(self) -> Any:
-        return SimpleNamespace(high_watermark=self.log.log_end_offset)
+        high_watermark = self.log.log_end_offset if self.high_watermark is None else self.high_watermark
+        return SimpleNamespace(high_watermark=high_watermark)
 
     def notify_log_start(self) -> None: ...
 

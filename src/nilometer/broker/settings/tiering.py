@@ -17,7 +17,7 @@ TIER_KEYS = key_table(
     f"""
 {SYSTEM_ENABLE}: boolean = false
     Whether topics may keep their older records in remote storage, which {URI} names.
-{URI}: string
+{URI}: string secret
     Where the remote storage is: file:///folder, which all brokers must share, or s3://bucket/prefix.
 nilometer.tier.grace.ms: long 0.. = 3_600_000
     How long objects that no reader needs any more stay in remote storage.

@@ -110,8 +110,10 @@ class RemotePartition:
         self._led_epoch = -1
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
-        self._undivided: tuple[object, ...] = ()
-        """The manifest, epoch and truncations for which nothing was found to be divergent."""
+        self._compared: tuple[object, ...] = ()
+        """The manifest, epoch and truncations for which :attr:`_cut` was found."""
+        self._cut: Manifest | None = None
+        """That manifest without what was divergent; None if nothing was."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -315,7 +317,10 @@ class RemotePartition:
             return plan.expired(manifest, self.view(), retention, self._now_ms)
 
         def remaining(manifest: Manifest) -> Manifest | None:
-            expired = gone(manifest)
+            # Time may have passed, or the high watermark have kept the log start from moving so far: what is
+            # not below that must stay, since readers are told that it is there.
+            start = self.partition.log.log_start_offset
+            expired = [one for one in gone(manifest) if one.end_offset <= start]
             return manifest.without(expired, self._now_ms) if expired else None
 
         manifest = self._chain.last
@@ -353,10 +358,11 @@ class RemotePartition:
             return
         if since_ms is None or self._now_ms < since_ms + self._parts.grace_ms:
             return
+        mentioned = manifest.objects
         for name in await self._parts.store.names(self.folder):
             own = name.removeprefix(self.folder)
             number = manifest_number(own)
-            if own == HEAD or own in manifest.objects or (number is not None and number >= manifest.oldest):
+            if own == HEAD or own in mentioned or (number is not None and number >= manifest.oldest):
                 continue
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
             await self._parts.store.remove(name)
@@ -438,7 +444,8 @@ class RemotePartition:
 
     def _note_tiered(self) -> None:
         manifest = self._chain.last
-        if manifest is not None and manifest.leader_epoch == self.partition.leader_epoch:
+        is_tiered = self.partition.log.config.remote_storage_enable
+        if is_tiered and manifest is not None and manifest.leader_epoch == self.partition.leader_epoch:
             visible = self._visible(manifest)
             self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
 
@@ -452,13 +459,11 @@ class RemotePartition:
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
         key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
-        if key == self._undivided:
-            return manifest
-        cut = plan.divergent(manifest, self.view())
-        if cut:
-            return manifest.without(cut, self._now_ms)
-        self._undivided = key
-        return manifest
+        if key != self._compared:
+            cut = plan.divergent(manifest, self.view())
+            self._cut = manifest.without(cut, self._now_ms) if cut else None
+            self._compared = key
+        return manifest if self._cut is None else self._cut
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:

@@ -1,0 +1,70 @@
+"""What retention removes from remote storage: only what no reader is told of any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.records import BatchBuilder
+from support.tier.led_log import NOW_MS, LedLog
+
+
+def led_log(timestamps: list[int]) -> LedLog:
+    """Each record is a segment of its own; they are kept for 1,000 ms."""
+    led = LedLog(LogConfig(retention_ms=1_000, local_retention_ms=0, remote_storage_enable=True))
+    for timestamp in timestamps:
+        builder = BatchBuilder()
+        builder.append(timestamp, None, b"v")
+        led.append(bytes(builder.build(0, -1, -1, -1)))
+        led.log.roll_now(1)
+    return led
+
+
+def offsets(led: LedLog) -> list[int]:
+    last = led.remote.manifest
+    assert last is not None
+    return [one.base_offset for one in last.segments]
+
+
+def test_a_low_high_watermark_keeps_what_it_keeps_the_log_start_from() -> None:
+    led = led_log([NOW_MS, NOW_MS, NOW_MS])
+
+    async def main() -> None:
+        await led.tier()
+        led.high_watermark, led.now_ms = 1, NOW_MS + 5_000
+        await led.tier()
+        assert (led.log.log_start_offset, offsets(led)) == (1, [1, 2])
+        led.high_watermark = None
+        await led.tier()
+        assert (led.log.log_start_offset, offsets(led)) == (3, [])
+
+    asyncio.run(main())
+
+
+def test_what_expires_while_the_log_start_moves_goes_in_the_next_round() -> None:
+    led = led_log([NOW_MS, NOW_MS + 500])
+
+    class SlowListener(LedLog):
+        def notify_log_start(self) -> None:
+            self.now_ms = NOW_MS + 1_600
+
+    async def main() -> None:
+        await led.tier()
+        led.now_ms = NOW_MS + 1_100
+        led.__class__ = SlowListener
+        await led.tier()
+        assert (led.log.log_start_offset, offsets(led)) == (1, [1])
+        await led.tier()
+        assert (led.log.log_start_offset, offsets(led)) == (2, [])
+
+    asyncio.run(main())
+
+
+def test_a_log_that_is_tiered_again_deletes_nothing_because_of_what_was_there_before() -> None:
+    led = led_log([NOW_MS])
+    led.log.note_tiered(1)
+    off, on = LogConfig(retention_ms=1_000), LogConfig(local_retention_ms=0, remote_storage_enable=True)
+    led.log.configure(off)
+    led.log.configure(on)
+    assert led.log.tiered_offset == 0
+    assert not led.log.delete_old_segments(led.log.log_end_offset, NOW_MS + 500)
