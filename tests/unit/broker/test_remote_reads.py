@@ -111,7 +111,7 @@ class FakeStore:
         return TimestampOffset(timestamp, offset, 0) if offset < END else None
 
     async def state_at(self, partition: Any, offset: int) -> Any:
-        raise AssertionError("no follower is here")
+        return offset
 
 
 def store_of(reader: RemoteReader | None) -> RemoteReads:
@@ -200,7 +200,7 @@ async def wait_for(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def test_more_reads_than_may_wait_are_errors_and_no_place_is_lost() -> None:
+def test_more_reads_than_may_wait_are_passed_over_and_no_place_is_lost() -> None:
     async def main() -> None:
         answer = asyncio.Event()
         store = FakeStore(lambda: wait_for(answer))
@@ -209,11 +209,16 @@ def test_more_reads_than_may_wait_are_errors_and_no_place_is_lost() -> None:
         reader.read()
         reads.fetch_wait_ms = 1
         await take_remote(reads, reader)
-        assert [one.error for one in reader.outcomes] == [
-            ErrorCode.none,
-            ErrorCode.none,
-            ErrorCode.kafka_storage_error,
-        ]
+        assert [one.error for one in reader.outcomes] == [ErrorCode.none] * 3
+        assert [one.has_more for one in reader.outcomes] == [True] * 3
+        assert [offset for offset, *_ in store.reads] == [1], "one at once, and one that waits"
+        late = reader_of([partition], [4])
+        late.read()
+        await take_remote(reads, late)
+        assert late.outcomes[0].has_more
+        with pytest.raises(KafkaError, match="too many reads"):
+            await reads.offset_for_timestamp(partition, 1_003, 60_000)
+        assert await reads.state_at(partition, 5) == 5, "what followers need takes no place of theirs"
         answer.set()
         reads.fetch_wait_ms = 60_000
         for _ in range(2):
@@ -280,6 +285,44 @@ def test_no_more_is_read_at_once_than_the_fetch_may_have() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("is_short", "is_read"), [(False, True), (True, False)])
+def test_only_the_first_batch_of_a_fetch_may_be_larger_than_its_room(is_short: bool, is_read: bool) -> None:
+    async def main() -> None:
+        for first, sizes in (([2], [is_read]), ([2, 8], [is_read, True]), ([8, 2], [True, False])):
+            reader = reader_of([led(), led()], first, max_bytes=2 * len(batch(8)))
+            memory: Any = SimpleNamespace(is_short=lambda: is_short, fetch_bytes_max=lambda: 10_000)
+            reader._memory = memory  # pyright: ignore[reportPrivateUsage]
+            for asked in reader._to_read():  # pyright: ignore[reportPrivateUsage]
+                asked.max_bytes = len(batch(8)) - (asked.fetch_offset == 2)
+            reader.read()
+            await take_remote(store_of(FakeStore()), reader)
+            assert [bool(one.size) for one in reader.outcomes] == sizes
+            assert [one.has_more for one in reader.outcomes] == [not size for size in sizes]
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_fails_here_while_remote_storage_is_read_is_this_brokers() -> None:
+    async def fail() -> None:
+        raise OSError("the disk")
+
+    async def main() -> None:
+        partition, failed = led(), list[OSError]()
+
+        def on_read_error(error: OSError) -> KafkaError:
+            failed.append(error)
+            return KafkaError(ErrorCode.kafka_storage_error, "the disk")
+
+        cast(Any, partition).on_read_error = on_read_error
+        reader = reader_of([partition], [2])
+        reader.read()
+        await take_remote(store_of(FakeStore(fail)), reader)
+        assert reader.outcomes[0].error is ErrorCode.kafka_storage_error
+        assert len(failed) == 1
+
+    asyncio.run(main())
+
+
 def test_a_follower_is_told_that_its_records_are_in_remote_storage() -> None:
     reader = reader_of([led()], [2], replica=2)
     reader.read()
@@ -332,6 +375,8 @@ def test_where_records_are() -> None:
     assert look_up(partition, -2) == (ErrorCode.none, 3)
     log.advance_log_start_offset(9, END)
     assert look_up(partition, -6) == (ErrorCode.none, 9)
+    log.note_tiered(9)
+    assert look_up(partition, -5) == (ErrorCode.none, -1), "the records that were copied are deleted"
     log.note_tiered(0)
     assert look_up(partition, -5) == (ErrorCode.none, -1)
     assert look_up(partition, -6) == (ErrorCode.none, 9), "its log begins here: nothing needs to be known"

@@ -152,6 +152,8 @@ def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
     elif not is_tiered:
         return _UNKNOWN
     elif asked == LATEST_TIERED:
+        if log.tiered_offset <= log.log_start_offset:
+            return _UNKNOWN
         offset = log.tiered_offset - 1
     elif log.tiered_offset:
         offset = max(log.tiered_offset, log.log_start_offset)
