@@ -217,7 +217,7 @@ def test_more_reads_than_may_wait_are_passed_over_and_no_place_is_lost() -> None
         await take_remote(reads, late)
         assert late.outcomes[0].has_more
         with pytest.raises(KafkaError, match="too many reads"):
-            await reads.offset_for_timestamp(partition, 1_003, 60_000)
+            await reads.offset_for_timestamp(partition, 1_003, asyncio.get_running_loop().time() + 60)
         assert await reads.state_at(partition, 5) == 5, "what followers need takes no place of theirs"
         answer.set()
         reads.fetch_wait_ms = 60_000
@@ -356,7 +356,7 @@ def look_up(
         request: Any = SimpleNamespace(version=11, field=lambda _name, default: default, body=body)
         asked: Any = SimpleNamespace(timestamp=timestamp, partition_index=0, current_leader_epoch=-1)
         error, found = await offsets._look_up(  # pyright: ignore[reportPrivateUsage]
-            parts, cast(Request, request), "t", asked
+            parts, cast(Request, request), "t", asked, offsets._ends_s(parts, cast(Request, request))
         )
         return error, found[1]
 
@@ -448,3 +448,39 @@ def test_a_search_in_remote_storage_ends_in_time() -> None:
 
     error, _ = look_up(led(), 1_003, FakeStore(hang), timeout_ms=10)
     assert error is ErrorCode.request_timed_out
+
+
+def test_the_searches_of_a_request_go_on_at_once_and_end_together() -> None:
+    going_on, peak = 0, 0
+
+    async def hang() -> None:
+        nonlocal going_on, peak
+        going_on += 1
+        peak = max(peak, going_on)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            going_on -= 1
+
+    async def main() -> dict[int, tuple[ErrorCode, tuple[int, int, int]]]:
+        reads = store_of(FakeStore(hang))
+        reads._places = asyncio.Semaphore(9)  # pyright: ignore[reportPrivateUsage]
+        reads._begun_max = 9  # pyright: ignore[reportPrivateUsage]
+        partition = led()
+        parts: Any = SimpleNamespace(
+            replicas=SimpleNamespace(partition=lambda name, index: partition, remote=reads),
+            record_reading=None,
+        )
+        request: Any = SimpleNamespace(version=9, field=lambda _name, default: default)
+        wanted: Any = [
+            SimpleNamespace(timestamp=1_003, partition_index=index, current_leader_epoch=-1)
+            for index in range(12)
+        ]
+        ends_s = asyncio.get_running_loop().time() + 0.01
+        return await offsets._look_up_all(  # pyright: ignore[reportPrivateUsage]
+            parts, request, "t", wanted, ends_s
+        )
+
+    found = asyncio.run(main())
+    assert [error for error, _ in found.values()] == [ErrorCode.request_timed_out] * 12
+    assert (going_on, peak) == (0, offsets.AT_ONCE)

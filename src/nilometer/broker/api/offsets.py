@@ -56,6 +56,10 @@ LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -
 _VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 FIRST_WITH_TIMEOUT = 10
 """The first version that says how long remote storage may take."""
+AT_ONCE = 8
+"""How many partitions of a request are looked up by time at once."""
+_Found = tuple[ErrorCode, tuple[int, int, int]]
+"""An error, timestamp, offset and leader epoch."""
 _WHERE_IT_IS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 _UNKNOWN = (-1, -1, -1)
 CONSUMER = -1
@@ -66,8 +70,17 @@ def handle_list(parts: Parts, request: Request) -> Response | asyncio.Future[Res
     return parts.tasks.spawn(_answer(parts, request))
 
 
+def _ends_s(parts: Parts, request: Request) -> float:
+    """Return until when (time of the event loop) the request may wait for remote storage."""
+    wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
+    if wait_ms <= 0:
+        wait_ms = parts.replicas.remote.search_wait_ms
+    return asyncio.get_running_loop().time() + wait_ms / 1000
+
+
 async def _answer(parts: Parts, request: Request) -> Response:
     topics: list[object] = []
+    ends_s = _ends_s(parts, request)
     access = parts.rights.access(request)
     replica_id: int = request.field("replica_id", CONSUMER)
     is_broker = replica_id >= 0 and parts.rights.why_not_broker(request, replica_id) is None
@@ -79,14 +92,12 @@ async def _answer(parts: Parts, request: Request) -> Response:
             if p.partition_index in seen or seen.add(p.partition_index)
         }
         denied = not is_broker and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        wanted = [p for p in topic.partitions if not denied and p.partition_index not in repeated]
+        looked_up = await _look_up_all(parts, request, topic.name, wanted, ends_s)
         partitions: list[object] = []
         for asked in topic.partitions:
-            error, found = ErrorCode.invalid_request, _UNKNOWN
-            if denied:
-                error = ErrorCode.topic_authorization_failed
-            elif asked.partition_index not in repeated:
-                error, found = await _look_up(parts, request, topic.name, asked)
-            timestamp, offset, epoch = found
+            error = ErrorCode.topic_authorization_failed if denied else ErrorCode.invalid_request
+            error, (timestamp, offset, epoch) = looked_up.get(asked.partition_index, (error, _UNKNOWN))
             partitions.append(
                 request.make(
                     "ListOffsetsPartitionResponse",
@@ -101,9 +112,23 @@ async def _answer(parts: Parts, request: Request) -> Response:
     return request.respond(topics=tuple(topics))
 
 
-async def _look_up(
-    parts: Parts, request: Request, name: str, asked: Message
-) -> tuple[ErrorCode, tuple[int, int, int]]:
+async def _look_up_all(
+    parts: Parts, request: Request, name: str, wanted: Sequence[Message], ends_s: float
+) -> dict[int, _Found]:
+    """Return what is found for each partition, by index. Those by time, which may have to wait for remote
+    storage, are looked up some at once."""
+    found: dict[int, _Found] = {}
+    at_once = AT_ONCE if any(asked.timestamp >= 0 for asked in wanted) else 1
+    for first in range(0, len(wanted), at_once):
+        some = wanted[first : first + at_once]
+        work = [_look_up(parts, request, name, asked, ends_s) for asked in some]
+        results = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        for asked, result in zip(some, results, strict=True):
+            found[asked.partition_index] = result
+    return found
+
+
+async def _look_up(parts: Parts, request: Request, name: str, asked: Message, ends_s: float) -> _Found:
     timestamp: int = asked.timestamp
     if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         return ErrorCode.unsupported_version, _UNKNOWN
@@ -121,9 +146,8 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
             found = await find_by_time(
-                parts.replicas.remote, parts.record_reading, partition, timestamp, bound, wait_ms
+                parts.replicas.remote, parts.record_reading, partition, timestamp, bound, ends_s
             )
         except OSError as error:
             raise partition.on_read_error(error) from error

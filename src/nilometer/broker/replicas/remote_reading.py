@@ -123,10 +123,10 @@ class RemoteReads:
             ended.exception()  # it may be that none waits any more
 
     async def offset_for_timestamp(
-        self, partition: ReadablePartition, timestamp: int, wait_ms: int
+        self, partition: ReadablePartition, timestamp: int, ends_s: float
     ) -> TimestampOffset | None:
-        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT after
-        ``wait_ms``."""
+        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT at
+        ``ends_s`` (time of the event loop)."""
         if self._is_full:
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
@@ -134,12 +134,12 @@ class RemoteReads:
             )
         self._begun += 1
         try:
-            async with asyncio.timeout(wait_ms / 1000):
+            async with asyncio.timeout_at(ends_s):
                 return await self._in_place(
                     partition, lambda reader: reader.offset_for_timestamp(partition, timestamp)
                 )
         except TimeoutError as error:
-            reason = f"remote storage did not answer within {wait_ms} ms"
+            reason = f"remote storage did not answer in time about {partition}"
             raise KafkaError(ErrorCode.request_timed_out, reason) from error
         finally:
             self._begun -= 1

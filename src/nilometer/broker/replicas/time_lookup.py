@@ -14,10 +14,11 @@ async def find_by_time(
     partition: ReadablePartition,
     timestamp: int,
     bound: int,
-    wait_ms: int = 0,
+    ends_s: float,
 ) -> TimestampOffset | None:
     """Return as :meth:`ReadablePartition.find_by_time`, wherever the record is; the one with the largest
-    timestamp only if it is here, as in Kafka. ``wait_ms``: how long remote storage may take, 0: the default.
+    timestamp only if it is here, as in Kafka. ``ends_s``: until when (time of the event loop) it may wait for
+    remote storage.
 
     Raises KafkaError, OSError.
     """
@@ -25,9 +26,7 @@ async def find_by_time(
     while True:
         start = log.local_start_offset
         if start > log.log_start_offset and timestamp != MAX_TIMESTAMP:
-            found = await remote.offset_for_timestamp(
-                partition, timestamp, wait_ms if wait_ms > 0 else remote.search_wait_ms
-            )
+            found = await remote.offset_for_timestamp(partition, timestamp, ends_s)
             if found is not None and found.offset < log.local_start_offset:
                 return found
         found = await reading.run(partition.find_by_time(timestamp, bound))

@@ -540,7 +540,9 @@ class SharePartitions:
             return end
         time_ms = self._runtime.clock.wall_ms() - reset.ago_ms
         try:
-            found = await find_by_time(self._replicas.remote, self._reading, partition, time_ms, end)
+            remote = self._replicas.remote
+            ends_s = asyncio.get_running_loop().time() + remote.search_wait_ms / 1000
+            found = await find_by_time(remote, self._reading, partition, time_ms, end, ends_s)
         except OSError as error:
             raise partition.on_read_error(error) from error
         return end if found is None else found.offset
