@@ -2398,8 +2398,8 @@ TIERED = (
     Mutant(
         "remote-reads-without-a-bound",
         "any number of reads waits for remote storage",
-        "        if self._begun >= self._begun_max:",
-        "        if False:",
+        "return self.reader is not None and self._begun >= self._begun_max",
+        "return False",
         ("unit/broker/test_remote_reads.py",),
     ),
     Mutant(

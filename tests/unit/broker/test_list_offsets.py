@@ -57,6 +57,6 @@ def test_a_search_ends_in_the_leadership_in_which_it_began(meanwhile: str, error
     request: Any = SimpleNamespace(version=7, field=lambda _name, default: default)
     asked: Any = SimpleNamespace(timestamp=1_000, partition_index=0, current_leader_epoch=-1)
     answer = offsets._look_up(  # pyright: ignore[reportPrivateUsage]
-        parts, cast(Request, request), "t", asked
+        parts, cast(Request, request), "t", asked, 0.0
     )
     assert asyncio.run(answer) == (error, UNKNOWN)

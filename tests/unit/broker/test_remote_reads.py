@@ -20,6 +20,7 @@ from nilometer.broker.replicas.remote_fetch import take_remote
 from nilometer.broker.replicas.remote_reading import RemoteReader, RemoteReads
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime.runtime import SystemClock
 from nilometer.storage.errors import OffsetOutOfRange
@@ -110,7 +111,7 @@ class FakeStore:
         return TimestampOffset(timestamp, offset, 0) if offset < END else None
 
     async def state_at(self, partition: Any, offset: int) -> Any:
-        raise AssertionError("no follower is here")
+        return offset
 
 
 def store_of(reader: RemoteReader | None) -> RemoteReads:
@@ -199,7 +200,7 @@ async def wait_for(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def test_more_reads_than_may_wait_are_errors_and_no_place_is_lost() -> None:
+def test_more_reads_than_may_wait_are_passed_over_and_no_place_is_lost() -> None:
     async def main() -> None:
         answer = asyncio.Event()
         store = FakeStore(lambda: wait_for(answer))
@@ -208,11 +209,16 @@ def test_more_reads_than_may_wait_are_errors_and_no_place_is_lost() -> None:
         reader.read()
         reads.fetch_wait_ms = 1
         await take_remote(reads, reader)
-        assert [one.error for one in reader.outcomes] == [
-            ErrorCode.none,
-            ErrorCode.none,
-            ErrorCode.kafka_storage_error,
-        ]
+        assert [one.error for one in reader.outcomes] == [ErrorCode.none] * 3
+        assert [one.has_more for one in reader.outcomes] == [True] * 3
+        assert [offset for offset, *_ in store.reads] == [1], "one at once, and one that waits"
+        late = reader_of([partition], [4])
+        late.read()
+        await take_remote(reads, late)
+        assert late.outcomes[0].has_more
+        with pytest.raises(KafkaError, match="too many reads"):
+            await reads.offset_for_timestamp(partition, 1_003, asyncio.get_running_loop().time() + 60)
+        assert await reads.state_at(partition, 5) == 5, "what followers need takes no place of theirs"
         answer.set()
         reads.fetch_wait_ms = 60_000
         for _ in range(2):
@@ -279,6 +285,44 @@ def test_no_more_is_read_at_once_than_the_fetch_may_have() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("is_short", "is_read"), [(False, True), (True, False)])
+def test_only_the_first_batch_of_a_fetch_may_be_larger_than_its_room(is_short: bool, is_read: bool) -> None:
+    async def main() -> None:
+        for first, sizes in (([2], [is_read]), ([2, 8], [is_read, True]), ([8, 2], [True, False])):
+            reader = reader_of([led(), led()], first, max_bytes=2 * len(batch(8)))
+            memory: Any = SimpleNamespace(is_short=lambda: is_short, fetch_bytes_max=lambda: 10_000)
+            reader._memory = memory  # pyright: ignore[reportPrivateUsage]
+            for asked in reader._to_read():  # pyright: ignore[reportPrivateUsage]
+                asked.max_bytes = len(batch(8)) - (asked.fetch_offset == 2)
+            reader.read()
+            await take_remote(store_of(FakeStore()), reader)
+            assert [bool(one.size) for one in reader.outcomes] == sizes
+            assert [one.has_more for one in reader.outcomes] == [not size for size in sizes]
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_fails_here_while_remote_storage_is_read_is_this_brokers() -> None:
+    async def fail() -> None:
+        raise OSError("the disk")
+
+    async def main() -> None:
+        partition, failed = led(), list[OSError]()
+
+        def on_read_error(error: OSError) -> KafkaError:
+            failed.append(error)
+            return KafkaError(ErrorCode.kafka_storage_error, "the disk")
+
+        cast(Any, partition).on_read_error = on_read_error
+        reader = reader_of([partition], [2])
+        reader.read()
+        await take_remote(store_of(FakeStore(fail)), reader)
+        assert reader.outcomes[0].error is ErrorCode.kafka_storage_error
+        assert len(failed) == 1
+
+    asyncio.run(main())
+
+
 def test_a_follower_is_told_that_its_records_are_in_remote_storage() -> None:
     reader = reader_of([led()], [2], replica=2)
     reader.read()
@@ -312,7 +356,7 @@ def look_up(
         request: Any = SimpleNamespace(version=11, field=lambda _name, default: default, body=body)
         asked: Any = SimpleNamespace(timestamp=timestamp, partition_index=0, current_leader_epoch=-1)
         error, found = await offsets._look_up(  # pyright: ignore[reportPrivateUsage]
-            parts, cast(Request, request), "t", asked
+            parts, cast(Request, request), "t", asked, offsets._ends_s(parts, cast(Request, request))
         )
         return error, found[1]
 
@@ -331,6 +375,8 @@ def test_where_records_are() -> None:
     assert look_up(partition, -2) == (ErrorCode.none, 3)
     log.advance_log_start_offset(9, END)
     assert look_up(partition, -6) == (ErrorCode.none, 9)
+    log.note_tiered(9)
+    assert look_up(partition, -5) == (ErrorCode.none, -1), "the records that were copied are deleted"
     log.note_tiered(0)
     assert look_up(partition, -5) == (ErrorCode.none, -1)
     assert look_up(partition, -6) == (ErrorCode.none, 9), "its log begins here: nothing needs to be known"
@@ -377,9 +423,64 @@ def test_a_record_is_found_by_its_time_that_is_copied_and_deleted_here_meanwhile
     assert look_up(partition, 1_008, Growing()) == (ErrorCode.none, 8)
 
 
+def test_a_share_group_that_begins_at_a_time_begins_in_remote_storage() -> None:
+    settings: Any = SimpleNamespace(
+        auto_offset_reset=SimpleNamespace(strategy="by_duration", ago_ms=500), read_committed=False
+    )
+
+    async def main() -> int:
+        partitions: Any = SimpleNamespace(
+            _runtime=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 1_503)),
+            _replicas=SimpleNamespace(remote=store_of(FakeStore())),
+            _reading=None,
+        )
+        led_partition: Any = SimpleNamespace(partition=led())
+        return await SharePartitions._initial_offset(  # pyright: ignore[reportPrivateUsage]
+            partitions, led_partition, settings
+        )
+
+    assert asyncio.run(main()) == 3
+
+
 def test_a_search_in_remote_storage_ends_in_time() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
     error, _ = look_up(led(), 1_003, FakeStore(hang), timeout_ms=10)
     assert error is ErrorCode.request_timed_out
+
+
+def test_the_searches_of_a_request_go_on_at_once_and_end_together() -> None:
+    going_on, peak = 0, 0
+
+    async def hang() -> None:
+        nonlocal going_on, peak
+        going_on += 1
+        peak = max(peak, going_on)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            going_on -= 1
+
+    async def main() -> dict[int, tuple[ErrorCode, tuple[int, int, int]]]:
+        reads = store_of(FakeStore(hang))
+        reads._places = asyncio.Semaphore(9)  # pyright: ignore[reportPrivateUsage]
+        reads._begun_max = 9  # pyright: ignore[reportPrivateUsage]
+        partition = led()
+        parts: Any = SimpleNamespace(
+            replicas=SimpleNamespace(partition=lambda name, index: partition, remote=reads),
+            record_reading=None,
+        )
+        request: Any = SimpleNamespace(version=9, field=lambda _name, default: default)
+        wanted: Any = [
+            SimpleNamespace(timestamp=1_003, partition_index=index, current_leader_epoch=-1)
+            for index in range(12)
+        ]
+        ends_s = asyncio.get_running_loop().time() + 0.01
+        return await offsets._look_up_all(  # pyright: ignore[reportPrivateUsage]
+            parts, request, "t", wanted, ends_s
+        )
+
+    found = asyncio.run(main())
+    assert [error for error, _ in found.values()] == [ErrorCode.request_timed_out] * 12
+    assert (going_on, peak) == (0, offsets.AT_ONCE)

@@ -15,6 +15,7 @@ from nilometer.broker.replicas.delayed_requests import DelayedRequest, DelayedRe
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP, ReadablePartition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.time_lookup import find_by_time
 from nilometer.broker.responses import Response
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
@@ -22,7 +23,6 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage.errors import CorruptRecordFound
-from nilometer.storage.time_search import TimestampOffset
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -56,6 +56,10 @@ LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -
 _VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 FIRST_WITH_TIMEOUT = 10
 """The first version that says how long remote storage may take."""
+AT_ONCE = 8
+"""How many partitions of a request are looked up by time at once."""
+_Found = tuple[ErrorCode, tuple[int, int, int]]
+"""An error, timestamp, offset and leader epoch."""
 _WHERE_IT_IS = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 _UNKNOWN = (-1, -1, -1)
 CONSUMER = -1
@@ -66,8 +70,17 @@ def handle_list(parts: Parts, request: Request) -> Response | asyncio.Future[Res
     return parts.tasks.spawn(_answer(parts, request))
 
 
+def _ends_s(parts: Parts, request: Request) -> float:
+    """Return until when (time of the event loop) the request may wait for remote storage."""
+    wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
+    if wait_ms <= 0:
+        wait_ms = parts.replicas.remote.search_wait_ms
+    return asyncio.get_running_loop().time() + wait_ms / 1000
+
+
 async def _answer(parts: Parts, request: Request) -> Response:
     topics: list[object] = []
+    ends_s = _ends_s(parts, request)
     access = parts.rights.access(request)
     replica_id: int = request.field("replica_id", CONSUMER)
     is_broker = replica_id >= 0 and parts.rights.why_not_broker(request, replica_id) is None
@@ -79,14 +92,12 @@ async def _answer(parts: Parts, request: Request) -> Response:
             if p.partition_index in seen or seen.add(p.partition_index)
         }
         denied = not is_broker and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        wanted = [p for p in topic.partitions if not denied and p.partition_index not in repeated]
+        looked_up = await _look_up_all(parts, request, topic.name, wanted, ends_s)
         partitions: list[object] = []
         for asked in topic.partitions:
-            error, found = ErrorCode.invalid_request, _UNKNOWN
-            if denied:
-                error = ErrorCode.topic_authorization_failed
-            elif asked.partition_index not in repeated:
-                error, found = await _look_up(parts, request, topic.name, asked)
-            timestamp, offset, epoch = found
+            error = ErrorCode.topic_authorization_failed if denied else ErrorCode.invalid_request
+            error, (timestamp, offset, epoch) = looked_up.get(asked.partition_index, (error, _UNKNOWN))
             partitions.append(
                 request.make(
                     "ListOffsetsPartitionResponse",
@@ -101,9 +112,23 @@ async def _answer(parts: Parts, request: Request) -> Response:
     return request.respond(topics=tuple(topics))
 
 
-async def _look_up(
-    parts: Parts, request: Request, name: str, asked: Message
-) -> tuple[ErrorCode, tuple[int, int, int]]:
+async def _look_up_all(
+    parts: Parts, request: Request, name: str, wanted: Sequence[Message], ends_s: float
+) -> dict[int, _Found]:
+    """Return what is found for each partition, by index. Those by time, which may have to wait for remote
+    storage, are looked up some at once."""
+    found: dict[int, _Found] = {}
+    at_once = AT_ONCE if any(asked.timestamp >= 0 for asked in wanted) else 1
+    for first in range(0, len(wanted), at_once):
+        some = wanted[first : first + at_once]
+        work = [_look_up(parts, request, name, asked, ends_s) for asked in some]
+        results = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        for asked, result in zip(some, results, strict=True):
+            found[asked.partition_index] = result
+    return found
+
+
+async def _look_up(parts: Parts, request: Request, name: str, asked: Message, ends_s: float) -> _Found:
     timestamp: int = asked.timestamp
     if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         return ErrorCode.unsupported_version, _UNKNOWN
@@ -121,7 +146,9 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await _find_by_time(parts, request, partition, timestamp, bound)
+            found = await find_by_time(
+                parts.replicas.remote, parts.record_reading, partition, timestamp, bound, ends_s
+            )
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.
@@ -149,6 +176,8 @@ def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
     elif not is_tiered:
         return _UNKNOWN
     elif asked == LATEST_TIERED:
+        if log.tiered_offset <= log.log_start_offset:
+            return _UNKNOWN
         offset = log.tiered_offset - 1
     elif log.tiered_offset:
         offset = max(log.tiered_offset, log.log_start_offset)
@@ -157,36 +186,6 @@ def _place(partition: ReadablePartition, asked: int) -> tuple[int, int, int]:
     else:
         return _UNKNOWN  # this leader has not read yet what is in remote storage
     return -1, offset, log.epochs.epoch_for_offset(offset)
-
-
-async def _find_by_time(
-    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int, bound: int
-) -> TimestampOffset | None:
-    """Find the record wherever it is. Raises KafkaError, OSError."""
-    log = partition.log
-    while True:
-        start = log.local_start_offset
-        found = await _find_remote(parts, request, partition, timestamp)
-        if found is not None:
-            return found
-        found = await parts.record_reading.run(partition.find_by_time(timestamp, bound))
-        if log.local_start_offset == start or not log.begins_in_tier:
-            return found
-        # Segments were copied and deleted here meanwhile: it may be in one that neither search has seen.
-
-
-async def _find_remote(
-    parts: Parts, request: Request, partition: ReadablePartition, timestamp: int
-) -> TimestampOffset | None:
-    """Find the record in remote storage; None if it is not there. Raises KafkaError."""
-    log, remote = partition.log, parts.replicas.remote
-    if timestamp == MAX_TIMESTAMP or log.local_start_offset == log.log_start_offset:
-        return None
-    wait_ms = milliseconds(request.body.timeout) if request.version >= FIRST_WITH_TIMEOUT else 0
-    found = await remote.offset_for_timestamp(
-        partition, timestamp, wait_ms if wait_ms > 0 else remote.search_wait_ms
-    )
-    return found if found is not None and found.offset < log.local_start_offset else None
 
 
 # OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can

@@ -69,11 +69,12 @@ class ColdRead(msgspec.Struct, frozen=True):
 
 
 class RemoteRead(msgspec.Struct, frozen=True):
-    """A read of records that are in remote storage only."""
+    """A read of records that are in remote storage only; with ``min_one`` as a :class:`ColdRead`."""
 
     partition: Partition
     offset: int
     max_bytes: int
+    min_one: bool
 
 
 class FetchOutcome(msgspec.Struct):
@@ -258,6 +259,10 @@ class FetchReader:
         """Whether some of the cold reads are not of remote storage."""
         return any(isinstance(outcome.cold, ColdRead) for outcome in self.outcomes)
 
+    @property
+    def _has_remote(self) -> bool:
+        return any(isinstance(outcome.cold, RemoteRead) for outcome in self.outcomes)
+
     def take_remote_reads(self) -> list[tuple[FetchOutcome, RemoteRead]]:
         """Return the reads of remote storage, each with the outcome that waits for it: as many as there is
         room for, also if each is as large as it may be."""
@@ -276,12 +281,15 @@ class FetchReader:
         return found
 
     def take_remote(
-        self, partition: Partition, outcome: FetchOutcome, records: Bytes, aborted: Sequence[AbortedTxn]
+        self, outcome: FetchOutcome, remote: RemoteRead, records: Bytes, aborted: Sequence[AbortedTxn]
     ) -> None:
-        """Add what was read from remote storage."""
+        """Add what was read from remote storage, unless it is larger than it may be."""
+        if len(records) > remote.max_bytes and not remote.min_one:
+            self.pass_over(outcome)
+            return
         outcome.records, outcome.size = records, len(records)
         self.bytes_read += outcome.size
-        self._with_records.append((partition, outcome))
+        self._with_records.append((remote.partition, outcome))
         in_records = [(one.producer_id, one.first_offset) for one in aborted]
         outcome.aborted = in_records if self.identity.read_committed else None
 
@@ -295,7 +303,9 @@ class FetchReader:
             self.fail(outcome, moved)
         else:
             room = max(0, min(outcome.asked.max_bytes, self.max_bytes - self.bytes_read))
-            outcome.cold = RemoteRead(partition, moved.offset, room)
+            is_first = not self.bytes_read and not self._has_remote
+            min_one = is_first and not (self._memory is not None and self._memory.is_short())
+            outcome.cold = RemoteRead(partition, moved.offset, room, min_one)
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
         if self._is_replica:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.replicas.fetch_reader import FetchReader
-from nilometer.broker.replicas.remote_reading import RemoteReads
+from nilometer.broker.replicas.fetch_reader import FetchOutcome, FetchReader, RemoteRead
+from nilometer.broker.replicas.remote_reading import RemoteReads, RemoteRecords
 from nilometer.wire.errors import KafkaError
 
 
@@ -14,26 +14,26 @@ async def take_remote(reads: RemoteReads, reader: FetchReader) -> None:
 
     What does not come in time is left out: the client asks for it again.
     """
-    begun = [
-        (
-            outcome,
-            remote.partition,
-            reads.read(
-                remote.partition,
-                remote.offset,
-                remote.max_bytes,
-                read_committed=reader.identity.read_committed,
-            ),
+    begun: list[tuple[FetchOutcome, RemoteRead, asyncio.Task[RemoteRecords]]] = []
+    wanted = reader.take_remote_reads()
+    for outcome, remote in wanted:
+        task = reads.read(
+            remote.partition, remote.offset, remote.max_bytes, read_committed=reader.identity.read_committed
         )
-        for outcome, remote in reader.take_remote_reads()
-    ]
-    if not begun:
-        return
-    await asyncio.wait({task for _, _, task in begun}, timeout=reads.fetch_wait_ms / 1000)
-    for outcome, partition, task in begun:
+        if task is None:
+            reader.pass_over(outcome)
+        else:
+            begun.append((outcome, remote, task))
+    if begun:
+        await asyncio.wait({task for _, _, task in begun}, timeout=reads.fetch_wait_ms / 1000)
+    elif wanted and not reader.bytes_read:
+        await reads.wait_for_any()  # or the client would ask again at once
+    for outcome, remote, task in begun:
         if not task.done() or task.cancelled():  # as when the broker stops
             reader.pass_over(outcome)
         elif isinstance(error := task.exception(), KafkaError):
             reader.fail(outcome, error)
+        elif isinstance(error, OSError):  # of the disk: the aborted transactions that end here
+            reader.fail(outcome, remote.partition.on_read_error(error))
         else:
-            reader.take_remote(partition, outcome, *task.result())
+            reader.take_remote(outcome, remote, *task.result())

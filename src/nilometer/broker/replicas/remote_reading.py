@@ -22,6 +22,9 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
+STARTS_AT_ONCE = 4
+"""How many followers read at once what they need to go on behind remote storage."""
+
 
 class RemoteRecords(NamedTuple):
     records: Bytes
@@ -83,62 +86,83 @@ class RemoteReads:
         self._places = asyncio.Semaphore(0 if config is None else config.reads_at_once)
         self._begun_max = 0 if config is None else config.reads_at_once + config.pending_reads_max
         self._begun = 0
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._reads: dict[tuple[ReadablePartition, int, int, bool], asyncio.Task[RemoteRecords]] = {}
 
     def read(
         self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
-    ) -> asyncio.Task[RemoteRecords]:
-        """Return the read of these records; do not cancel it, since others may wait for it, too."""
+    ) -> asyncio.Task[RemoteRecords] | None:
+        """Return the read of these records, or None if too many reads wait.
+
+        Do not cancel it, since others may wait for it, too."""
         key = partition, offset, max_bytes, read_committed
         found = self._reads.get(key)
-        if found is None:
-            work = self._in_turn(partition, lambda reader: _read(reader, *key))
+        if found is None and not self._is_full:
+            self._begun += 1
+            work = self._in_place(partition, lambda reader: _read(reader, *key))
             found = self._reads[key] = self._tasks.spawn(work, kind="remote read")
             found.add_done_callback(lambda ended: self._forget(key, ended))
         return found
 
+    @property
+    def _is_full(self) -> bool:
+        return self.reader is not None and self._begun >= self._begun_max
+
+    async def wait_for_any(self) -> None:
+        """Wait until one of the reads ends, but no longer than a fetch may."""
+        if self._reads:
+            ends = list(self._reads.values())
+            await asyncio.wait(ends, timeout=self.fetch_wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+
     def _forget(
         self, key: tuple[ReadablePartition, int, int, bool], ended: asyncio.Task[RemoteRecords]
     ) -> None:
+        self._begun -= 1
         del self._reads[key]
         if not ended.cancelled():
             ended.exception()  # it may be that none waits any more
 
     async def offset_for_timestamp(
-        self, partition: ReadablePartition, timestamp: int, wait_ms: int
+        self, partition: ReadablePartition, timestamp: int, ends_s: float
     ) -> TimestampOffset | None:
-        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT after
-        ``wait_ms``."""
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                return await self._in_turn(
-                    partition, lambda reader: reader.offset_for_timestamp(partition, timestamp)
-                )
-        except TimeoutError as error:
-            reason = f"remote storage did not answer within {wait_ms} ms"
-            raise KafkaError(ErrorCode.request_timed_out, reason) from error
-
-    async def state_at(self, partition: ReadablePartition, offset: int) -> RemoteState:
-        return await self._in_turn(partition, lambda reader: reader.state_at(partition, offset))
-
-    async def _in_turn(self, partition: ReadablePartition, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
-        reader = self.reader
-        if reader is None:
-            raise KafkaError(
-                ErrorCode.kafka_storage_error,
-                f"the first records of {partition} are in remote storage, which this broker does not have",
-            )
-        if self._begun >= self._begun_max:
+        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT at
+        ``ends_s`` (time of the event loop)."""
+        if self._is_full:
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
                 f"too many reads from remote storage wait; {partition} is not read",
             )
         self._begun += 1
         try:
-            async with self._places:
-                return await work(reader)
+            async with asyncio.timeout_at(ends_s):
+                return await self._in_place(
+                    partition, lambda reader: reader.offset_for_timestamp(partition, timestamp)
+                )
+        except TimeoutError as error:
+            reason = f"remote storage did not answer in time about {partition}"
+            raise KafkaError(ErrorCode.request_timed_out, reason) from error
         finally:
             self._begun -= 1
+
+    async def state_at(self, partition: ReadablePartition, offset: int) -> RemoteState:
+        """Return as :meth:`RemoteReader.state_at`. The reads of clients take no place from it."""
+        async with self._starts:
+            return await self._reader_of(partition).state_at(partition, offset)
+
+    async def _in_place(
+        self, partition: ReadablePartition, work: Callable[[RemoteReader], Awaitable[T]]
+    ) -> T:
+        reader = self._reader_of(partition)
+        async with self._places:
+            return await work(reader)
+
+    def _reader_of(self, partition: ReadablePartition) -> RemoteReader:
+        if self.reader is None:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"the first records of {partition} are in remote storage, which this broker does not have",
+            )
+        return self.reader
 
 
 async def _read(

@@ -32,7 +32,8 @@ remote.log.manager.fetch.max.bytes.per.second: long 1.. = {LONG_MAX}
 remote.log.reader.threads: int 1.. = 10
     How many reads from remote storage go on at once.
 remote.log.reader.max.pending.tasks: int 1.. = 100
-    How many reads from remote storage may wait for others; a fetch that would need one more gets an error.
+    How many reads from remote storage may wait for others; a fetch that would need one more is answered
+    without it.
 remote.log.index.file.cache.total.size.bytes: long 1.. = {1 << 30}
     The maximum memory for indexes of segments in remote storage.
 remote.fetch.max.wait.ms: int 1.. = {FETCH_WAIT_MS}

@@ -19,6 +19,7 @@ from nilometer.broker.replicas.delayed_requests import FetchWaiters
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.time_lookup import find_by_time
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.persister import AWAY, Done, SharePersister
@@ -539,7 +540,9 @@ class SharePartitions:
             return end
         time_ms = self._runtime.clock.wall_ms() - reset.ago_ms
         try:
-            found = await self._reading.run(partition.find_by_time(time_ms, end))
+            remote = self._replicas.remote
+            ends_s = asyncio.get_running_loop().time() + remote.search_wait_ms / 1000
+            found = await find_by_time(remote, self._reading, partition, time_ms, end, ends_s)
         except OSError as error:
             raise partition.on_read_error(error) from error
         return end if found is None else found.offset
