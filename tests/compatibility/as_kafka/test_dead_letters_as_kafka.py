@@ -67,6 +67,20 @@ class Queue:
         )
         return self.side.ask(key, 1, resources=(resource,), validate_only=False)
 
+    def set(self, settings: Mapping[str, str], kind: int = GROUP_RESOURCE, name: str = "") -> None:
+        """Configure it, and wait until the broker knows: it answers when the controller does."""
+        self.configure(settings, kind, name)
+
+        def has_them() -> bool:
+            key = K.DESCRIBE_CONFIGS
+            resource = make(
+                key, 4, "DescribeConfigsResource", resource_type=kind, resource_name=name or self.group
+            )
+            [answer] = self.side.message(key, 4, resources=(resource,)).results
+            return settings.items() <= {one.name: one.value for one in answer.configs}.items()
+
+        eventually(has_them, f"{self.side.name} has {settings} of {name or self.group}", WAIT_S)
+
     def fetch(self) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
 
@@ -152,15 +166,15 @@ def test_where_no_letter_can_be_written(sides: tuple[Side, Side]) -> None:
         side.append(queue.jobs, b"a", b"b", b"c", b"d", partition=1)
         queue.fetch()
         queue.say(0, 0, REJECT)  # the topic is closed to groups
-        queue.configure({TOPIC_NAME: "dlq.missing"})
+        queue.set({TOPIC_NAME: "dlq.missing"})
         queue.say(1, 1, REJECT)
         side.create("open", 1, **{ENABLE: "true"})
-        queue.configure({TOPIC_NAME: "open"})  # without the prefix
+        queue.set({TOPIC_NAME: "open"})  # without the prefix
         queue.say(2, 2, REJECT)
         queue.say(3, 3, ACCEPT)
         eventually(queue.is_done, f"{side.name} archives them all the same", WAIT_S)
-        queue.configure({"errors.deadletterqueue.group.enable": "true"}, TOPIC_RESOURCE, "dlq.closed")
-        queue.configure({TOPIC_NAME: "dlq.closed"})
+        queue.set({"errors.deadletterqueue.group.enable": "true"}, TOPIC_RESOURCE, "dlq.closed")
+        queue.set({TOPIC_NAME: "dlq.closed"})
         side.append(queue.jobs, b"e", partition=1)
         queue.fetch()
         queue.say(4, 4, REJECT)
