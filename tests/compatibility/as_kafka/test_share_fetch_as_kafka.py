@@ -700,10 +700,12 @@ def test_transactions(sides: tuple[Side, Side], level: str) -> None:
         told = [data_of(at.fetch(wait_ms=SHORT_MS))]
         aborted.abort_transaction(60)
         committed.commit_transaction(60)
+        wait_for_end(side, at.topic, 10)
         side.append(at.topic, b"after")
         told.append(sorted(each for _ in range(3) for each in data_of(at.fetch(wait_ms=SHORT_MS))))
         told.append(at.acknowledge((0, 1, [ACCEPT])))
         still_open.abort_transaction(60)
+        wait_for_end(side, at.topic, 12)
         told.append(sorted(each for _ in range(3) for each in data_of(at.fetch(wait_ms=SHORT_MS))))
         told.append(at.fetch(epoch=-1))
         side.append(at.topic, b"last")
@@ -718,6 +720,19 @@ def test_transactions(sides: tuple[Side, Side], level: str) -> None:
         return [*told, sorted(found)]
 
     same(sides, scenario)
+
+
+def wait_for_end(side: Side, topic: str, offset: int) -> None:
+    """Wait until the topic ends there: markers are written after a transaction's end is acknowledged."""
+
+    def ends() -> bool:
+        key = K.LIST_OFFSETS
+        asked = make(key, 7, "ListOffsetsPartition", partition_index=0, timestamp=-1, current_leader_epoch=-1)
+        topics = (make(key, 7, "ListOffsetsTopic", name=topic, partitions=(asked,)),)
+        [found] = side.message(key, 7, replica_id=-1, topics=topics, timeout_ms=10_000).topics
+        return found.partitions[0].offset == offset
+
+    eventually(ends, f"{topic} ends at offset {offset}")
 
 
 def offsets(side: Side, group: str, topic: str | None = None, *indexes: int) -> Plain:
