@@ -73,7 +73,10 @@ def refused(outcome: Outcome) -> str:
 
 
 ENABLED = {"remote.storage.enable": "true"}
-COMPACTED = "Remote log storage is unsupported for the compacted topics"
+COMPACTED = (
+    "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty "
+    "list."
+)
 NOT_COPIED = (
     "When `remote.log.copy.disable` is set to true, the `local.retention.{0}` and `retention.{0}` must be "
     "set to the identical value because there will be no more logs copied to the remote storage."
