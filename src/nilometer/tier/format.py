@@ -61,6 +61,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     last_offset: int
     max_timestamp: int
     log_bytes: int
+    """0 if compaction has left no record in it."""
     index_bytes: int
     has_aborted: bool
     """Whether a transaction was aborted in it: else its indexes need not be read to know of none."""
@@ -201,7 +202,7 @@ class _Versioned(msgspec.Struct):
 def _check_order(manifest: Manifest) -> None:
     before: RemoteSegment | None = None
     for one in manifest.segments:
-        is_whole = 0 <= one.base_offset <= one.last_offset and one.log_bytes > 0 and one.index_bytes > 0
+        is_whole = 0 <= one.base_offset <= one.last_offset and one.log_bytes >= 0 and one.index_bytes > 0
         if not is_whole or (before is not None and not _precedes(before, one)):
             raise DamagedObject(f"{manifest_name(manifest.number)} has its segments in no valid order")
         before = one

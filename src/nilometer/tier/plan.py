@@ -100,10 +100,13 @@ def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
 
 
 def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
-    """Return the first sealed segment that is not in the tier and has committed, decided records only."""
+    """Return the first sealed segment that is not in the tier and has committed, decided records only.
+
+    Also if compaction, before the topic was tiered, has left no record in it: the tier has no gap.
+    """
     tiered = manifest.end_offset if manifest.segments else log.log_start_offset
     for segment in log.sealed:
-        if segment.end_offset > tiered and segment.size > 0:
+        if segment.end_offset > tiered:
             return segment if segment.end_offset <= log.last_stable_offset else None
     return None
 
@@ -120,6 +123,7 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
     count = 0
     for segment in segments:
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
+        is_old |= not segment.log_bytes
         if segment.end_offset > log.log_start_offset and not is_old and segment.log_bytes > excess:
             break
         excess -= segment.log_bytes

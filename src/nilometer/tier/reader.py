@@ -226,6 +226,8 @@ class RemoteReader:
 
     async def _read_in(self, segment: RemoteSegment, offset: int, max_bytes: int) -> RemoteRecords | None:
         """Return batches of the segment; None if it ends with a gap that contains ``offset``."""
+        if not segment.log_bytes:
+            return None
         indexes = await self._cache.indexes_of(self._folder, segment)
         indexed, position = indexes.offsets.lookup_entry(offset) or (segment.base_offset, 0)
         start, floor = position, segment.base_offset

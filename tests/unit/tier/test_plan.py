@@ -54,6 +54,21 @@ def test_a_leader_copies_from_the_segment_that_has_the_first_missing_offset() ->
     assert next_to_copy(manifest(segment(0, 14)), view(10, 20, 30)) == LocalSegment(10, 20, 100)
 
 
+def test_a_segment_without_records_is_copied_and_expires_with_what_is_before_it() -> None:
+    """Compaction may have left it. Without it the tier would have a gap: nothing behind it could be deleted
+    locally."""
+    log = view(10, 20, 30)
+    log = log._replace(sealed=(log.sealed[0], LocalSegment(10, 20, 0), log.sealed[2]), size=250)
+    held = manifest(segment(0, 9))
+    assert next_to_copy(held, log) == LocalSegment(10, 20, 0)
+    empty = structs.replace(segment(10, 19), log_bytes=0, max_timestamp=-1)
+    held = manifest(segment(0, 9, max_timestamp=1), empty, segment(20, 29, max_timestamp=5))
+    assert local_deletion_bound(held, log) == 30
+    assert expired(held, log, Retention(10, -1), 10) == ()
+    assert expired(held, log, Retention(10, -1), 11) == held.segments[:2]
+    assert expired(held, log, Retention(10, -1), 15) == held.segments
+
+
 def test_what_deleted_records_left_is_not_copied() -> None:
     assert next_to_copy(manifest(log_start=20), view(10, 20, 30, start=20)) == LocalSegment(20, 30, 100)
     assert next_to_copy(manifest(), view(10, 20, 30, start=25)) == LocalSegment(20, 30, 100)

@@ -15,6 +15,7 @@ from nilometer.runtime.object_store import ObjectNotFound
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import reader as tier_reader
 from nilometer.tier.format import DamagedObject, Manifest, decode_index, encode_index
 from nilometer.tier.reader import RemoteCache, RemoteReader
@@ -265,6 +266,19 @@ async def test_a_read_goes_on_after_a_gap_that_compaction_has_left(
 ) -> None:
     read = await Compacted(tmp_path, monkeypatch).reader.read(offset, 1)
     assert (offsets(read.records), read.next_offset) == ([found], found + 1)
+
+
+async def test_a_read_goes_on_after_a_segment_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Compacted(tmp_path, monkeypatch)
+    first, second = log.manifest.segments
+    empty = structs.replace(first, log_bytes=0, max_timestamp=-1)
+    log.bucket.write(FOLDER + empty.log_name, b"")
+    cache = RemoteCache(CountingStore(log.bucket), 1 << 20)
+    reader = RemoteReader(cache, FOLDER, structs.replace(log.manifest, segments=(empty, second)))
+    assert offsets((await reader.read(0, 1)).records) == [130]
+    assert await reader.offset_for_timestamp(1, 0) == TimestampOffset(1, 130, 0)
 
 
 async def test_a_gap_at_the_end_of_the_tier_has_no_batches(

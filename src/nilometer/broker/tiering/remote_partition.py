@@ -294,7 +294,10 @@ class RemotePartition:
             parts.runtime.entropy.bytes(8).hex(),
             tuple(sealed.epochs),
         )
-        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        if sealed.size:
+            await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        else:
+            await parts.store.put(self.folder + entry.log_name, b"")
         await parts.before_copy(len(index))
         await parts.store.put(self.folder + entry.index_name, index)
         return entry
