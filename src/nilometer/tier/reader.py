@@ -62,7 +62,7 @@ class SharedCache(Generic[T]):
     """Values by key, fetched once for all who wait, and kept while they fit."""
 
     def __init__(self, bytes_max: int, weight: Callable[[T], int]) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._weight = weight
         self._values: OrderedDict[object, T] = OrderedDict()
         self.bytes = 0
@@ -89,7 +89,7 @@ class SharedCache(Generic[T]):
         return key in self._values
 
     def resize(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._shrink()
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class SharedCache(Generic[T]):
         return value
 
     def _shrink(self) -> None:
-        while self.bytes > self._bytes_max and len(self._values) > 1:
+        while self.bytes > self.bytes_max and len(self._values) > 1:
             self.bytes -= self._weight(self._values.popitem(last=False)[1])
 
 

@@ -16,7 +16,8 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.settings.tiering import TierConfig
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.tiering import TierConfig, with_dynamic
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.tiering.remote_partition import (
     RemotePartition,
@@ -56,14 +57,14 @@ class Bandwidth:
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
-        self._rate = bytes_per_second
+        self.bytes_per_second = bytes_per_second
         self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second, clock.monotonic_ms())
 
     async def wait(self, count: int) -> None:
         """Wait until ``count`` more bytes may be transferred."""
         now_ms = self._clock.monotonic_ms()
-        self._bucket.take(count, self._rate, now_ms)
-        if wait_ms := self._bucket.throttle_ms(self._rate, now_ms):
+        self._bucket.take(count, self.bytes_per_second, now_ms)
+        if wait_ms := self._bucket.throttle_ms(self.bytes_per_second, now_ms):
             await asyncio.sleep(wait_ms / 1000)
 
 
@@ -94,16 +95,17 @@ class RemoteLogs:
         self._running: dict[TopicIdPartition, asyncio.Event] = {}
         self.traffic: dict[str, RemoteTraffic] = {}
         """By topic."""
-        copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
-        fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
-        self._cache = RemoteCache(store, config.index_cache_bytes, fetches.wait)
+        self._file_config = config
+        self._copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
+        self._fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
+        self._cache = RemoteCache(store, config.index_cache_bytes, self._fetches.wait)
         self._parts = RemoteParts(
             runtime=runtime,
             store=store,
             cache=self._cache,
             cluster_id=cluster_id,
             grace_ms=config.grace_ms,
-            before_copy=copies.wait,
+            before_copy=self._copies.wait,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
         replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
@@ -119,6 +121,18 @@ class RemoteLogs:
     def __iter__(self) -> Iterator[RemotePartition]:
         """Yield the tiers in use, for reports."""
         yield from self._by_key.values()
+
+    def _configure(self, image: ClusterImage) -> None:
+        """Take the settings that can change while a broker runs."""
+        config = self._file_config
+        for name in ("", str(self._broker_id)):  # the later one wins, if it can be read
+            texts = image.config(ConfigResourceType.BROKER, name)
+            config = with_dynamic(config, BROKER_CONFIG_DEFINITION.readable(texts))
+        self._config = config
+        self._copies.bytes_per_second = config.copy_bytes_per_second
+        self._fetches.bytes_per_second = config.fetch_bytes_per_second
+        self._cache.indexes.resize(config.index_cache_bytes)
+        self._replicas.remote.configure(config)
 
     # -- rounds
 
@@ -216,7 +230,9 @@ class RemoteLogs:
 
     # -- deleted topics
 
-    def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        if any(resource.type is ConfigResourceType.BROKER for resource in delta.configs):
+            self._configure(image)
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
             for index in range(len(topic.partitions)):
@@ -224,8 +240,9 @@ class RemoteLogs:
                 if remote is not None and remote.had_led:
                     self._tasks.spawn(self._delete(remote), name="removal of a tier")
 
-    def _on_reload(self, _image: ClusterImage) -> None:
+    def _on_reload(self, image: ClusterImage) -> None:
         """Partitions that are gone are forgotten by the next round."""
+        self._configure(image)
 
     async def _delete(self, remote: RemotePartition) -> None:
         if (running := self._running.get(remote.partition.key)) is not None:
