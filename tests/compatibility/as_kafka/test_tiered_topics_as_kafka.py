@@ -17,7 +17,7 @@ from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.record_requests import fetch, list_offsets
 from support.brokers.two_brokers import Plain, Side
 from support.eventually import eventually
-from support.kafka.apache_kafka import ApacheKafka
+from support.kafka.apache_kafka import FOLDER_STORAGE, ApacheKafka
 from support.wire.new_topics import new_topic
 from support.wire.wire_peer import make
 
@@ -29,14 +29,6 @@ BOTH = {
     "log.retention.check.interval.ms": "200",
     "log.segment.delete.delay.ms": "0",
     "log.retention.hours": "1000000",
-}
-KAFKAS = {
-    "log.initial.task.delay.ms": "100",
-    "remote.log.storage.manager.class.name": "nilometer.FolderStorage",
-    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-    "rlmm.config.remote.log.metadata.topic.min.isr": "1",
-    "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
 }
 TIERED = {
     "remote_storage_enable": "true",
@@ -58,7 +50,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         (folder / name).mkdir()
     own = {"nilometer.tier.uri": (folder / "tier").as_uri(), "nilometer.tier.grace.ms": "0"}
     apache = ApacheKafka(
-        folder / "kafka", overrides={**BOTH, **KAFKAS, "rsm.config.dir": str(folder / "of-kafka")}
+        folder / "kafka", overrides={**BOTH, **FOLDER_STORAGE, "rsm.config.dir": str(folder / "of-kafka")}
     )
     try:
         with NilometerBroker(folder / "data", {**BOTH, **own}) as broker:
