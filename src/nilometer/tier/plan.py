@@ -127,6 +127,38 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
     return segments[:count]
 
 
+class NotTiered(NamedTuple):
+    """What is in the local logs only."""
+
+    records: int
+    """Committed offsets that are not in the tier."""
+    bytes: int
+    """Bytes of all segments that are not there, the active one included."""
+    sealed: int
+    """How many sealed segments are not there."""
+    sealed_bytes: int
+    oldest: Offset
+    """The base offset of the first segment that is not there; -1 if none has a record."""
+
+
+NOTHING_MISSING = NotTiered(0, 0, 0, 0, -1)
+
+
+def not_tiered(manifest: Manifest, log: LogView, high_watermark: Offset) -> NotTiered:
+    """Return what would be lost with the disks of all replicas."""
+    tiered = max(manifest.end_offset if manifest.segments else log.log_start_offset, log.log_start_offset)
+    lagging = [one for one in log.sealed if one.end_offset > tiered]
+    active = log.sealed[-1].end_offset if log.sealed else log.local_start_offset
+    size = sum(one.size for one in lagging) + log.size - sum(one.size for one in log.sealed)
+    return NotTiered(
+        records=max(0, high_watermark - tiered),
+        bytes=size,
+        sealed=len(lagging),
+        sealed_bytes=sum(one.size for one in lagging),
+        oldest=(lagging[0].base_offset if lagging else active) if size else -1,
+    )
+
+
 def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
     """Return the offset below which local segments are in the tier, without a gap from the log start on."""
     bound = log.log_start_offset

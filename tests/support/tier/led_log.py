@@ -65,7 +65,7 @@ class LedLog:
         options = OpenOptions(clean=True, wall_ms=1)
         name = TopicPartition("events", 0)
         self.log = Log.open(SegmentFiles.on(self.disk), "/events-0", name, config, options)
-        clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        clock = SimpleNamespace(wall_ms=lambda: self.now_ms, monotonic_ms=lambda: self.now_ms)
         runtime: Any = SimpleNamespace(clock=clock, disk=self.disk, entropy=SeededEntropy(random.Random(1)))
 
         async def at_once(_count: int) -> None:

@@ -40,6 +40,7 @@ from nilometer.tier.chain import Chain, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts
 from nilometer.tier.reader import LogState, RemoteCache
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -120,6 +121,12 @@ class RemoteLogs:
         """Yield the tiers in use, for reports."""
         yield from self._by_key.values()
 
+    def state_of(self, partition: Partition) -> TierState | None:
+        """Describe the tier of a partition that is led here; None if it has none, or none was looked at."""
+        found = self._by_key.get(partition.key)
+        is_tiered = partition.is_led_here and partition.log.config.remote_storage_enable
+        return found.state() if is_tiered and found is not None and found.partition is partition else None
+
     # -- rounds
 
     async def begin_round(self) -> None:
@@ -191,12 +198,12 @@ class RemoteLogs:
             remote.traffic.copy_errors += 1
             if remote.error is None:
                 logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
-            remote.error = str(error)
+            remote.fail(str(error))
         except CorruptRecordFound as found:
-            remote.error = str(found)
+            remote.fail(str(found))
             self._replicas.damaged.report(found)  # the copy goes on when the log is repaired
         except Exception as error:
-            remote.error = str(error)
+            remote.fail(str(error))
             if partition in self._replicas:
                 partition.on_failure("copies to remote storage", error)
         else:

@@ -47,6 +47,7 @@ from nilometer.tier.format import (
 )
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -117,9 +118,9 @@ class RemotePartition:
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
-        self.lag_bytes = 0
-        self.lag_segments = 0
-        """What is sealed, may be copied and is not in the tier yet; only where this broker leads."""
+        self._failing_since_ms = 0
+        self.lag = plan.NOTHING_MISSING
+        """What was not in the tier after the last round that this broker has led."""
 
     @property
     def had_led(self) -> bool:
@@ -139,6 +140,39 @@ class RemotePartition:
         """The bytes of log files in the tier, as of the last manifest that is known."""
         return 0 if self._chain.last is None else self._chain.last.log_bytes
 
+    def fail(self, reason: str) -> None:
+        """Note why a round did not end."""
+        if self.error is None:
+            self._failing_since_ms = self._parts.runtime.clock.monotonic_ms()
+        self.error = reason
+
+    def state(self) -> TierState:
+        """Describe the tier of a partition that is led here, for operators."""
+        now_ms = self._parts.runtime.clock.monotonic_ms()
+        state = TierState(
+            end_offset=-1,
+            error=self.error or "",
+            failing_ms=0 if self.error is None else now_ms - self._failing_since_ms,
+        )
+        if not self._chain.is_read:
+            return state
+        manifest, view = self._last_or_first, self.view()
+        unsafe = plan.not_tiered(manifest, view, self.partition.replica.high_watermark)
+        newest = max((one.max_timestamp for one in manifest.segments), default=-1)
+        age_ms = -1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest)
+        return structs.replace(
+            state,
+            end_offset=manifest.end_offset,
+            size_bytes=manifest.log_bytes,
+            newest_ms=newest,
+            lag_segments=unsafe.sealed,
+            lag_bytes=unsafe.sealed_bytes,
+            oldest_segment=unsafe.oldest,
+            missing_records=unsafe.records,
+            missing_bytes=unsafe.bytes,
+            missing_ms=age_ms,
+        )
+
     # -- rounds
 
     async def run_round(self) -> bool:
@@ -148,7 +182,7 @@ class RemotePartition:
         """
         if self.partition.is_led_here:
             return await self._lead(self.partition.leader_epoch)
-        self.lag_bytes = self.lag_segments = 0
+        self.lag = plan.NOTHING_MISSING
         if self._awaits_tier:
             await self._look()
         return False
@@ -460,9 +494,7 @@ class RemotePartition:
             self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
 
     def _measure_lag(self) -> None:
-        tiered = self._last_or_first.end_offset
-        lagging = [one for one in self.view().sealed if one.end_offset > tiered]
-        self.lag_bytes, self.lag_segments = sum(one.size for one in lagging), len(lagging)
+        self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
 
     # -- reading
 
