@@ -131,6 +131,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
+    def newest_ms(self) -> int:
+        """The largest timestamp; -1 if there is no record."""
+        return max((one.max_timestamp for one in self.segments), default=-1)
+
+    @property
     def objects(self) -> set[str]:
         """The names of all objects that this manifest mentions."""
         names = {name for one in self.segments for name in (one.log_name, one.index_name)}

@@ -158,7 +158,7 @@ class RemotePartition:
             return state
         manifest, view = self._last_or_first, self.view()
         unsafe = plan.not_tiered(manifest, view, self.partition.replica.high_watermark)
-        newest = max((one.max_timestamp for one in manifest.segments), default=-1)
+        newest = manifest.newest_ms
         age_ms = -1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest)
         return structs.replace(
             state,
