@@ -2331,6 +2331,13 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
+        "successors-copies-swept",
+        "a leader that was deposed while it sweeps removes what its successor has copied",
+        "        manifest = await self._read_chain()\n        if manifest is None or manifest.leader_epoch",
+        "        manifest = self._chain.last\n        if manifest is None or manifest.leader_epoch",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
         "gaps-searched-for-ever",
         "a read in a gap of remote storage begins again and again, while every other client waits",
         "            if start == 0 or floor > indexed:\n                break\n",

@@ -18,7 +18,14 @@ from typing import NamedTuple
 from msgspec import structs
 
 from nilometer.identifiers import Offset
-from nilometer.tier.format import FORMAT_VERSION, Manifest, RemoteSegment, TopicFacts
+from nilometer.tier.format import (
+    FORMAT_VERSION,
+    HEAD,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    manifest_number,
+)
 
 EpochEntries = Sequence[tuple[int, int]]
 """(Leader epoch, start offset), both rising: the leader epochs of a log."""
@@ -163,6 +170,20 @@ def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """Return the manifest after the objects called ``names`` were removed from the store."""
     gone = set(names)
     return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
+
+
+def orphans(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
+    """Return which of ``names`` are of no use, if they were listed before ``manifest`` was read.
+
+    If it is the last one and the reader wrote it, nothing that was listed can still get into the chain.
+    """
+    mentioned = manifest.objects
+    return tuple(name for name in names if not (name in mentioned or _is_of_the_chain(manifest, name)))
+
+
+def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
+    number = manifest_number(name)
+    return name == HEAD or (number is not None and number >= manifest.oldest)
 
 
 def _start_offset(entry: tuple[int, int]) -> Offset:
