@@ -119,11 +119,11 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
     """Return the oldest remote segments that the whole retention no longer keeps.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
-    local segments that are not in the tier; the largest timestamp of a segment.
+    local segments that begin behind the tier; the largest timestamp of a segment.
     """
     segments = manifest.segments
-    only_local = log.size - sum(one.size for one in log.sealed if one.end_offset <= manifest.end_offset)
-    excess = manifest.log_bytes + only_local - retention.bytes if retention.bytes >= 0 else 0
+    size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
+    excess = size - retention.bytes if retention.bytes >= 0 else 0
     count = 0
     for segment in segments:
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
@@ -132,6 +132,16 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
         excess -= segment.log_bytes
         count += 1
     return segments[:count]
+
+
+def _bytes_behind(offset: Offset, log: LogView) -> int:
+    """Return the bytes of the local segments that begin at ``offset`` or above.
+
+    Another leader may have rolled its segments elsewhere: one that begins below is in the tier in part.
+    """
+    active_base = log.sealed[-1].end_offset if log.sealed else log.local_start_offset
+    behind = sum(one.size for one in log.sealed if one.base_offset >= offset)
+    return behind + (log.size - sum(one.size for one in log.sealed) if active_base >= offset else 0)
 
 
 def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:

@@ -1,4 +1,5 @@
-"""A leader that is deposed while it looks for what failed copies left removes nothing of its successor's."""
+"""A leader looks for what failed copies left: not for what its successor has copied, if it is deposed
+meanwhile, and once nothing of a former leader can still be written."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ import asyncio
 import pytest
 
 from nilometer.broker.tiering.remote_partition import RemotePartition
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
-from nilometer.simulation.object_store import VirtualObjectStore
+from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
 from support.tier.changing_leaders import GRACE_MS, World
 
 RECORDS = 12
@@ -50,3 +52,38 @@ async def _depose_before_the_listing(world: World, patch: pytest.MonkeyPatch) ->
 def test_what_a_later_leader_has_copied_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = VirtualLoop()
     loop.run_until_complete(_depose_before_the_listing(World(loop, seed=1, is_unclean=False), monkeypatch))
+
+
+async def _claim_late(world: World, patch: pytest.MonkeyPatch) -> None:
+    for _ in range(RECORDS):
+        world.produce(3)
+        await world.replicate()
+    await _copy_all(world.led.remote)
+    world.elect(1)
+    remote = world.led.remote
+
+    async def refuse(store: VirtualObjectStore, name: str, data: bytes) -> bool:
+        raise ObjectStoreError(f"no answer about {name}")
+
+    with patch.context() as failing:
+        failing.setattr(VirtualObjectStore, "create", refuse)
+        with pytest.raises(ObjectStoreError):
+            await remote.run_round()
+        await asyncio.sleep(GRACE_MS / 1000)
+    world.bucket.faults = StoreFaults()
+    upload = (
+        f"{remote.folder}{0:020d}-former.log"  # by the former leader, which could still name it until now
+    )
+    world.bucket.write(upload, b"")
+    await _copy_all(remote)
+    assert upload in world.bucket.objects
+    await asyncio.sleep(GRACE_MS / 1000)
+    await _copy_all(remote)
+    assert upload not in world.bucket.objects
+
+
+def test_what_a_former_leader_has_copied_is_looked_for_a_grace_period_after_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = VirtualLoop()
+    loop.run_until_complete(_claim_late(World(loop, seed=1, is_unclean=False), monkeypatch))

@@ -175,7 +175,8 @@ class RemotePartition:
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
                 f"them, delete the records below {view.local_start_offset}"
             )
-        await self._write(epoch, self._claimed)
+        if await self._write(epoch, self._claimed):
+            self._orphans_since_ms = self._now_ms  # until now an earlier leader could begin to copy
         self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
