@@ -36,13 +36,11 @@ from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
-    HEAD,
     IndexSections,
     Manifest,
     RemoteSegment,
     TopicFacts,
     encode_index,
-    manifest_number,
     partition_folder,
 )
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
@@ -211,7 +209,8 @@ class RemotePartition:
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
                 f"them, delete the records below {view.local_start_offset}"
             )
-        await self._write(epoch, self._claimed)
+        if await self._write(epoch, self._claimed):
+            self._orphans_since_ms = self._now_ms  # until now an earlier leader could begin to copy
         self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
@@ -395,21 +394,19 @@ class RemotePartition:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
 
         Not before this leader has written: then no object of an earlier leader can still become part of the
-        chain.
+        chain. And what is listed is judged by a manifest that is read afterwards: a later leader copies only
+        after it has written, so what it has copied is never taken for a failed attempt.
         """
-        manifest, since_ms = self._chain.last, self._orphans_since_ms
-        if manifest is None or manifest.leader_epoch != epoch or not self._chain.is_settled:
-            return
+        since_ms = self._orphans_since_ms
         if since_ms is None or self._now_ms < since_ms + self._parts.grace_ms:
             return
-        mentioned = manifest.objects
-        for name in await self._parts.store.names(self.folder):
-            own = name.removeprefix(self.folder)
-            number = manifest_number(own)
-            if own == HEAD or own in mentioned or (number is not None and number >= manifest.oldest):
-                continue
+        names = await self._parts.store.names(self.folder)
+        manifest = await self._read_chain()
+        if manifest is None or manifest.leader_epoch != epoch or not self._chain.is_settled:
+            return
+        for own in plan.orphans(manifest, [name.removeprefix(self.folder) for name in names]):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
-            await self._parts.store.remove(name)
+            await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
