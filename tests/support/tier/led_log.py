@@ -68,10 +68,12 @@ class LedLog:
         log: Log | None = None,
         store: Store | None = None,
         facts: TopicFacts = TOPIC,
+        claim: int = 0,
     ) -> None:
         """``log``: of another folder, for a leader that goes on with it in the same store."""
         self.disk: Any = OffloadingDisk() if log is None else log.files.disk
         self.store = store or Store()
+        self.facts = facts
         self.key = SimpleNamespace(topic_id=facts.topic_id, partition=facts.partition)
         options = OpenOptions(clean=True, wall_ms=1)
         name = TopicPartition("events", 0)
@@ -84,10 +86,10 @@ class LedLog:
 
         parts = RemoteParts(
             runtime=runtime, store=self.store, cache=RemoteCache(self.store, 1 << 20),
-            cluster_id=facts.cluster_id, grace_ms=1, before_copy=at_once,
+            cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
         )  # fmt: skip
         partition: Any = self
-        self.remote = RemotePartition(partition, parts, lambda _: facts, RemoteTraffic())
+        self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())
 
     def append(self, records: bytes) -> None:
         self.log.append_as_leader(

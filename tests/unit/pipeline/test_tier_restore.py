@@ -282,7 +282,7 @@ def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:
         assert last is not None
         count = structs.replace(last.topic, partition_count=2)
         gone = structs.replace(last.without([last.segments[1]], 0), topic=count)
-        assert await chain.append(last.leader_epoch, gone)
+        assert await chain.append_at_rest(0, gone)
 
     asyncio.run(lose_the_middle())
     with pytest.raises(SourceError, match="nothing of 1 of the 2 partitions of events, events-1 for example"):

@@ -54,12 +54,18 @@ PART_BYTES = 1 << 20
 """A segment is read and uploaded in parts of this size."""
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
+BEHIND_MS_MAX = 30_000
+"""For so long a broker may know less of the metadata log than the writer of a manifest."""
 CHECK_BYTES = 4 << 20
 """So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
     """The store lacks records that were deleted locally because they were in it."""
+
+
+class MetadataBehind(Exception):
+    """The chain was written by brokers that knew more of the metadata log than this cluster has."""
 
 
 class _Outdated(ObjectStoreError):
@@ -87,6 +93,10 @@ class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
     cache: RemoteCache
     cluster_id: str
     grace_ms: int
+    writer: str
+    """A random id of this process."""
+    claim: int = 0
+    """See :mod:`nilometer.tier.chain`."""
     before_copy: Callable[[int], Awaitable[None]]
     """Waits until so many bytes may be copied."""
 
@@ -104,9 +114,11 @@ class RemotePartition:
         self._parts = parts
         self._facts = facts
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
-        self._chain = Chain(parts.store, self.folder, parts.runtime.entropy.bytes(8).hex())
+        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
+        self._behind_since_ms: int | None = None
+        """Since when the writer of the last manifest knew more of the metadata log than this broker."""
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._compared: tuple[object, ...] = ()
@@ -176,7 +188,7 @@ class RemotePartition:
     async def run_round(self) -> bool:
         """Do what is due, but copy only one segment; return whether there are more to copy.
 
-        Raises ObjectStoreError, DamagedObject, TierLost, Deposed; those of the log.
+        Raises ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Deposed; those of the log.
         """
         if self.partition.is_led_here:
             return await self._lead(self.partition.leader_epoch)
@@ -202,6 +214,9 @@ class RemotePartition:
         elif self._has_ended:
             return False
         manifest = await self._read_chain()
+        self._chain.check_may_write(epoch)
+        if manifest is not None and self._is_behind(manifest):
+            return False
         view = self.view()
         if plan.is_lost(manifest and self._visible(manifest), view):
             raise TierLost(
@@ -222,6 +237,30 @@ class RemotePartition:
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
 
+    def _is_behind(self, manifest: Manifest) -> bool:
+        """Return whether this broker's metadata are older than those of the manifest's writer.
+
+        For a moment they may be, or if they were restored from an older backup. Raises MetadataBehind.
+        """
+        known, wanted = self._facts(self.partition).metadata_entry, manifest.topic.metadata_entry
+        if manifest.claim < self._parts.claim or known >= wanted:
+            self._behind_since_ms = None
+            return False
+        now_ms = self._parts.runtime.clock.monotonic_ms()
+        if self._behind_since_ms is None:
+            self._behind_since_ms = now_ms
+        if now_ms - self._behind_since_ms >= BEHIND_MS_MAX:
+            raise MetadataBehind(
+                f"the tier of {self.partition} was written by brokers that knew metadata entry {wanted}, and "
+                f"this cluster's last one is {known}. Were its metadata restored from an older backup? If no "
+                f"broker of the former cluster runs, set nilometer.tier.claim={manifest.claim + 1} on all "
+                "brokers to go on; until then nothing is copied, and nothing removed"
+            )
+        return True
+
+    def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
+        return manifest.rank == (self._parts.claim, leader_epoch)
+
     def _claimed(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
 
@@ -236,7 +275,7 @@ class RemotePartition:
                 cut[0].base_offset,
             )
             return manifest.without(cut, self._now_ms)
-        if manifest.leader_epoch == self._led_epoch:
+        if self._is_current(manifest, self._led_epoch):
             return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
@@ -402,7 +441,7 @@ class RemotePartition:
             return
         names = await self._parts.store.names(self.folder)
         manifest = await self._read_chain()
-        if manifest is None or manifest.leader_epoch != epoch or not self._chain.is_settled:
+        if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
         for own in plan.orphans(manifest, [name.removeprefix(self.folder) for name in names]):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
@@ -410,7 +449,7 @@ class RemotePartition:
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
-        """Remove all of it, since the topic was deleted. Raises ObjectStoreError, DamagedObject."""
+        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
         async with self._using_chain:
             await self._chain.remove_all()
 
@@ -486,7 +525,7 @@ class RemotePartition:
     def _note_tiered(self) -> None:
         manifest = self._chain.last
         is_tiered = self.partition.log.config.remote_storage_enable
-        if is_tiered and manifest is not None and manifest.leader_epoch == self.partition.leader_epoch:
+        if is_tiered and manifest is not None and self._is_current(manifest, self.partition.leader_epoch):
             visible = self._visible(manifest)
             self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
 
@@ -563,7 +602,7 @@ class RemotePartition:
         there. Raises as :meth:`read`.
         """
         last = await self._read_chain()
-        if last is None or last.leader_epoch != self.partition.leader_epoch:
+        if last is None or not self._is_current(last, self.partition.leader_epoch):
             raise ObjectStoreError(f"{self.folder}: the present leader has not written to the tier yet")
         return await RemoteReader(self._parts.cache, self.folder, last).state_at(offset)
 

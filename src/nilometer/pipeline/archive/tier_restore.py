@@ -297,7 +297,7 @@ class _Run:
             topic=one.facts,
         )
         try:
-            is_written = await chain.append(max(last.leader_epoch, LEADER_EPOCH), following)
+            is_written = await chain.append_at_rest(LEADER_EPOCH, following)
         except Deposed as error:
             raise SourceError(f"{one.part} is in use: {error}") from error
         if not is_written:
