@@ -2331,6 +2331,27 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
+        "successors-copies-swept",
+        "a leader that was deposed while it sweeps removes what its successor has copied",
+        "        manifest = await self._read_chain()\n        if manifest is None or manifest.leader_epoch",
+        "        manifest = self._chain.last\n        if manifest is None or manifest.leader_epoch",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "swept-since-the-look",
+        "what a former leader uploads until its successor writes stays in remote storage for ever",
+        "            self._orphans_since_ms = self._now_ms  # until now",
+        "            pass  # until now",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "local-bytes-counted-twice",
+        "records expire that retention.bytes keeps, after a leader change",
+        "    behind = sum(one.size for one in log.sealed if one.base_offset >= offset)",
+        "    behind = sum(one.size for one in log.sealed if one.end_offset > offset)",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
         "gaps-searched-for-ever",
         "a read in a gap of remote storage begins again and again, while every other client waits",
         "            if start == 0 or floor > indexed:\n                break\n",

@@ -103,7 +103,7 @@ class TopicFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last entry of the metadata log that the writer knew: the topic exists there."""
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the tier has of one partition. ``segments`` are ordered by base offset and by last offset."""
 
     format: int
@@ -121,6 +121,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: TopicFacts
     is_deleted: bool = False
     """Whether the topic was deleted: the last manifest of a chain."""
+    claim: int = 0
+    """The number under which its writer's cluster has the store: one with a higher number has taken it from
+    those with lower ones, and their leader epochs do not count."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Claim and leader epoch: a manifest with a lower rank than one before it is void."""
+        return self.claim, self.leader_epoch
 
     @property
     def end_offset(self) -> int:
@@ -130,6 +138,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def log_bytes(self) -> int:
         return sum(segment.log_bytes for segment in self.segments)
+
+    @property
+    def newest_ms(self) -> int:
+        """The largest timestamp; -1 if there is no record."""
+        return max((one.max_timestamp for one in self.segments), default=-1)
 
     @property
     def objects(self) -> set[str]:

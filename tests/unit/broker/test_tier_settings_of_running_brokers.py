@@ -32,7 +32,9 @@ class Broker:
         self._subscribers: list[Any] = []
         replicas = SimpleNamespace(remote=self.reads, add_hosting_listener=lambda _listener: None)
         metadata = SimpleNamespace(subscribe=lambda *both: self._subscribers.append(both))
-        runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0))
+        runtime = SimpleNamespace(
+            clock=SimpleNamespace(monotonic_ms=lambda: 0), entropy=SimpleNamespace(bytes=bytes)
+        )
         parts: tuple[Any, ...] = (config, runtime, None, replicas, metadata, None, "c", BrokerId(1), None)
         self.logs = RemoteLogs(*parts)
         self._fold(ControllerElected(controller_id=TERM.controller_id, incarnation=TERM.incarnation,

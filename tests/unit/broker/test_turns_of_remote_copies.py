@@ -29,7 +29,7 @@ def test_a_round_copies_one_segment_and_says_whether_there_are_more() -> None:
             has_more = await led.remote.run_round()
             assert led.remote.manifest is not None
             ends.append(led.remote.manifest.end_offset)
-            lags.append(led.remote.lag_segments)
+            lags.append(led.remote.lag.sealed)
         assert (ends, lags) == ([1, 2, 3], [2, 1, 0])
 
     asyncio.run(main())

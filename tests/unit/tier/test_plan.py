@@ -29,7 +29,7 @@ def view(
     epochs: tuple[tuple[int, int], ...] = ((0, 0),),
 ) -> LogView:  # fmt: skip
     """Return a log with sealed segments of 100 bytes up to each of ``ends``, and an active one of 50."""
-    starts = (base, *ends[:-1])
+    starts = (base, *ends[:-1])[: len(ends)]
     sealed = [LocalSegment(one, until, 100) for one, until in zip(starts, ends, strict=True)]
     end = (ends[-1] if ends else base) + 5 if end is None else end
     log_start = base if start is None else start
@@ -105,6 +105,14 @@ def test_deleted_records_take_their_remote_segments_with_them() -> None:
     held = manifest(segment(0, 9), segment(10, 19), segment(20, 29))
     assert expired(held, view(30, start=20), UNLIMITED, 0) == held.segments[:2]
     assert expired(held, view(30, start=19), UNLIMITED, 0) == held.segments[:1]
+
+
+def test_what_is_in_the_tier_is_not_counted_as_local_because_segments_begin_elsewhere() -> None:
+    held = manifest(segment(0, 9), segment(10, 19))
+    for log in (view(), view(5), view(5, 25)):  # the tier ends within the active segment, or a sealed one
+        begins_behind = 50 if len(log.sealed) == 2 else 0
+        assert expired(held, log, Retention(-1, 101 + begins_behind), 0) == ()
+        assert expired(held, log, Retention(-1, 100 + begins_behind), 0) == held.segments[:1]
 
 
 def test_the_log_starts_behind_what_expired() -> None:

@@ -22,6 +22,12 @@ TIER_KEYS = key_table(
     Where the remote storage is: file:///folder, which all brokers must share, or s3://bucket/prefix.
 nilometer.tier.grace.ms: long 0.. = 3_600_000
     How long objects that no reader needs any more stay in remote storage.
+nilometer.tier.unknown.topic.grace.ms: long 0.. = 604_800_000
+    How long the objects of a topic that this cluster does not know stay in remote storage: it was deleted
+    while its brokers were down, or the cluster's metadata were restored from an older backup.
+nilometer.tier.claim: int 0.. = 0
+    The number under which this cluster has its remote storage, the same on all brokers. One with a higher
+    number takes it from a former cluster with the same id, which then copies and removes nothing there.
 remote.log.manager.task.interval.ms: long 1.. = 30_000
     How often segments are copied to remote storage, and removed from there.
 remote.log.manager.copier.thread.pool.size: int 1.. dynamic = 10
@@ -51,6 +57,8 @@ class TierConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     uri: str
     grace_ms: int
+    unknown_topic_grace_ms: int
+    claim: int
     task_interval_ms: int
     copies_at_once: int
     copy_bytes_per_second: int
@@ -82,6 +90,8 @@ def tier_config(config: Settings, of_topics: ConfigValues) -> TierConfig | None:
 
 _NUMBERS = {
     "grace_ms": "nilometer.tier.grace.ms",
+    "unknown_topic_grace_ms": "nilometer.tier.unknown.topic.grace.ms",
+    "claim": "nilometer.tier.claim",
     "task_interval_ms": "remote.log.manager.task.interval.ms",
     "copies_at_once": "remote.log.manager.copier.thread.pool.size",
     "copy_bytes_per_second": "remote.log.manager.copy.max.bytes.per.second",
