@@ -31,10 +31,8 @@ from nilometer.pipeline.source.log_folders.places import (
     ArchivedPartition,
     find_archived,
     find_replicas,
-    is_uri,
-    open_folder,
-    shown_folder,
 )
+from nilometer.pipeline.source.log_folders.storages import is_uri, open_folder, shown_folder
 from nilometer.runtime import Disk, LockHeld, Runtime
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import UNKNOWN_BROKER_EPOCH, read_broker_epoch
