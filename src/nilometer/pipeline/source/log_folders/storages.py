@@ -11,13 +11,20 @@ import errno
 import io
 import posixpath
 import re
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from nilometer.runtime import Disk, Runtime
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem, FileType, NativeFile
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+REQUESTS_AT_ONCE = 16
+"""How many files of a storage are read at once, where most of the time is spent waiting for its answers."""
 _SCHEME = "://"
 _CREDENTIALS = re.compile(r"://([^/@]*|[^/@:]*:(?!\d+/)[^@]*)@")
 """Also a secret with a slash that should be %2F; what follows a port is no secret."""
@@ -45,6 +52,12 @@ def open_store(place: str) -> tuple[FileSystem, str]:
     except pa.ArrowInvalid as error:
         reason = str(error).replace(place, shown_folder(place))
         raise ValueError(f"{shown_folder(place)}: {reason}") from error
+
+
+def each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return the results of ``function``, which reads from a storage, for several items at once."""
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        return list(pool.map(function, items))
 
 
 def join(place: str, *names: str) -> str:
