@@ -29,6 +29,11 @@ class FolderLog:
         self._epochs: list[tuple[int, int]] = []
         self.roll()
 
+    @property
+    def epochs(self) -> Sequence[tuple[int, int]]:
+        """The leader epochs, each with its first offset."""
+        return self._epochs
+
     def roll(self) -> None:
         """End the segment with a time index entry for its largest timestamp, and begin another one."""
         if self.next_offset and hasattr(self, "base_offset"):

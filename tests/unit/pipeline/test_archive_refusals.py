@@ -11,7 +11,7 @@ import pytest
 from nilometer.pipeline.archive.archive_target import TargetError, explanation, open_target
 from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.errors import OptionError, SourceError
-from nilometer.pipeline.source.log_folders import places
+from nilometer.pipeline.source.log_folders import storages
 from nilometer.pipeline.source.log_folders.places import find_archived
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
@@ -237,10 +237,10 @@ def test_the_errors_of_storages_are_explained(text, says):
 def test_places_with_options_lead_to_places_below_and_are_shown_without_secrets():
     place = "s3://key:secret@bucket/logs/?endpoint_override=127.0.0.1:9000&scheme=http"
     below = "s3://key:secret@bucket/logs/a/b?endpoint_override=127.0.0.1:9000&scheme=http"
-    assert places.join(places.trimmed(place), "a", "b") == below
-    assert places.parent(below) == below.replace("/a/b?", "/a?")
-    assert places.shown_folder(below) == "s3://bucket/logs/a/b"
-    assert places.join("/what?", "a") == "/what?/a"
+    assert storages.join(storages.trimmed(place), "a", "b") == below
+    assert storages.parent(below) == below.replace("/a/b?", "/a?")
+    assert storages.shown_folder(below) == "s3://bucket/logs/a/b"
+    assert storages.join("/what?", "a") == "/what?/a"
 
 
 @pytest.mark.parametrize(
@@ -270,13 +270,13 @@ def test_a_topic_that_is_not_archived_is_said(log, target):
 )
 def test_no_message_about_a_place_shows_its_secrets(given):
     with pytest.raises(ValueError, match=r"://b/x: ") as refused:
-        places.open_folder(given)
+        storages.open_folder(given)
     assert not {"KEY", "SEC", "RET"} & set(re.findall(r"[A-Z]+", str(refused.value)))
 
 
 @pytest.mark.parametrize("given", ["hdfs://name:8020/a@b", "s3://bucket/a:b@c", "/data/a:b@c"])
 def test_a_path_may_have_the_sign_that_ends_secrets(given):
-    assert places.shown_folder(given) == given
+    assert storages.shown_folder(given) == given
 
 
 # --- tiered topics

@@ -340,7 +340,7 @@ def test_what_is_wrong_is_said(log, given, says):
 
 
 def test_no_place_at_all_is_said():
-    with pytest.raises(OptionError, match="path, paths, logDirs and archive"):
+    with pytest.raises(OptionError, match="path, paths, logDirs, archive and tier"):
         parse_log_options({})
 
 

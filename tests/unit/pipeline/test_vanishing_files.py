@@ -10,7 +10,7 @@ import pytest
 from nilometer.pipeline.audit.audit import CommittedOffset, check_committed, check_listed
 from nilometer.pipeline.audit.segment_check import Kind
 from nilometer.pipeline.errors import DataLoss, SourceError
-from nilometer.pipeline.source.log_folders import places
+from nilometer.pipeline.source.log_folders import storages
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.places import find_replicas
@@ -121,7 +121,7 @@ def at_each_moment(place, monkeypatch, deleted, read):
     for number in itertools.count(1):
         disk = VanishingDisk(number, renamed)
         runtime = SimpleNamespace(system=lambda disk=disk: SimpleNamespace(disk=disk))
-        monkeypatch.setattr(places, "Runtime", runtime)
+        monkeypatch.setattr(storages, "Runtime", runtime)
         yield read(place)
         if disk.left > 0:
             return

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.source.log_folders.places import is_uri, open_store, shown_folder
+from nilometer.pipeline.source.log_folders.storages import is_uri, open_store, shown_folder
 from nilometer.runtime import Runtime
 from nilometer.runtime.disk import sync_ancestors
 

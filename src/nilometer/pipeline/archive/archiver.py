@@ -36,15 +36,14 @@ from nilometer.pipeline.source.log_folders.places import (
     ReplicaFolder,
     find_replicas,
     named_files,
-    open_folder,
     open_place,
     partition_folders,
     read_partition,
     replicas_in,
     shown,
-    shown_folder,
     view_directory,
 )
+from nilometer.pipeline.source.log_folders.storages import open_folder, shown_folder
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from nilometer.identifiers import LeaderEpoch
 from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders.places import ReplicaFolder, find_replicas, is_uri, shown_folder
+from nilometer.pipeline.source.log_folders.places import ReplicaFolder, find_replicas
+from nilometer.pipeline.source.log_folders.storages import is_uri, shown_folder
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import (

@@ -28,9 +28,8 @@ from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.places import (
     ArchivedPartition,
     find_archived,
-    open_folder,
-    shown_folder,
 )
+from nilometer.pipeline.source.log_folders.storages import open_folder, shown_folder
 from nilometer.runtime import Disk
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError

@@ -22,7 +22,8 @@ from nilometer.pipeline.decode.batch_table import BatchTable
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.log_folders.places import ReplicaFolder, find_replicas, open_folder
+from nilometer.pipeline.source.log_folders.places import ReplicaFolder, find_replicas
+from nilometer.pipeline.source.log_folders.storages import open_folder
 from nilometer.pipeline.source.positions import Bounds
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint

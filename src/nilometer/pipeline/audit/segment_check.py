@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
-from nilometer.pipeline.source.log_folders.places import open_folder
+from nilometer.pipeline.source.log_folders.storages import open_folder
 from nilometer.storage import names, producers
 from nilometer.storage.producers import CorruptSnapshot
 from nilometer.storage.segments import transaction_index

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from crc32c import crc32c
 
@@ -35,6 +35,22 @@ _MANIFEST_NAME = re.compile(r"manifest-([0-9]{10})-[0-9a-f]{8}\.json")
 
 EpochRuns = Sequence[tuple[int, int]]
 """(leader epoch, first offset) of each run of batches, in the order of offsets."""
+
+
+class Span(Protocol):
+    """The offsets of a segment, in an archive or in remote storage."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]: ...
+
+
+S = TypeVar("S", bound=Span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +222,9 @@ def chain(segments: Iterable[ArchivedSegment]) -> list[ArchivedSegment]:
     return found
 
 
-def runs(linked: Sequence[ArchivedSegment]) -> list[list[ArchivedSegment]]:
+def runs(linked: Sequence[S]) -> list[list[S]]:
     """Divide a chain at its gaps."""
-    found: list[list[ArchivedSegment]] = []
+    found: list[list[S]] = []
     for one in linked:
         if found and one.base_offset <= found[-1][-1].end_offset:
             found[-1].append(one)
@@ -229,7 +245,7 @@ def gaps(linked: Sequence[ArchivedSegment]) -> list[tuple[int, int]]:
 # --- leader epochs
 
 
-def epochs_of(linked: Sequence[ArchivedSegment]) -> list[tuple[int, int]]:
+def epochs_of(linked: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the runs of leader epochs of a chain."""
     found: list[tuple[int, int]] = []
     end = -1
@@ -242,7 +258,7 @@ def epochs_of(linked: Sequence[ArchivedSegment]) -> list[tuple[int, int]]:
     return found
 
 
-def chain_divergence(linked: Sequence[ArchivedSegment], theirs: EpochRuns, their_end: int) -> int | None:
+def chain_divergence(linked: Sequence[Span], theirs: EpochRuns, their_end: int) -> int | None:
     """Return the first offset at which a log has another leader epoch than the archive, or None."""
     for run in runs(linked):
         offset = divergence(epochs_of(run), run[-1].end_offset, theirs, their_end)

@@ -8,7 +8,7 @@ import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, cast
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
@@ -19,16 +19,19 @@ from nilometer.pipeline.source.log_folders.log_slices import (
     ReadableLog,
     SliceReader,
     plan_slices,
+    reader_of,
     total_bytes,
 )
 from nilometer.pipeline.source.log_folders.places import (
-    ArchivedPartition,
     ReplicaFolder,
-    find_archived,
+    StoredPartition,
     find_replicas,
-    open_place,
+    find_stored,
+    in_tier,
     shown,
 )
+from nilometer.pipeline.source.log_folders.storages import each
+from nilometer.pipeline.source.log_folders.tiers import TieredPartition
 from nilometer.pipeline.source.positions import Bounds
 from nilometer.pipeline.source.source_options import (
     EARLIEST,
@@ -53,7 +56,9 @@ OWN = {
     "path": "a partition's folder, a log directory, or a folder of several; also what load() is given",
     "paths": "several of these, as a JSON list; also what load([...]) is given",
     "logDirs": "several of these, separated by commas",
-    "archive": "the folder or URI of an archive, read before the log; then path and the like may be left out",
+    "archive": "the folder or URI of an archive, or of the remote storage of tiered topics, read before the "
+    "log; then path and the like may be left out",
+    "tier": "the same as archive",
     "archiveTopicId": "the id of an archived topic, if the archive has several topics of that name",
     "highWatermark": "checkpoint (default): read up to what is checkpointed; logEnd: all that is there",
     "isolation.level": "read_uncommitted (default) or read_committed",
@@ -126,19 +131,21 @@ def _places(own: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in own:
         places += _listed(own["paths"])
     places += [place.strip() for place in own.get("logDirs", "").split(",") if place.strip()]
-    if not places and not own.get("archive"):
+    if not places and not (own.get("archive") or own.get("tier")):
         raise OptionError(
-            "path", None, f"one of path, paths, logDirs and archive must be given: {OWN['path']}"
+            "path", None, f"one of path, paths, logDirs, archive and tier must be given: {OWN['path']}"
         )
     return tuple(dict.fromkeys(places))
 
 
 def _archive(own: Mapping[str, str]) -> str | None:
-    archive = own.get("archive")
+    archive = own.get("archive", own.get("tier"))
     if archive is None:
         if "archiveTopicId" in own:
             raise OptionError("archiveTopicId", own["archiveTopicId"], "has no effect without archive")
         return None
+    if "tier" in own and own["tier"] != archive:
+        raise OptionError("tier", own["tier"], "is the same option as archive: give one of them")
     if not archive.strip():
         raise OptionError("archive", archive, f"must be {OWN['archive']}")
     return archive.strip()
@@ -193,11 +200,13 @@ def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
     live = _live_logs(options, replicas)
     archived = _archived(options, replicas) if options.archive is not None else {}
     _require_selected(options, {one.part for one in replicas} | set(archived))
-    logs: dict[TopicPartition, ReadableLog] = {}
-    for part in sorted(live.keys() | archived.keys()):
+
+    def readable(part: TopicPartition) -> ReadableLog:
         log = _joined(archived.get(part), live.get(part))
-        logs[part] = _stable(log) if options.read_committed else log
-    return logs
+        return _stable(log) if options.read_committed else log
+
+    parts = sorted(live.keys() | archived.keys())
+    return dict(zip(parts, each(readable, parts), strict=True))
 
 
 def _live_logs(options: LogOptions, replicas: Sequence[ReplicaFolder]) -> dict[TopicPartition, LogPart]:
@@ -280,13 +289,14 @@ def _log_end(replica: ReplicaFolder, bases: Sequence[int]) -> int:
 
 def _archived(
     options: LogOptions, replicas: Iterable[ReplicaFolder]
-) -> dict[TopicPartition, ArchivedPartition]:
-    """Return the selected partitions of the archive: of the replicas' topics, and of other topics."""
+) -> dict[TopicPartition, StoredPartition]:
+    """Return the selected partitions of the archive or of remote storage: of the replicas' topics, and of
+    others."""
     assert options.archive is not None
     live_ids = {one.part.topic: one.topic_id for one in replicas}
-    found = find_archived(options.archive, options.common.selection.names)
+    found = find_stored(options.archive, options.common.selection.names)
     selected = [one for one in found if _is_selected(options, one.part)]
-    kept: dict[TopicPartition, ArchivedPartition] = {}
+    kept: dict[TopicPartition, StoredPartition] = {}
     for topic, group in groupby(selected, key=lambda one: one.part.topic):
         partitions = list(group)
         topic_id = _topic_id(options, topic, live_ids, sorted({one.topic_id for one in partitions}))
@@ -321,31 +331,40 @@ def _topic_id(
     return archived_ids[0]
 
 
-def _joined(archived: ArchivedPartition | None, live: LogPart | None) -> ReadableLog:
-    """Return the log of a partition: the archive, and from its end on the replica's log."""
+def _joined(archived: StoredPartition | None, live: LogPart | None) -> ReadableLog:
+    """Return the log of a partition: what is archived or in remote storage, and from its end on the replica's
+    log."""
     if archived is None:
         assert live is not None
-        return ReadableLog((*_in_tier(live, live.start), live))
-    replica = archived.as_replica()
+        return ReadableLog((*_only_in_tier(live, live.start), live))
+    first = archived.start
+    if isinstance(archived, TieredPartition):
+        replica, runs = in_tier(archived), archive_manifest.runs(archived.chain)
+        if live is not None:
+            live = replace(live, replica=replace(live.replica, tier=archived.place))
+            first = max(first, live.replica.checkpointed_start)  # it may have moved since the manifest
+    else:
+        replica, runs = archived.as_replica(), archive_manifest.runs(archived.chain)
     parts = [
         LogPart(
             replica,
             tuple(segment.base_offset for segment in run),
-            max(run[0].base_offset, archived.start),
+            max(run[0].base_offset, first),
             run[-1].end_offset,
         )
-        for run in archive_manifest.runs(archived.chain)
+        for run in runs
+        if run[-1].end_offset > first
     ]
     if live is not None:
         _require_same_history(archived, live)
         start = max(live.start, archived.end)
         # An empty part after a gap stays: it shows that records are missing.
-        if start > archived.end or live.end > start:
+        if start > archived.end or live.end > start or not parts:
             parts.append(replace(live, start=start, end=max(start, live.end)))
-    return ReadableLog((*(() if live is None else _in_tier(live, archived.start)), *parts))
+    return ReadableLog((*(() if live is None else _only_in_tier(live, first)), *parts))
 
 
-def _in_tier(live: LogPart, below: int) -> tuple[LogPart, ...]:
+def _only_in_tier(live: LogPart, below: int) -> tuple[LogPart, ...]:
     """Return an empty part where the log begins in remote storage, if that is ``below``: then it shows that
     records are missing here."""
     only_there = live.replica.only_in_tier(list(live.bases))
@@ -354,8 +373,8 @@ def _in_tier(live: LogPart, below: int) -> tuple[LogPart, ...]:
     return (LogPart(live.replica, (), only_there[0], only_there[0]),)
 
 
-def _require_same_history(archived: ArchivedPartition, live: LogPart) -> None:
-    disk, folder = open_place(live.place)
+def _require_same_history(archived: StoredPartition, live: LogPart) -> None:
+    disk, folder = live.replica.open()
     try:
         epochs = checkpoints.read_epochs(disk, posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
     except CorruptCheckpoint as error:
@@ -382,17 +401,17 @@ def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: 
     """
     slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
     for one in slices:
-        found = _first_in(replica.place, milliseconds, one.start, one.end)
+        found = _first_in(replica, milliseconds, one.start, one.end)
         if found is not None:
             return found
     replica.segments()  # raises if the partition was deleted: then None would be wrong
     return None
 
 
-def _first_in(place: str, milliseconds: int, start: int, end: int) -> int | None:
+def _first_in(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
     from nilometer.pipeline.decode import batch_kernels as fields
 
-    for table in SliceReader(place, fail_on_data_loss=False).tables(start, end):
+    for table in reader_of(replica).tables(start, end):
         late = (table.column(fields.MAX_TIMESTAMP) >= milliseconds) & (table.next_offsets > start)
         positions: Sequence[int] = table.column(fields.POSITION)[late].tolist()
         for position in positions:
@@ -456,9 +475,11 @@ def _plan(options: LogOptions, bounds: Bounds, begin: Begin) -> LogPlan:
     for log, start, end in wanted:
         _require_no_gap(options, log, start, end)
     size = _bytes_per_slice(options, wanted)
-    slices = [one for log, start, end in wanted for one in _slices(options, bounds, log, start, end, size)]
+    slices = each(lambda one: _slices(options, bounds, *one, size), wanted)
     ids = {log.part.topic: log.parts[-1].replica.topic_id for log in logs.values()}
-    return LogPlan(tuple(slices), ranges, {topic: known for topic, known in ids.items() if known})
+    return LogPlan(
+        tuple(chain.from_iterable(slices)), ranges, {topic: known for topic, known in ids.items() if known}
+    )
 
 
 def _not_before_the_log(options: LogOptions, log: ReadableLog, start: int) -> int:
@@ -477,12 +498,22 @@ def _require_no_gap(options: LogOptions, log: ReadableLog, start: int, end: int)
     missing = log.missing(start, end)
     if missing and options.common.fail_on_data_loss:
         ranges = ", ".join(f"{low} to {high - 1}" for low, high in missing)
-        if log.parts[-1].replica.begins_in_tier:
+        last = log.parts[-1].replica
+        if last.tier is None and last.begins_in_tier:
             raise DataLoss(
-                f"offsets {ranges} of {log.part} are not in its folder, because the topic is tiered: brokers "
-                'read them from remote storage, as format("nilometer") does'
+                f"offsets {ranges} of {log.part} are not in its folder, because the topic is tiered: "
+                f"{_remote_storage(options)}"
             )
         raise DataLoss(f"offsets {ranges} of {log.part} are neither in the archive nor in the log")
+
+
+def _remote_storage(options: LogOptions) -> str:
+    if options.archive is not None:
+        return f"{shown(options.archive)} has none of them, so it is not the remote storage of its cluster"
+    return (
+        "give its remote storage with the option tier, the nilometer.tier.uri of the brokers; or read them "
+        'through brokers, with format("nilometer")'
+    )
 
 
 def _resolved(
@@ -509,9 +540,9 @@ def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
         if isinstance(bound.milliseconds, int)
         else _for_each(bound.option, bound.milliseconds, logs)
     )
+    offsets = each(lambda one: _first_at(one[1], times[one[0]]), logs.items())
     found: dict[TopicPartition, int] = {}
-    for part, log in logs.items():
-        offset = _first_at(log, times[part])
+    for (part, log), offset in zip(logs.items(), offsets, strict=True):
         if offset is None and not bound.or_latest:
             raise OptionError(
                 bound.option,

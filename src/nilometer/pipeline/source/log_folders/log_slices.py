@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nilometer.pipeline.decode.batch_table import CONTROL, TRANSACTIONAL, BatchTable, walk
 from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.log_folders.places import ReplicaFolder, bases_among, open_place, shown
+from nilometer.pipeline.source.log_folders.tiers import TieredFolder, is_tiered
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition
@@ -27,6 +28,7 @@ from nilometer.storage.producers import CorruptSnapshot, decode_snapshot
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.indexes import TIME_ENTRY_SIZE as TIME_ENTRY_BYTES
 from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
+from nilometer.tier.format import RemoteSegment
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, read_header
 from nilometer.wire.records import ControlType, read_end_txn_marker
@@ -56,9 +58,20 @@ REPLACEMENT_WAIT_S = 10.0
 class SliceReader:
     """Reads one partition's folder. ``path`` and ``position`` are file and position of the last table."""
 
-    def __init__(self, place: str, *, fail_on_data_loss: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        segments_in_tier: Sequence[RemoteSegment] = (),
+        tier: str | None = None,
+        fail_on_data_loss: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        """``segments_in_tier``: of a place in remote storage, what was planned. ``tier``: where the records
+        are that are deleted in this place."""
         self._place = place
-        self._disk, self._folder = open_place(place)
+        self._tier = tier
+        self._disk, self._folder = open_place(place, segments_in_tier)
         self._fail_on_data_loss = fail_on_data_loss
         self._chunk_bytes = chunk_bytes
         self.path = place
@@ -74,14 +87,21 @@ class SliceReader:
             bases = self._bases()
             slot = bisect_right(bases, next_offset) - 1
             if slot < 0:
-                next_offset = self._lost(next_offset, min(bases[0], end) if bases else end)
+                low, next_offset = next_offset, min(bases[0], end) if bases else end
+                yield from self._in_tier(low, next_offset)
+                continue
+            segment_end = self._end_in_tier(bases[slot])
+            if segment_end is not None and segment_end <= next_offset:
+                next_offset = self._lost(next_offset, min([*bases[slot + 1 : slot + 2], end]))
                 continue
             file = self._open(bases[slot])
             if file is None:
                 if missing == bases[slot]:
-                    path = self._path(missing, names.LOG_SUFFIX)
-                    raise SourceError(f"{path} is listed but does not exist: run the query again")
+                    next_offset = self._missing(missing, next_offset, end)
+                    continue
                 missing = bases[slot]  # removed since it was listed: look again
+                if is_tiered(self._place):
+                    self._disk, self._folder = open_place(self._place)  # by the manifest of now
                 continue
             try:
                 for table in self._segment(file, bases[slot], next_offset, end):
@@ -90,11 +110,36 @@ class SliceReader:
             finally:
                 file.close()
             if next_offset < end:
-                following = self._base_above(bases[slot])
+                following = segment_end or self._base_above(bases[slot])
                 if following is None:
                     self._lost(next_offset, end)
                     return
                 next_offset = max(next_offset, following)
+
+    def _in_tier(self, start: int, end: int) -> Iterator[BatchTable]:
+        """Yield what remote storage has, since the folder begins after it."""
+        if self._tier is None:
+            self._lost(start, end)
+            return
+        reader = SliceReader(self._tier, fail_on_data_loss=self._fail_on_data_loss)
+        for table in reader.tables(start, end):
+            self.path, self.position = reader.path, reader.position
+            yield table
+
+    def _missing(self, base_offset: int, start: int, end: int) -> int:
+        path = self._path(base_offset, names.LOG_SUFFIX)
+        segment_end = self._end_in_tier(base_offset)
+        if segment_end is None:
+            raise SourceError(f"{path} is listed but does not exist: run the query again")
+        if self._fail_on_data_loss:
+            raise DataLoss(
+                f"offsets {start} to {min(segment_end, end) - 1} of {shown(self._place)}, are lost: its last "
+                f"manifest names {base_offset}, whose object does not exist"
+            )
+        return segment_end
+
+    def _end_in_tier(self, base_offset: int) -> int | None:
+        return self._disk.ends.get(base_offset) if isinstance(self._disk, TieredFolder) else None
 
     def _bases(self) -> list[int]:
         """Return the segments' base offsets; first wait for a replacement by a compacted segment to end.
@@ -153,6 +198,8 @@ class SliceReader:
                 if len(table) == 0:
                     break
             if len(buffer) < wanted:
+                if at < len(buffer) and is_tiered(self._place):
+                    raise SourceError(f"{file.path} is damaged at byte {position + at}: it ends in a batch")
                 return  # the end of the file, perhaps with a batch that is being written
             position += at
             wanted = self._chunk_bytes if at else max(self._chunk_bytes, _batch_size(buffer))
@@ -166,10 +213,21 @@ class SliceReader:
     def _lost(self, start: int, end: int) -> int:
         bases = bases_among(self._listing())
         begins = f"its log starts at {bases[0]}" if bases and bases[0] > start else "its log ends before that"
+        if is_tiered(self._place):
+            begins = "no segment of its last manifest has them"
         if self._fail_on_data_loss:
             where = shown(self._place)
             raise DataLoss(f"offsets {start} to {end - 1} of {where} are no longer available: {begins}")
         return end
+
+
+def reader_of(replica: ReplicaFolder, *, fail_on_data_loss: bool = False) -> SliceReader:
+    return SliceReader(
+        replica.place,
+        segments_in_tier=replica.segments_in_tier,
+        tier=replica.tier,
+        fail_on_data_loss=fail_on_data_loss,
+    )
 
 
 def position_near(disk: Disk, folder: str, file: File, base_offset: int, offset: int) -> int:
@@ -374,7 +432,7 @@ def _state_at_end(parts: Sequence[LogPart]) -> OpenTransactions:
             break
     for part in parts[number:]:
         low = max(start, part.start)
-        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+        for table in reader_of(part.replica).tables(low, part.end):
             state.follow(table, low, part.end)
     return state
 
@@ -399,7 +457,7 @@ def find_aborted(parts: Sequence[LogPart], start: int, end: int) -> list[Aborted
 
 
 def _has_indexes(part: LogPart) -> bool:
-    disk, folder = open_place(part.place)
+    disk, folder = part.replica.open()
     return all(disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in part.bases)
 
 
@@ -408,22 +466,31 @@ def _aborted_in_batches(parts: Sequence[LogPart]) -> list[Aborted]:
     state = OpenTransactions()
     for number, part in enumerate(parts):
         low = part.start if number or not part.bases else part.bases[0]
-        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+        for table in reader_of(part.replica).tables(low, part.end):
             state.follow(table, low, part.end)
     return state.aborted
 
 
 def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_index.AbortedTxn], bool]:
-    """Return what the indexes of a part have about [start, end), and whether no later part has more."""
-    disk, folder = open_place(part.place)
+    """Return what the indexes of a part have about [start, end), and whether no later part has more.
+
+    Raises FileNotFoundError if a segment has left the part meanwhile, and is in remote storage.
+    """
+    disk, folder = part.replica.open()
     first = max((slot for slot, base in enumerate(part.bases) if base <= start), default=0)
     found: list[transaction_index.AbortedTxn] = []
     for base in part.bases[first:]:
         path = _path(folder, base, names.TXN_INDEX_SUFFIX)
+        if not disk.exists(path):  # nothing was aborted in this segment, or it is only in remote storage now
+            if part.replica.tier is not None:
+                disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes
+            continue
         try:
             entries = transaction_index.PackedEntries(base, disk.read_file(path))
         except FileNotFoundError:
-            continue  # nothing was aborted in this segment
+            if part.replica.tier is not None or part.replica.segments_in_tier:
+                raise  # so the read is planned again
+            continue
         except CorruptIndex as error:
             raise SourceError(f"{path} is damaged: {error}") from error
         overlapping, is_done = entries.collect(start, end)
@@ -438,7 +505,7 @@ def _newest_snapshot(part: LogPart) -> tuple[int, dict[int, int]] | None:
 
     The transactions are a mapping from producer id to first offset.
     """
-    disk, folder = open_place(part.place)
+    disk, folder = part.replica.open()
     parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
     offsets = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
@@ -473,6 +540,11 @@ class LogSlice:
     """The approximate size in bytes; 0 if unknown."""
     aborted: tuple[Aborted, ...] = ()
     """Aborted transactions, whose records are left out."""
+    segments_in_tier: tuple[RemoteSegment, ...] = ()
+    """Of a place in remote storage: the segments of the range, by their manifest when this was planned. Their
+    objects stay for a while when they have left the manifest."""
+    tier: str | None = None
+    """The place in remote storage of what the folder no longer has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,24 +571,62 @@ def plan_slices(
     ``since_ms`` leaves out segments whose records are all older than this timestamp; ``records_max`` limits
     the number of offsets in a slice.
     """
-    disk, folder = open_place(replica.place)
-    segment_ranges = _segment_ranges(disk, folder, replica.segments(), start, end, since_ms)
-    part = replica.part
+    disk, folder = replica.open()
+    segment_ranges = _ranges(replica, disk, folder, start, end, since_ms)
+    part, in_tier = replica.part, replica.segments_in_tier
     slices: list[LogSlice] = []
     for run in _runs(segment_ranges, bytes_per_slice):
-        bounds = [run[0].start, *_cuts(disk, folder, run, bytes_per_slice), run[-1].end]
+        cuts = _even_cuts(run, bytes_per_slice) if in_tier else _cuts(disk, folder, run, bytes_per_slice)
+        bounds = [run[0].start, *cuts, run[-1].end]
         share = sum(one.bytes for one in run) // (len(bounds) - 1)
         slices += [
-            LogSlice(replica.place, part.topic, part.partition, low, high, share)
+            LogSlice(
+                replica.place, part.topic, part.partition, low, high, share,
+                segments_in_tier=_segments_with(in_tier, low, high), tier=replica.tier,
+            )
             for low, high in pairwise(bounds)
-        ]
+        ]  # fmt: skip
     return [piece for one in slices for piece in _at_most(one, records_max)]
 
 
 def total_bytes(replica: ReplicaFolder, start: int, end: int) -> int:
     """Return the approximate number of bytes in [start, end)."""
-    disk, folder = open_place(replica.place)
-    return sum(one.bytes for one in _segment_ranges(disk, folder, replica.segments(), start, end, None))
+    disk, folder = replica.open()
+    return sum(one.bytes for one in _ranges(replica, disk, folder, start, end, None))
+
+
+def _ranges(
+    replica: ReplicaFolder, disk: Disk, folder: str, start: int, end: int, since_ms: int | None
+) -> list[_SegmentRange]:
+    if replica.segments_in_tier:
+        return _ranges_in_tier(disk, folder, replica.segments_in_tier, start, end, since_ms)
+    return _segment_ranges(disk, folder, replica.segments(), start, end, since_ms)
+
+
+def _ranges_in_tier(
+    disk: Disk, folder: str, segments: Sequence[RemoteSegment], start: int, end: int, since_ms: int | None
+) -> list[_SegmentRange]:
+    """Return the ranges by what the manifest says; only where times begin to be late an index is read."""
+    found: list[_SegmentRange] = []
+    was_late = False
+    for one, following in zip(segments, (*segments[1:], None), strict=True):
+        low = max(one.base_offset, start)
+        high = min(one.end_offset if following is None else following.base_offset, end)
+        if low >= high:
+            continue
+        is_late = since_ms is None or one.max_timestamp >= since_ms
+        if is_late and since_ms is not None and not was_late:
+            low = _first_since(_time_index(disk, folder, one.base_offset), since_ms, low)
+        was_late = is_late
+        if is_late and low < high:
+            found.append(_SegmentRange(one.base_offset, low, high, one.log_bytes))
+    return found
+
+
+def _segments_with(segments: Sequence[RemoteSegment], start: int, end: int) -> tuple[RemoteSegment, ...]:
+    first = max(bisect_right(segments, start, key=lambda one: one.base_offset) - 1, 0)
+    last = bisect_left(segments, end, key=lambda one: one.base_offset)
+    return tuple(segments[first:last])
 
 
 def _segment_ranges(
@@ -573,6 +683,13 @@ def _runs(segment_ranges: Sequence[_SegmentRange], bytes_per_slice: int) -> Iter
         run.append(one)
     if run:
         yield run
+
+
+def _even_cuts(run: Sequence[_SegmentRange], bytes_per_slice: int) -> list[int]:
+    """Return the offsets at which a single large segment is divided, without reading its index."""
+    one = run[0]
+    count = min(-(-one.bytes // bytes_per_slice), one.end - one.start) if len(run) == 1 else 1
+    return [one.start + (one.end - one.start) * number // count for number in range(1, count)]
 
 
 def _cuts(disk: Disk, folder: str, run: Sequence[_SegmentRange], bytes_per_slice: int) -> list[int]:

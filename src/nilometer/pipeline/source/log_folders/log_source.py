@@ -93,7 +93,12 @@ def read_slice(
 
     decoder = ColumnDecoder(wanted.topic, wanted.partition, wanted.start, wanted.end, columns=columns)
     committed = CommittedRows(wanted.aborted) if wanted.aborted else None
-    reader = SliceReader(wanted.place, fail_on_data_loss=options.common.fail_on_data_loss)
+    reader = SliceReader(
+        wanted.place,
+        segments_in_tier=wanted.segments_in_tier,
+        tier=wanted.tier,
+        fail_on_data_loss=options.common.fail_on_data_loss,
+    )
     for table in reader.tables(wanted.start, wanted.end):
         try:
             yield from decoder.add_table(table, committed)

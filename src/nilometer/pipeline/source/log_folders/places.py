@@ -1,7 +1,8 @@
-"""Where partitions' files are: folders of replicas, on this machine or in a storage of Arrow's, and archives.
+"""Where partitions' files are: folders of replicas, on this machine or in a storage of Arrow's, archives, and
+the remote storage of tiered topics.
 
-A place is a folder of files or an archived partition, and is read alike; replicas and archived partitions are
-found in places.
+A place is a folder of files, an archived partition or one in remote storage, and is read alike; all of them
+are found in places.
 """
 
 from __future__ import annotations
@@ -9,161 +10,37 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, cast
+from itertools import groupby
+from typing import NoReturn, cast
 
 from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, Manifest, StoredFile
-from nilometer.runtime import Disk, File, Runtime
+from nilometer.pipeline.source.log_folders.storages import (
+    each,
+    join,
+    open_folder,
+    parent,
+    shown_folder,
+    trimmed,
+)
+from nilometer.pipeline.source.log_folders.tiers import (
+    TieredPartition,
+    is_tiered,
+    open_tiered,
+    read_tiered,
+    shown_tiered,
+)
+from nilometer.runtime import Disk, File
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, TopicPartition
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem, FileType, NativeFile
-
-
-# Opens places with log folders: on this machine's disks, or in any storage that Arrow supports.
-#
-# A *place* is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Both have the
-# same interface, ``Disk``; places with a URI are read-only. What follows the ``?`` of a URI belongs to the
-# storage (``s3://bucket/logs?region=eu-west-1``), and to every place below it.
-
-_SCHEME = "://"
-_CREDENTIALS = re.compile(r"://([^/@]*|[^/@:]*:(?!\d+/)[^@]*)@")
-"""Also a secret with a slash that should be %2F; what follows a port is no secret."""
-
-
-def is_uri(place: str) -> bool:
-    return _SCHEME in place
-
-
-def open_folder(place: str) -> tuple[Disk, str]:
-    """Return the disk of a place and the place's path on it. Raises ValueError for an unknown URI."""
-    if not is_uri(place):
-        return Runtime.system().disk, place
-    store, path = open_store(place)
-    return cast(Disk, ArrowDisk(store)), path
-
-
-def open_store(place: str) -> tuple[FileSystem, str]:
-    """Return Arrow's file system of a URI, and the path in it. Raises ValueError for an unknown URI."""
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
-
-    try:
-        return FileSystem.from_uri(place)
-    except pa.ArrowInvalid as error:
-        reason = str(error).replace(place, shown_folder(place))
-        raise ValueError(f"{shown_folder(place)}: {reason}") from error
-
-
-def join(place: str, *names: str) -> str:
-    """Return the place below ``place`` that ``names`` lead to."""
-    base, mark, query = _parts(place)
-    return posixpath.join(base, *names) + mark + query
-
-
-def parent(place: str) -> str:
-    """Return the place that contains ``place``."""
-    base, mark, query = _parts(place)
-    return posixpath.dirname(base) + mark + query
-
-
-def trimmed(place: str) -> str:
-    """Return the place without slashes at its end."""
-    base, mark, query = _parts(place)
-    return (base.rstrip("/") or "/") + mark + query
-
-
-def shown_folder(place: str) -> str:
-    """Return a place for messages: without credentials, and without the options of its storage."""
-    return _CREDENTIALS.sub("://", _parts(place)[0])
-
-
-def _parts(place: str) -> tuple[str, str, str]:
-    """Divide a place at its query; a path has none, whatever characters it contains."""
-    return place.partition("?") if is_uri(place) else (place, "", "")
-
-
-class ArrowFile:
-    """An open file of an Arrow file system, read at any position."""
-
-    def __init__(self, path: str, file: NativeFile) -> None:
-        self._path = path
-        self._file = file
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def read_at(self, position: int, length: int) -> bytes:
-        length = min(length, max(self._file.size() - position, 0))
-        return self._file.read_at(length, position) if length else b""
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class ArrowDisk:
-    """A read-only ``Disk`` over an Arrow file system; methods that write raise UnsupportedOperation."""
-
-    def __init__(self, store: FileSystem) -> None:
-        self._store = store
-
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> ArrowFile:
-        if create or writable:
-            self._refuse()
-        return ArrowFile(path, self._store.open_input_file(path))
-
-    def exists(self, path: str) -> bool:
-        return self._info(path).type != self._kinds.NotFound
-
-    def is_directory(self, path: str) -> bool:
-        return self._info(path).type == self._kinds.Directory
-
-    def file_size(self, path: str) -> int:
-        info = self._info(path)
-        if info.type == self._kinds.NotFound:
-            raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return info.size
-
-    def modified_ms(self, path: str) -> int:
-        return (self._info(path).mtime_ns or 0) // 1_000_000
-
-    def list_directory(self, path: str) -> list[str]:
-        from pyarrow.fs import FileSelector
-
-        return sorted(info.base_name for info in self._store.get_file_info(FileSelector(path)))
-
-    def read_file(self, path: str) -> bytes:
-        with self._store.open_input_stream(path) as stream:
-            return stream.read()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise io.UnsupportedOperation(f"{name}: a place with a URI is read-only")
-
-    @property
-    def _kinds(self) -> type[FileType]:
-        from pyarrow.fs import FileType
-
-        return FileType
-
-    def _info(self, path: str) -> FileInfo:
-        return self._store.get_file_info(path)
-
-    def _refuse(self) -> NoReturn:
-        raise io.UnsupportedOperation("a place with a URI is read-only")
-
+from nilometer.tier.format import RemoteSegment
 
 # A place may also be an archived partition.
 #
@@ -177,11 +54,14 @@ def archived_place(archive: str, topic: str, topic_id: str, partition: int) -> s
     return f"{_PREFIX}{topic}/{topic_id}/{partition}@{archive}"
 
 
-def open_place(place: str) -> tuple[Disk, str]:
+def open_place(place: str, segments: Sequence[RemoteSegment] = ()) -> tuple[Disk, str]:
     """Return the disk of a place and the place's path on it.
 
-    Raises ValueError for an unknown URI, FileNotFoundError for a partition that is not archived.
+    Of a place in remote storage these ``segments`` are read; without any, those of its last manifest. Raises
+    ValueError for an unknown URI, FileNotFoundError for a partition that is not archived.
     """
+    if is_tiered(place):
+        return open_tiered(place, segments)
     if not place.startswith(_PREFIX):
         return open_folder(place)
 
@@ -194,6 +74,8 @@ def open_place(place: str) -> tuple[Disk, str]:
 
 def shown(place: str) -> str:
     """Return a place for messages: without credentials, and without the options of its storage."""
+    if is_tiered(place):
+        return shown_tiered(place)
     if not place.startswith(_PREFIX):
         return shown_folder(place)
     archive, topic, topic_id, partition = _parsed(place)
@@ -248,6 +130,14 @@ class ReplicaFolder:
     place: str
     directory: LogDirectoryView
     topic_id: str | None
+    segments_in_tier: tuple[RemoteSegment, ...] = ()
+    """Of a place in remote storage: what its manifest names."""
+    tier: str | None = None
+    """Of a folder: the place in remote storage, where the records are that its broker deletes."""
+
+    def open(self) -> tuple[Disk, str]:
+        """Return its disk, and its path on it."""
+        return open_place(self.place, self.segments_in_tier)
 
     @property
     def high_watermark(self) -> int | None:
@@ -267,34 +157,35 @@ class ReplicaFolder:
 
     def segments(self) -> list[int]:
         """Return the base offsets of the present segments. Raises FileNotFoundError."""
-        disk, folder = open_place(self.place)
-        return segment_bases(disk, folder)
+        return segment_bases(*self.open())
 
     def log_start(self, bases: list[int]) -> int:
         """Return the log start offset, which may be inside the first segment after DeleteRecords.
 
         ``bases`` are the segments' base offsets.
         """
-        return max(self._checkpointed_start, bases[0] if bases else 0)
+        return max(self.checkpointed_start, bases[0] if bases else 0)
 
     def only_in_tier(self, bases: list[int]) -> tuple[int, int] | None:
-        """Return the offsets [start, end) that are in remote storage only; None if there are none.
+        """Return the offsets [start, end) that cannot be read because they are in remote storage only; None
+        if there are none.
 
         The log start offset may not be checkpointed yet: the leader epochs show where it is, too.
         Raises SourceError for a damaged checkpoint.
         """
-        if not bases or self._checkpointed_start >= bases[0] or not self.begins_in_tier:
+        is_whole = not bases or self.checkpointed_start >= bases[0]
+        if is_whole or self.tier is not None or not self.begins_in_tier:
             return None
         disk, folder = open_place(self.place)
         try:
             epochs = checkpoints.read_epochs(disk, posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
         except CorruptCheckpoint as error:
             raise SourceError(str(error)) from error
-        start = max([self._checkpointed_start, *(offset for _, offset in epochs[:1])])
+        start = max([self.checkpointed_start, *(offset for _, offset in epochs[:1])])
         return (start, bases[0]) if start < bases[0] else None
 
     @property
-    def _checkpointed_start(self) -> int:
+    def checkpointed_start(self) -> int:
         return self.directory.log_start_offsets.get(self.part, 0)
 
 
@@ -491,6 +382,9 @@ class ArchivedPartition:
         return ReplicaFolder(part, place, directory, manifest.topic_id)
 
 
+StoredPartition = ArchivedPartition | TieredPartition
+
+
 def find_archived(archive: str, topics: Collection[str] | None = None) -> list[ArchivedPartition]:
     """Return the archived partitions of these topics, or of all, sorted by topic, topic id and partition.
 
@@ -499,6 +393,42 @@ def find_archived(archive: str, topics: Collection[str] | None = None) -> list[A
     found = [read_partition(archive, *one) for one in partition_folders(archive, topics)]
     kept = [one for one in found if one is not None and one.chain]
     return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def find_stored(store: str, topics: Collection[str] | None = None) -> list[StoredPartition]:
+    """Return the partitions of these topics, or of all, in an archive or in remote storage; sorted by topic,
+    topic id and partition.
+
+    The folders of an archive are of topics, those of remote storage of clusters; only the manifests tell
+    which topic is in them. Raises SourceError as ``find_archived``.
+    """
+
+    def read(folder: tuple[str, str, int]) -> StoredPartition | None:
+        tiered = read_tiered(store, *folder)
+        if tiered is not None or (topics is not None and folder[0] not in topics):
+            return tiered
+        return read_partition(store, *folder)
+
+    def is_wanted(one: StoredPartition) -> bool:
+        return topics is None or one.part.topic in topics
+
+    by_topic = [list(group) for _, group in groupby(partition_folders(store), key=lambda one: one[:2])]
+    first = each(read, [folders[0] for folders in by_topic])
+    others = [
+        folder
+        for folders, one in zip(by_topic, first, strict=True)
+        for folder in folders[1:]
+        if one is None or is_wanted(one)
+    ]
+    found = [one for one in (*first, *each(read, others)) if one is not None and one.chain and is_wanted(one)]
+    return sorted(found, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def in_tier(found: TieredPartition) -> ReplicaFolder:
+    """Return what remote storage has as a replica, whose high watermark is its end."""
+    part = found.part
+    directory = LogDirectoryView(found.store, None, {part: found.end}, {part: found.start}, {}, {})
+    return ReplicaFolder(part, found.place, directory, found.topic_id, found.chain)
 
 
 def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:
@@ -512,12 +442,17 @@ def partition_folders(archive: str, topics: Collection[str] | None = None) -> li
         raise SourceError(str(error)) from error
     if not disk.is_directory(path):
         raise SourceError(f"{shown_folder(archive)} is not a folder: nothing was archived there")
-    return [
-        (topic, topic_id, int(number))
+    found = [
+        (topic, topic_id)
         for topic in _folders(disk, path)
         if topics is None or topic in topics
         for topic_id in _folders(disk, posixpath.join(path, topic))
-        for number in _folders(disk, posixpath.join(path, topic, topic_id))
+    ]
+    listed = each(lambda one: _folders(disk, posixpath.join(path, *one)), found)
+    return [
+        (topic, topic_id, int(number))
+        for (topic, topic_id), numbers in zip(found, listed, strict=True)
+        for number in numbers
         if number.isascii() and number.isdecimal() and str(int(number)) == number
     ]
 

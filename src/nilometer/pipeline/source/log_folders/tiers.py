@@ -1,0 +1,259 @@
+"""Partitions of tiered topics in remote storage: found through their manifests, read as folders of segments.
+
+A partition in remote storage has a place of its own,
+``tier:<topic>/<cluster id>/<topic id>/<partition>@<remote storage>``. Opened, it looks like the folder of a
+replica. Remote storage is read through Arrow, as every place with a URI is: so executors need no other
+package than for folders and archives, and the storages of both are the same.
+
+Only manifests say what there is; an object is opened when it is read. A segment's indexes are one object,
+which is read when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import posixpath
+from collections.abc import Coroutine, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, cast
+
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
+from nilometer.runtime import Disk, File
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.storage import names
+from nilometer.storage.names import TopicPartition
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import (
+    DamagedObject,
+    IndexSections,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    decode_index,
+    partition_folder,
+)
+
+T = TypeVar("T")
+
+_PREFIX = "tier:"
+
+
+def is_tiered(place: str) -> bool:
+    return place.startswith(_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredPartition:
+    """What remote storage has of a partition. ``chain`` are the segments that are read."""
+
+    store: str
+    """The place of the remote storage."""
+    facts: TopicFacts
+    log_start: int
+    """The first offset of the whole log, as of the manifest."""
+    chain: tuple[RemoteSegment, ...]
+
+    @property
+    def part(self) -> TopicPartition:
+        return TopicPartition(self.facts.topic, self.facts.partition)
+
+    @property
+    def topic_id(self) -> str:
+        return self.facts.topic_id
+
+    @property
+    def place(self) -> str:
+        one = self.facts
+        return f"{_PREFIX}{one.topic}/{one.cluster_id}/{one.topic_id}/{one.partition}@{self.store}"
+
+    @property
+    def start(self) -> int:
+        return max(self.log_start, self.chain[0].base_offset) if self.chain else self.log_start
+
+    @property
+    def end(self) -> int:
+        return self.chain[-1].end_offset if self.chain else self.log_start
+
+
+def read_tiered(store: str, cluster_id: str, topic_id: str, partition: int) -> TieredPartition | None:
+    """Read a partition's chain of manifests to its end; None if it has none, or its topic was deleted.
+
+    What a deposed leader wrote does not count. Raises SourceError.
+    """
+    manifest = _last_manifest(store, cluster_id, topic_id, partition)
+    if manifest is None or manifest.is_deleted:
+        return None
+    facts, start = manifest.topic, manifest.log_start_offset
+    if (facts.cluster_id, facts.topic_id, facts.partition) != (cluster_id, topic_id, partition):
+        raise SourceError(
+            f"{_shown(store, cluster_id, topic_id, partition)} has a manifest of {facts.topic}-"
+            f"{facts.partition} ({facts.topic_id}), and not of the partition whose folder this is"
+        )
+    kept = tuple(one for one in manifest.segments if one.end_offset > start)
+    return TieredPartition(store, facts, start, kept)
+
+
+def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -> Manifest | None:
+    try:
+        disk, path = open_folder(store)
+    except ValueError as error:
+        raise SourceError(str(error)) from error
+    objects = cast(ObjectStore, ReadableObjects(disk, path))
+    chain = Chain(objects, partition_folder(cluster_id, topic_id, partition), "")
+    try:
+        return _at_once(chain.read())
+    except (DamagedObject, ObjectStoreError) as error:
+        raise SourceError(f"{shown_folder(store)}: {error}") from error
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that waits for nothing: reading blocks here."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise AssertionError("what blocks does not wait")
+
+
+class ReadableObjects:
+    """What a reader of chains needs of an ``ObjectStore``, over the files below a folder. It blocks."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        path = posixpath.join(self._root, name)
+        try:
+            if length is None:
+                return self._disk.read_file(path)[start:]
+            with closing(self._disk.open(path, writable=False)) as file:
+                return file.read_at(start, length)
+        except FileNotFoundError:
+            raise ObjectNotFound(name) from None
+        except OSError as error:
+            raise ObjectStoreError(f"{name}: {error.strerror or error}") from error
+
+    async def names(self, prefix: str) -> list[str]:
+        folder, _, beginning = prefix.rpartition("/")
+        listed = self._disk.list_directory(posixpath.join(self._root, folder))
+        return [f"{folder}/{name}" for name in listed if name.startswith(beginning)]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise io.UnsupportedOperation(f"{name}: remote storage is only read here")
+
+
+# --- as a folder
+
+
+def open_tiered(place: str, segments: Sequence[RemoteSegment] = ()) -> tuple[Disk, str]:
+    """Return a read-only disk on which these segments have the names of a log, and its folder.
+
+    Without ``segments`` they are those of the last manifest; none if the topic was deleted. Raises
+    SourceError.
+    """
+    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
+    _, cluster_id, topic_id, partition = partition_path.split("/")
+    if not segments:
+        found = read_tiered(store, cluster_id, topic_id, int(partition))
+        segments = () if found is None else found.chain
+    disk, path = open_folder(join(store, cluster_id, topic_id, partition))
+    return cast(Disk, TieredFolder(disk, path, segments)), path
+
+
+def shown_tiered(place: str) -> str:
+    """Return a place for messages: without credentials, and without the options of its storage."""
+    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
+    topic, cluster_id, topic_id, partition = partition_path.split("/")
+    return f"{topic}-{partition} in remote storage, {_shown(store, cluster_id, topic_id, int(partition))}"
+
+
+def _shown(store: str, cluster_id: str, topic_id: str, partition: int) -> str:
+    return shown_folder(join(store, cluster_id, topic_id, str(partition)))
+
+
+_SECTIONS = {
+    names.INDEX_SUFFIX: "offsets",
+    names.TIME_INDEX_SUFFIX: "times",
+    names.TXN_INDEX_SUFFIX: "aborted",
+    names.SNAPSHOT_SUFFIX: "producers",
+}
+
+
+class TieredFolder:
+    """A ``Disk`` with one folder, whose files have the names that a broker gives them."""
+
+    def __init__(self, disk: Disk, path: str, segments: Sequence[RemoteSegment]) -> None:
+        self._disk = disk
+        self._path = path
+        self._by_base = {one.base_offset: one for one in segments}
+        self._by_end = {one.end_offset: one for one in segments}
+        self._sections: tuple[str, IndexSections] | None = None
+        """Those that were read last, by the name of their object."""
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The end of each segment by its base offset. A compacted one may have no record below its end."""
+        return {base: one.end_offset for base, one in self._by_base.items()}
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        if create or writable:
+            raise io.UnsupportedOperation("remote storage is only read here")
+        segment, _ = self._found(path)
+        stored = posixpath.join(self._path, segment.log_name)
+        file = self._disk.open(stored, writable=False)
+        if (size := file.size()) != segment.log_bytes:
+            file.close()
+            raise SourceError(f"{stored} has {size} bytes, and its manifest says {segment.log_bytes}")
+        return file
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._found(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_directory(self, path: str) -> bool:
+        return path == self._path
+
+    def file_size(self, path: str) -> int:
+        return self._found(path)[0].log_bytes
+
+    def list_directory(self, path: str) -> list[str]:
+        logs = [names.offset_name(base, names.LOG_SUFFIX) for base in self._by_base]
+        return logs + [names.offset_name(end, names.SNAPSHOT_SUFFIX) for end in self._by_end]
+
+    def read_file(self, path: str) -> bytes:
+        segment, suffix = self._found(path)
+        section: bytes = getattr(self._sections_of(segment), _SECTIONS[suffix])
+        if not section and suffix == names.SNAPSHOT_SUFFIX:
+            raise FileNotFoundError(errno.ENOENT, "no producers are known", path)
+        return section
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise io.UnsupportedOperation(f"{name}: remote storage is only read here")
+
+    def _sections_of(self, segment: RemoteSegment) -> IndexSections:
+        name = segment.index_name
+        if self._sections is None or self._sections[0] != name:
+            path = posixpath.join(self._path, name)
+            try:
+                self._sections = name, decode_index(self._disk.read_file(path), path)
+            except FileNotFoundError:
+                raise FileNotFoundError(errno.ENOENT, "no such object in remote storage", path) from None
+            except DamagedObject as error:
+                raise SourceError(str(error)) from error
+        return self._sections[1]
+
+    def _found(self, path: str) -> tuple[RemoteSegment, str]:
+        parsed = names.parse_offset_name(posixpath.basename(path))
+        if parsed is not None:
+            offset, suffix = parsed
+            segment = (self._by_end if suffix == names.SNAPSHOT_SUFFIX else self._by_base).get(offset)
+            if segment is not None and (suffix != names.TXN_INDEX_SUFFIX or segment.has_aborted):
+                return segment, suffix
+        raise FileNotFoundError(errno.ENOENT, "no such file in remote storage", path)

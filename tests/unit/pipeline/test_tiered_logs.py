@@ -1,0 +1,406 @@
+"""Folders and remote storage of tiered topics, read without Spark and without brokers: files made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
+from nilometer.pipeline.source.log_folders import storages
+from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
+from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.positions import Bounds
+from nilometer.runtime.system_disk import SystemDisk
+from support.logs.folder_logs import FolderLog
+from support.pipeline.archives import (
+    DIVISIONS,
+    append,
+    delete_segments,
+    events_log,
+    numbered,
+    offsets_of,
+    rows_of,
+    set_topic_id,
+)
+from support.pipeline.tiered_folders import FolderTier
+from support.s3_server import BUCKET, s3_server
+
+COMMITTED = {"isolation.level": "read_committed"}
+
+
+@pytest.fixture
+def log(tmp_path):
+    """400 records in four segments, of which the last one is active."""
+    return events_log(tmp_path / "logs")
+
+
+@pytest.fixture
+def tier(tmp_path, log):
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, 100, 200)
+    return tier
+
+
+@pytest.fixture
+def both(log, tier):
+    return {"path": log.log_dir, "tier": tier.root}
+
+
+def leave_to_tier(log, *bases):
+    """As local retention does it."""
+    delete_segments(log, *bases)
+    (log.folder / "begins-in-remote-storage").touch()
+
+
+def read(slices, options):
+    return [
+        row["offset"]
+        for one in slices
+        for batch in read_slice(options, ("offset",), one)
+        for row in batch.to_pylist()
+    ]
+
+
+def planned(bounds=None, **given):
+    """Return what a driver plans, as an executor gets it, and the options."""
+    options = parse_log_options({key: str(value) for key, value in given.items()})
+    return pickle.loads(pickle.dumps(plan(options, bounds or Bounds()))), options
+
+
+# --- one range
+
+
+def test_remote_storage_and_log_are_one_range_whatever_local_retention_has_deleted(log, tier, both):
+    expected = rows_of(path=log.log_dir)
+    for deleted in ((), (0,), (100, 200)):
+        leave_to_tier(log, *deleted)
+        for given in DIVISIONS:
+            assert rows_of(**both, **given) == expected, (deleted, given)
+            assert rows_of(tier=tier.root, **given) == rows_of(archive=tier.root, **given) == expected[:300]
+        chance = random.Random(5)
+        for _ in range(20):
+            start, end = sorted(chance.sample(range(401), 2))
+            assert offsets_of(Bounds(first=start, last=end - 1), **both) == list(range(start, end))
+
+
+def test_offsets_and_times_are_searched_in_both(log, both):
+    leave_to_tier(log, 0, 100, 200)
+    for start, end in ((3, 290), (120, 333), (300, 310), (301, 310)):
+        by_offset = {
+            "startingOffsets": f'{{"events": {{"0": {start}}}}}',
+            "endingOffsets": f'{{"events": {{"0": {end}}}}}',
+        }
+        by_time = {"startingTimestamp": 1_000 + start, "endingTimestamp": 1_000 + end}
+        assert offsets_of(**both, **by_offset) == offsets_of(**both, **by_time) == list(range(start, end))
+    since = offsets_of(Bounds(since_ms=1_155), **both, bytesPerPartition=1)
+    assert set(range(155, 400)) <= set(since) and min(since) > 130, "older records are left out"
+
+
+def test_a_plan_needs_manifests_only(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    for given in ({"bytesPerPartition": 700}, {"maxRecordsPerPartition": 7}, {}):
+        wanted, _ = planned(**both, **given)
+        assert wanted[-1].end == 400
+    for path in tier.folder.glob("*-a.*"):
+        path.unlink()
+    for bounds in (Bounds(), Bounds(first=120, last=380)):
+        wanted, _ = planned(bounds, **both, bytesPerPartition=700)
+        assert [one.end for one in wanted[:-1]] == [one.start for one in wanted[1:]]
+        assert len(wanted) >= 9
+
+
+def test_the_log_start_is_where_the_manifest_or_the_checkpoint_says(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    tier.write(tier.manifest, log_start_offset=123)
+    assert offsets_of(**both) == list(range(123, 400))
+    assert offsets_of(tier=tier.root) == list(range(123, 300))
+    log.checkpoint(log_start=177)
+    assert offsets_of(**both) == list(range(177, 400))
+    log.checkpoint(log_start=300)
+    assert offsets_of(**both) == list(range(300, 400))
+    with pytest.raises(DataLoss, match="its log starts at 300"):
+        offsets_of(**both, startingOffsets='{"events": {"0": 5}}')
+
+
+def test_segments_of_other_leaders_overlap_and_nothing_is_read_twice(log, tier, tmp_path):
+    other = FolderLog(tmp_path / "others" / "logs", "events")
+    append(other, 16, roll_every=15)
+    append(other, 24, roll_every=15, epoch=1)
+    tier.write(tier.manifest, segments=tier.manifest.segments[:2])
+    tier.copy(other, 150)
+    assert [one.base_offset for one in tier.manifest.segments] == [0, 100, 150]
+    for given in DIVISIONS:
+        assert offsets_of(tier=tier.root, **given) == list(range(300))
+        assert offsets_of(tier=tier.root, path=log.log_dir, **given) == list(range(400))
+
+
+def test_offsets_that_compaction_left_out_are_not_missing(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    append(log, 5)
+    log.next_offset = 100
+    log.roll()
+    log.append(numbered(100, 10), skip=20)
+    log.next_offset = 200
+    log.roll()
+    log.checkpoint()
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, 100)
+    for given in DIVISIONS:
+        assert offsets_of(tier=tier.root, **given) == [*range(50), *range(120, 130)]
+
+
+# --- which manifests count
+
+
+def test_what_a_deposed_leader_wrote_and_deleted_topics_do_not_count(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    tier.write(tier.manifest, leader_epoch=5)
+    tier.write(tier.manifest, leader_epoch=4, segments=tier.manifest.segments[:1])
+    assert offsets_of(**both) == list(range(400))
+    tier.write(tier.manifest, leader_epoch=6, segments=(), is_deleted=True)
+    with pytest.raises(SourceError, match="topic events has no replica in"):
+        offsets_of(tier=tier.root, subscribe="events")
+    log.checkpoint(log_start=0)
+    with pytest.raises(DataLoss, match="is not the remote storage of its cluster"):
+        offsets_of(**both)
+
+
+def test_topics_of_one_name_are_kept_apart(log, tier, tmp_path):
+    former = FolderLog(tmp_path / "former" / "logs", "events")
+    append(former, 11)
+    FolderTier(tier.root, letter="b").copy(former, 0)
+    FolderTier(tier.root, "others", letter="c").copy(former, 0)
+    with pytest.raises(SourceError, match=r"2 topics named events: choose one with archiveTopicId"):
+        offsets_of(tier=tier.root, subscribe="events")
+    assert offsets_of(tier=tier.root, subscribe="events", archiveTopicId="b" * 21 + "A") == list(range(100))
+    assert offsets_of(tier=tier.root, subscribe="others") == list(range(100))
+    assert offsets_of(tier=tier.root, path=log.log_dir, subscribe="events") == list(range(400))
+    several = rows_of(tier=tier.root, subscribe="events,others", path=log.log_dir, columns=("topic",))
+    assert len(several) == 500
+
+
+def test_a_log_that_diverges_is_not_read_with_its_tier(log, tier, both):
+    other = log.folder / "leader-epoch-checkpoint"
+    other.write_text("0\n2\n0 0\n3 120\n")
+    with pytest.raises(SourceError, match="diverge at offset 120"):
+        offsets_of(**both)
+
+
+@pytest.mark.parametrize("name", ["manifest-00000000000000000000", "head"])
+def test_damage_is_said(tier, name):
+    path = tier.folder / name
+    path.write_bytes(b"7" if name == "head" else path.read_bytes().replace(b"events", b"evexts"))
+    path.with_name("manifest-00000000000000000000").write_bytes(b"damaged\n")
+    with pytest.raises(SourceError, match=r"tier: .*manifest-0+ is not as it was written"):
+        offsets_of(tier=tier.root)
+
+
+# --- what is gone
+
+
+def test_offsets_that_are_nowhere_are_named(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    first, _, last = tier.manifest.segments
+    tier.write(tier.manifest, segments=(first, last))
+    with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 are neither"):
+        offsets_of(**both)
+    expected = [*range(100), *range(200, 400)]
+    assert offsets_of(**both, failOnDataLoss="false") == expected
+    assert offsets_of(tier=tier.root, failOnDataLoss="false", **COMMITTED) == expected[:200]
+
+
+def test_objects_that_have_left_the_manifest_are_read_by_those_who_planned_before(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    wanted, options = planned(**both, bytesPerPartition=700)
+    tier.write(tier.manifest, segments=tier.manifest.segments[2:], log_start_offset=200)
+    assert read(wanted, options) == list(range(400))
+
+
+def test_an_object_that_another_one_replaces_is_read_in_its_place(log, tier):
+    wanted, options = planned(tier=tier.root, bytesPerPartition=700)
+    tier.write(tier.manifest, segments=tier.manifest.segments[:1])
+    tier.copy(log, 100, 200, attempt="b")
+    for path in tier.folder.glob("*-a.*"):
+        if not path.name.startswith(f"{0:020d}"):
+            path.unlink()
+    assert read(wanted, options) == list(range(300))
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_lost_object_is_an_error_with_topic_partition_and_offsets(log, tier, is_named):
+    wanted, options = planned(tier=tier.root)
+    for path in tier.objects(100):
+        path.unlink()
+    if not is_named:
+        first, _, last = tier.manifest.segments
+        tier.write(tier.manifest, segments=(first, last))
+    with pytest.raises(DataLoss, match=r"offsets 100 to 199 of events-0 in remote storage, .*cluster/a+A/0"):
+        read(wanted, options)
+    wanted, options = planned(tier=tier.root, failOnDataLoss="false")
+    assert read(wanted, options) == [*range(100), *range(200, 300)]
+
+
+def test_an_object_that_is_shorter_than_its_manifest_says_is_damaged(tier):
+    path = tier.folder / tier.manifest.segments[1].log_name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SourceError, match=r"has \d+ bytes, and its manifest says"):
+        offsets_of(tier=tier.root)
+
+
+@pytest.mark.parametrize("given", [{}, {"bytesPerPartition": 300}, COMMITTED])
+def test_segments_that_leave_the_disk_after_the_plan_are_read_from_remote_storage(log, tmp_path, given):
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0)
+    wanted, options = planned(path=log.log_dir, tier=tier.root, **given)
+    tier.copy(log, 100, 200)
+    leave_to_tier(log, 0, 100, 200)
+    assert read(wanted, options) == list(range(400))
+
+
+class MovingDisk(SystemDisk):
+    """The system's disk; just before the n-th question about a file, ``move`` is called."""
+
+    def __init__(self, number, move):
+        super().__init__()
+        self.left = number
+        self._move = move
+
+    def __getattribute__(self, name):
+        if name in ("open", "exists", "file_size", "list_directory", "read_file"):
+            self.left -= 1
+            if self.left == 0:
+                self._move()
+        return super().__getattribute__(name)
+
+
+def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monkeypatch):
+    """A segment with an aborted transaction is copied and deleted while a read is planned and done."""
+    for number in itertools.count(1):
+        log, committed = transactional_log(tmp_path / str(number) / "logs")
+        tier = FolderTier(tmp_path / str(number) / "tier")
+        tier.copy(log, 0)
+        leave_to_tier(log, 0)
+
+        def move(tier=tier, log=log):
+            tier.copy(log, 45)
+            leave_to_tier(log, 45)
+
+        disk = MovingDisk(number, move)
+        monkeypatch.setattr(
+            storages, "Runtime", SimpleNamespace(system=lambda disk=disk: SimpleNamespace(disk=disk))
+        )
+        monkeypatch.setattr(storages, "REQUESTS_AT_ONCE", 1)
+        found = offsets_of(path=log.log_dir, tier=tier.root, bytesPerPartition=400, **COMMITTED)
+        assert found == committed, number
+        if disk.left > 0:
+            assert number > 20
+            return
+        shutil.rmtree(tmp_path / str(number))
+
+
+# --- committed records
+
+
+def transactional_log(folder):
+    """Three segments, the first two with an aborted transaction each; return what is committed, too."""
+    log, committed = FolderLog(folder, "events"), []
+    set_topic_id(log.folder, "a")
+    for number in range(3):
+        if number:
+            log.roll()
+        for base in range(4):
+            is_aborted = base == 2 and number < 2
+            first = log.append(numbered(log.next_offset, 10), producer_id=7, transactional=True)
+            marker = log.end_transaction(7, commit=not is_aborted)
+            if is_aborted:
+                log.index_aborted(7, first, marker, marker + 1)
+            else:
+                committed += range(first, first + 10)
+        committed.append(log.append(numbered(log.next_offset, 1)))
+    log.checkpoint()
+    return log, committed
+
+
+@pytest.fixture
+def aborted(tmp_path):
+    log, committed = transactional_log(tmp_path / "transactions")
+    tier = FolderTier(tmp_path / "aborted")
+    tier.copy(log, 0, 45)
+    return log, tier, committed
+
+
+def test_aborted_transactions_of_remote_storage_are_left_out(aborted):
+    log, tier, committed = aborted
+    leave_to_tier(log, 0, 45)
+    for given in DIVISIONS:
+        assert offsets_of(path=log.log_dir, tier=tier.root, **COMMITTED, **given) == committed
+        in_tier = [offset for offset in committed if offset < 90]
+        assert offsets_of(tier=tier.root, **COMMITTED, **given) == in_tier
+    assert len(offsets_of(tier=tier.root)) == 82
+
+
+def test_an_index_of_aborted_transactions_that_is_gone_is_said(aborted):
+    _, tier, _ = aborted
+    (tier.folder / tier.manifest.segments[0].index_name).unlink()
+    with pytest.raises(SourceError, match=r"-a\.index was listed and then deleted"):
+        offsets_of(tier=tier.root, **COMMITTED)
+
+
+def test_a_transaction_that_goes_on_behind_the_tier_is_open_at_its_end(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    set_topic_id(log.folder, "a")
+    log.append(numbered(0, 10))
+    log.append(numbered(10, 10), producer_id=7, transactional=True)
+    log.append(numbered(20, 10))
+    log.roll()
+    marker = log.end_transaction(7, commit=False)
+    log.index_aborted(7, 10, marker, marker + 1)
+    log.append(numbered(31, 9))
+    log.checkpoint()
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, p7=10)
+    assert offsets_of(tier=tier.root, **COMMITTED) == list(range(10))
+    leave_to_tier(log, 0)
+    both = offsets_of(path=log.log_dir, tier=tier.root, **COMMITTED)
+    assert both == [*range(10), *range(20, 30), *range(31, 40)]
+
+
+# --- options and storages
+
+
+def test_without_remote_storage_the_error_names_the_option(log):
+    leave_to_tier(log, 0)
+    log.checkpoint(log_start=0)
+    with pytest.raises(DataLoss, match=r"offsets 0 to 99 of events-0 .* with the option tier"):
+        offsets_of(path=log.log_dir)
+
+
+def test_one_of_the_two_names_of_the_option_is_given(tier):
+    with pytest.raises(OptionError, match="the same option as archive"):
+        offsets_of(tier=tier.root, archive="/elsewhere")
+
+
+def test_remote_storage_in_a_bucket_is_read_as_that_in_a_folder(log, tier):
+    with s3_server() as server:
+        client = server.client
+        for path in tier.root.rglob("*"):
+            if path.is_file():
+                client.put_object(
+                    Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}", Body=path.read_bytes()
+                )
+        uri = server.url("tier")
+        expected = rows_of(tier=tier.root)
+        assert rows_of(tier=uri, bytesPerPartition=700) == expected
+        leave_to_tier(log, 0, 100, 200)
+        assert offsets_of(tier=uri, path=log.log_dir, startingTimestamp=1_150) == list(range(150, 400))
+        wanted, options = planned(tier=uri)
+        for path in tier.objects(100):
+            client.delete_object(Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}")
+        with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage") as error:
+            read(wanted, options)
+        assert "secret" not in str(error.value)
