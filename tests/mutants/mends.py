@@ -1818,6 +1818,13 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-a-large-index",
+            "a fetch from a full segment holds the event loop for as long as its indexes are parsed",
+            "size() <= WHOLE_BYTES_MAX",
+            "size() >= 0",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
             "of-long-texts",
             "a member with a long id makes responses to its whole group unreadable",
             "_text_writer(write) if is_string and field.name.endswith(_TEXTS) else write",
