@@ -72,7 +72,7 @@ class LedLog:
             return None
 
         parts = RemoteParts(
-            runtime=runtime, store=self.store, cache=RemoteCache(self.store, 1 << 20),
+            runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
             cluster_id=TOPIC.cluster_id, grace_ms=1, before_copy=at_once,
         )  # fmt: skip
         partition: Any = self

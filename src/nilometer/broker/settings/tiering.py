@@ -34,8 +34,8 @@ remote.log.reader.threads: int 1.. = 10
 remote.log.reader.max.pending.tasks: int 1.. = 100
     How many reads from remote storage may wait for others; a fetch that would need one more is answered
     without it.
-remote.log.index.file.cache.total.size.bytes: long 1.. = {1 << 30}
-    The maximum memory for indexes of segments in remote storage.
+remote.log.index.file.cache.total.size.bytes: long 1.. = {64 << 20}
+    The maximum memory for indexes of segments in remote storage; in Kafka, of files.
 remote.fetch.max.wait.ms: int 1.. = {FETCH_WAIT_MS}
     How long a fetch waits for remote storage; after that the client asks again.
 remote.list.offsets.request.timeout.ms: long 1.. = {SEARCH_WAIT_MS}
