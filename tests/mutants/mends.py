@@ -1818,6 +1818,27 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-a-large-index",
+            "a fetch from a full segment holds the event loop for as long as its indexes are parsed",
+            "size() <= WHOLE_BYTES_MAX",
+            "size() >= 0",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-aborted-in-the-tier",
+            "a fetch from remote storage tells all of thousands of transactions that were open then",
+            "are_few = len(found) <= ABORTED_MAX",
+            "are_few = True",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
+            "of-indexes-in-the-tier",
+            "the first fetch from a segment in remote storage parses its indexes on the event loop",
+            "return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
+            "return parse_indexes(sections, segment.base_offset, name)",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
             "of-long-texts",
             "a member with a long id makes responses to its whole group unreadable",
             "_text_writer(write) if is_string and field.name.endswith(_TEXTS) else write",
@@ -2368,9 +2389,9 @@ TIERED = (
     Mutant(
         "aborts-looked-up-beside-the-loop",
         "an abort that is appended meanwhile is lost from the list of its segment",
-        "                local = log.aborted_transactions(offset, found.next_offset)",
+        "                local = log.aborted_transactions(offset, found.next_offset, found.records)",
         "                local = await self._parts.runtime.disk.offload("
-        "lambda: log.aborted_transactions(offset, found.next_offset))",
+        "lambda: log.aborted_transactions(offset, found.next_offset, found.records))",
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(

@@ -85,7 +85,7 @@ class LedLog:
             return None
 
         parts = RemoteParts(
-            runtime=runtime, store=self.store, cache=RemoteCache(self.store, 1 << 20),
+            runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
             cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
         )  # fmt: skip
         partition: Any = self

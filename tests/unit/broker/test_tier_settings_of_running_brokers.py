@@ -13,6 +13,7 @@ from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType, ControllerElected
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
+from support.logs.memory_disk import MemoryDisk
 
 FILE = {
     "node.id": "1",
@@ -33,7 +34,9 @@ class Broker:
         replicas = SimpleNamespace(remote=self.reads, add_hosting_listener=lambda _listener: None)
         metadata = SimpleNamespace(subscribe=lambda *both: self._subscribers.append(both))
         runtime = SimpleNamespace(
-            clock=SimpleNamespace(monotonic_ms=lambda: 0), entropy=SimpleNamespace(bytes=bytes)
+            clock=SimpleNamespace(monotonic_ms=lambda: 0),
+            entropy=SimpleNamespace(bytes=bytes),
+            disk=MemoryDisk(),
         )
         parts: tuple[Any, ...] = (config, runtime, None, replicas, metadata, None, "c", BrokerId(1), None)
         self.logs = RemoteLogs(*parts)

@@ -566,13 +566,13 @@ class RemotePartition:
                 found = self._read_local(found.next_offset, max_bytes, read_committed=read_committed)
             if not read_committed:
                 return found.records, []
-            aborted, local_from = await reader.aborted(offset, found.next_offset)
+            aborted, local_from = await reader.aborted(offset, found.next_offset, found.records)
             if local_from is not None:
                 log = self.partition.log
                 if log.local_start_offset > local_from:
                     raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
                 # Not off the event loop: it is the owner of the log that keeps what it reads of an index.
-                local = log.aborted_transactions(offset, found.next_offset)
+                local = log.aborted_transactions(offset, found.next_offset, found.records)
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
