@@ -82,8 +82,8 @@ FOUND_LOGS = (
     Mutant(
         "strays-unmentioned",
         "the status shows no stray logs",
-        "own = (_quorum, _moves, _compactions, _strays, _turns)",
-        "own = (_quorum, _moves, _compactions, _turns)",
+        "own = (_quorum, _moves, _compactions, _tiers, _strays, _turns)",
+        "own = (_quorum, _moves, _compactions, _tiers, _turns)",
         (FOUND,),
     ),
 )
@@ -2333,7 +2333,7 @@ TIERED = (
     Mutant(
         "folders-without-their-tier",
         "a reader of folders leaves out what is in remote storage, and says nothing",
-        "        return ReadableLog((*_in_tier(live, live.start), live))",
+        "        return ReadableLog((*_only_in_tier(live, live.start), live))",
         "        return ReadableLog((live,))",
         ("unit/pipeline/test_log_folders.py",),
     ),
@@ -2352,10 +2352,45 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
+        "tiered-topics-in-any-format",
+        "an earlier version takes the records that are only in remote storage for deleted",
+        "        return TIERED_TOPICS_FORMAT_VERSION",
+        "        return OLDEST_FORMAT_VERSION",
+        ("unit/cluster/test_tiered_settings.py",),
+    ),
+    Mutant(
+        "emptied-segments-not-copied",
+        "behind a segment that compaction has emptied, nothing local is deleted",
+        "        return segment if segment.end_offset <= log.last_stable_offset else None",
+        "        return segment if segment.end_offset <= log.last_stable_offset and segment.size else None",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "agreed-one-segment-too-far",
+        "the first segment that was not compared yet is never compared",
+        "range(bisect_right(segments, agreed, key=_end_offset), len(segments))",
+        "range(bisect_right(segments, agreed, key=_end_offset) + 1, len(segments))",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "agreed-for-every-leader",
+        "what agreed with an earlier leader's log is not compared with that of the present one",
+        "        if key != self._agreed_by:",
+        "        if not self._agreed_by:",
+        ("unit/broker/test_tiers_of_changing_leaders.py",),
+    ),
+    Mutant(
+        "bandwidth-of-the-file",
+        "a bandwidth of remote storage that is set while a broker runs has no effect",
+        "        self._copies.bytes_per_second = config.copy_bytes_per_second",
+        "        self._copies.bytes_per_second = self._file_config.copy_bytes_per_second",
+        ("unit/broker/test_tier_settings_of_running_brokers.py",),
+    ),
+    Mutant(
         "successors-copies-swept",
         "a leader that was deposed while it sweeps removes what its successor has copied",
-        "        manifest = await self._read_chain()\n        if manifest is None or manifest.leader_epoch",
-        "        manifest = self._chain.last\n        if manifest is None or manifest.leader_epoch",
+        "        manifest = await self._read_chain()\n        if manifest is None or not self._is",
+        "        manifest = self._chain.last\n        if manifest is None or not self._is",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
     ),
     Mutant(

@@ -19,6 +19,8 @@ have been removed. The same holds for a manifest that was created, so its writer
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
@@ -26,7 +28,7 @@ from nilometer.tier.format import (
     HEAD,
     DamagedObject,
     Manifest,
-    decode_manifest,
+    decoding_manifest,
     encode_manifest,
     manifest_name,
     manifest_number,
@@ -232,7 +234,15 @@ class Chain:
         return start is not None
 
     async def _get(self, number: int) -> Manifest | None:
+        """Return the manifest of ``number``; one with many segments is read in steps."""
         try:
-            return decode_manifest(await self._store.get(self._folder + manifest_name(number)), number)
+            data = await self._store.get(self._folder + manifest_name(number))
         except ObjectNotFound:
             return None
+        steps = decoding_manifest(data, number)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            await asyncio.sleep(0)

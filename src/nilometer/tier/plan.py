@@ -85,10 +85,11 @@ def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tup
     return tuple((epoch, max(first, start)) for epoch, first in epochs[at:] if first < end)
 
 
-def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
+def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[RemoteSegment, ...]:
     """Return the segments whose records are not those of the leader's log: other epochs, or beyond its end.
 
-    What is below the log start offset, or below the first epoch that the leader knows, is not compared.
+    What is below the log start offset, or below the first epoch that the leader knows, is not compared; nor
+    what ends at or below ``agreed``, where it was found to be the same before.
     """
     known = max(log.log_start_offset, log.epochs[0][1] if log.epochs else log.log_end_offset)
 
@@ -100,9 +101,10 @@ def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
             segment.epochs, start, segment.end_offset
         ) != epochs_within(log.epochs, start, segment.end_offset)
 
-    for place, segment in enumerate(manifest.segments):
-        if is_divergent(segment):
-            return manifest.segments[place:]  # what follows was copied by the same leaders, or later ones
+    segments = manifest.segments
+    for place in range(bisect_right(segments, agreed, key=_end_offset), len(segments)):
+        if is_divergent(segments[place]):
+            return segments[place:]  # what follows was copied by the same leaders, or later ones
     return ()
 
 
@@ -112,9 +114,8 @@ def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
     Also if compaction, before the topic was tiered, has left no record in it: the tier has no gap.
     """
     tiered = manifest.end_offset if manifest.segments else log.log_start_offset
-    for segment in log.sealed:
-        if segment.end_offset > tiered:
-            return segment if segment.end_offset <= log.last_stable_offset else None
+    for segment in log.sealed[bisect_right(log.sealed, tiered, key=_end_offset) :]:
+        return segment if segment.end_offset <= log.last_stable_offset else None
     return None
 
 
@@ -230,6 +231,10 @@ def orphans(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
     number = manifest_number(name)
     return name == HEAD or (number is not None and number >= manifest.oldest)
+
+
+def _end_offset(segment: LocalSegment | RemoteSegment) -> Offset:
+    return segment.end_offset
 
 
 def _start_offset(entry: tuple[int, int]) -> Offset:

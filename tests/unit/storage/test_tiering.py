@@ -273,12 +273,12 @@ def aborted_transaction(log: Log) -> None:
 def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
     log = written_log(open_manager(MemoryDisk()))
     bases = [segment.base_offset for segment in log.segments]
-    offered = sealed_segments(log, 0, 30)
+    offered = list(sealed_segments(log, 0, 30))
     assert [one.base_offset for one in offered] == bases[:-1]
     assert [one.end_offset for one in offered] == bases[1:]
     assert [one.base_offset for one in sealed_segments(log, bases[2], bases[4] - 1)] == [bases[2]]
-    assert sealed_segments(log, bases[2] + 1, bases[3])[0].base_offset == bases[2]
-    assert sealed_segments(log, bases[-1], 30) == []
+    assert next(sealed_segments(log, bases[2] + 1, bases[3])).base_offset == bases[2]
+    assert list(sealed_segments(log, bases[-1], 30)) == []
     across = next(one for one in offered if one.base_offset < 10 < one.end_offset)
     assert across.epochs == ((0, across.base_offset), (1, 10))
     assert offered[0].epochs == ((0, 0),)
@@ -310,7 +310,7 @@ def test_a_segment_has_the_producers_at_its_end_and_its_aborted_transactions() -
 def test_a_lost_snapshot_is_made_again_from_an_earlier_one(damage: str) -> None:
     disk = MemoryDisk()
     log = written_log(open_manager(disk))
-    offered = sealed_segments(log, 0, 30)
+    offered = list(sealed_segments(log, 0, 30))
     expected = [read_side_files(disk, one, wall_ms=1).producers for one in offered]
     for offset in log.producers.snapshot_offsets[3:]:
         path = log.producers.snapshot_path(offset)

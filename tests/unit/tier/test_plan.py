@@ -147,6 +147,15 @@ def test_records_of_another_lineage_are_cut_with_all_that_follow() -> None:
     assert divergent(held, view(30, epochs=((3, 0),))) == held.segments
 
 
+def test_what_was_found_to_be_the_same_is_not_compared_again() -> None:
+    log = view(10, 20, 30, epochs=((0, 0), (2, 20)))
+    held = manifest(segment(0, 9, epochs=((1, 0),)), segment(10, 19), segment(20, 29))
+    assert divergent(held, log) == held.segments
+    assert divergent(held, log, 9) == held.segments
+    assert divergent(held, log, 10) == held.segments[2:]
+    assert divergent(held, log, 30) == ()
+
+
 def test_what_a_log_no_longer_knows_is_no_divergence() -> None:
     held = manifest(segment(0, 9, epochs=((0, 0), (1, 5))), segment(10, 19, epochs=((1, 10),)))
     assert divergent(held, view(20, base=8, start=8, epochs=((1, 8),))) == ()

@@ -125,6 +125,12 @@ class RemotePartition:
         """The manifest, epoch and truncations for which :attr:`_cut` was found."""
         self._cut: Manifest | None = None
         """That manifest without what was divergent; None if nothing was."""
+        self._agreed_by: tuple[object, ...] = ()
+        """The writer, epochs and truncations for which :attr:`_agreed` holds."""
+        self._agreed = 0
+        """What the tier has below this offset is the same as in the log: it is not compared again."""
+        self._sealed_key: tuple[int, ...] = ()
+        self._sealed: tuple[plan.LocalSegment, ...] = ()
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -266,7 +272,7 @@ class RemotePartition:
 
         An object without any manifest thus belongs to a topic that was deleted.
         """
-        cut = plan.divergent(manifest, self.view())
+        cut = self._divergent(manifest)
         if cut:
             logger.warning(
                 "The tier of %s has records from offset %d on that are not those of its leader: they are "
@@ -464,20 +470,28 @@ class RemotePartition:
 
     def view(self) -> plan.LogView:
         log = self.partition.log
-        segments = tuple(log.segments)
-        sealed = [
-            plan.LocalSegment(one.base_offset, following.base_offset, one.size)
-            for one, following in pairwise(segments)
-        ]
         return plan.LogView(
             log.log_start_offset,
             log.local_start_offset,
             log.log_end_offset,
             log.last_stable_offset(self.partition.replica.high_watermark),
             log.epochs.entries,
-            sealed,
+            self._sealed_segments(),
             log.size,
         )
+
+    def _sealed_segments(self) -> tuple[plan.LocalSegment, ...]:
+        """Return the sealed segments; described again only if there are others."""
+        log = self.partition.log
+        segments = log.segments
+        key = len(segments), segments.first.base_offset, segments.active.base_offset, log.truncations
+        if key != self._sealed_key:
+            self._sealed_key = key
+            self._sealed = tuple(
+                plan.LocalSegment(one.base_offset, following.base_offset, one.size)
+                for one, following in pairwise(segments)
+            )
+        return self._sealed
 
     @property
     def _last_or_first(self) -> Manifest:
@@ -537,11 +551,21 @@ class RemotePartition:
 
     # -- reading
 
+    def _divergent(self, manifest: Manifest) -> tuple[RemoteSegment, ...]:
+        log = self.partition.log
+        key = manifest.writer, manifest.rank, self.partition.leader_epoch, log.truncations
+        if key != self._agreed_by:
+            self._agreed_by, self._agreed = key, 0
+        cut = plan.divergent(manifest, self.view(), self._agreed)
+        if not cut:
+            self._agreed = manifest.end_offset
+        return cut
+
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
         key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
         if key != self._compared:
-            cut = plan.divergent(manifest, self.view())
+            cut = self._divergent(manifest)
             self._cut = manifest.without(cut, self._now_ms) if cut else None
             self._compared = key
         return manifest if self._cut is None else self._cut
