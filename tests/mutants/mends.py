@@ -2377,7 +2377,7 @@ TIERED = (
         "what agreed with an earlier leader's log is not compared with that of the present one",
         "        if key != self._agreed_by:",
         "        if not self._agreed_by:",
-        ("unit/broker/test_tiers_of_changing_leaders.py",),
+        ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
         "bandwidth-of-the-file",

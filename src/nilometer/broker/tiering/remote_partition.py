@@ -56,6 +56,8 @@ OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
 BEHIND_MS_MAX = 30_000
 """For so long a broker may know less of the metadata log than the writer of a manifest."""
+LOCAL_BYTES_MAX = 64 << 10
+"""So much of what follows a gap at the end of the tier is read at once."""
 CHECK_BYTES = 4 << 20
 """So many bytes of a segment are checked on a thread before others use it."""
 
@@ -609,7 +611,8 @@ class RemotePartition:
             raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
         if read_committed:
             upper = log.last_stable_offset(upper)
-        found = log.read(offset, max_bytes, upper) if offset < upper else None
+        wanted = min(max_bytes, LOCAL_BYTES_MAX)  # it is read on the event loop
+        found = log.read(offset, wanted, upper) if offset < upper else None
         return (
             RemoteRecords(b"", offset)
             if found is None
