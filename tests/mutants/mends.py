@@ -2303,6 +2303,20 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "tiered-log-begins-with-lost-epochs",
+        "a leader that lost its epochs deletes in remote storage what is below its first segment",
+        "        elif disk.read_file(marker) != names.EPOCHS_LOST:",
+        "        else:",
+        (TIER,),
+    ),
+    Mutant(
+        "swept-by-a-wrong-clock",
+        "what failed copies left stays in remote storage, because the wall clock has stepped back",
+        "        return self._parts.runtime.clock.monotonic_ms()",
+        "        return self._parts.runtime.clock.wall_ms()",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
         "tiered-records-replaced",
         "after a truncation other records count as copied",
         "        self.tiered_offset = min(self.tiered_offset, end_offset)\n",
@@ -2396,7 +2410,7 @@ TIERED = (
     Mutant(
         "swept-since-the-look",
         "what a former leader uploads until its successor writes stays in remote storage for ever",
-        "            self._orphans_since_ms = self._now_ms  # until now",
+        "            self._orphans_since_ms = self._monotonic_ms  # until now",
         "            pass  # until now",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
     ),

@@ -11,7 +11,7 @@ from nilometer.broker.tiering.remote_partition import RemotePartition
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
-from support.tier.changing_leaders import GRACE_MS, World
+from support.tier.changing_leaders import GRACE_MS, Clock, World
 
 RECORDS = 12
 
@@ -80,6 +80,25 @@ async def _claim_late(world: World, patch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(GRACE_MS / 1000)
     await _copy_all(remote)
     assert upload not in world.bucket.objects
+
+
+async def _step_back(world: World, patch: pytest.MonkeyPatch) -> None:
+    for _ in range(RECORDS):
+        world.produce(3)
+        await world.replicate()
+    remote = world.led.remote
+    await _copy_all(remote)
+    orphan = f"{remote.folder}{0:020d}-failed.log"
+    world.bucket.write(orphan, b"")
+    patch.setattr(Clock, "wall_ms", lambda self: 0)
+    await asyncio.sleep(GRACE_MS / 1000)
+    await _copy_all(remote)
+    assert orphan not in world.bucket.objects
+
+
+def test_a_wall_clock_that_steps_back_does_not_keep_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = VirtualLoop()
+    loop.run_until_complete(_step_back(World(loop, seed=1, is_unclean=False), monkeypatch))
 
 
 def test_what_a_former_leader_has_copied_is_looked_for_a_grace_period_after_the_claim(

@@ -218,7 +218,7 @@ class RemotePartition:
 
     async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
-            self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
+            self._led_epoch, self._orphans_since_ms = epoch, self._monotonic_ms
         elif self._has_ended:
             return False
         manifest = await self._read_chain()
@@ -233,7 +233,7 @@ class RemotePartition:
                 f"them, delete the records below {view.local_start_offset}"
             )
         if await self._write(epoch, self._claimed):
-            self._orphans_since_ms = self._now_ms  # until now an earlier leader could begin to copy
+            self._orphans_since_ms = self._monotonic_ms  # until now an earlier leader could begin to copy
         self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
@@ -326,7 +326,7 @@ class RemotePartition:
 
     async def _copy(self, epoch: int, sealed: SealedSegment) -> None:
         log = self.partition.log
-        before, self._orphans_since_ms = self._orphans_since_ms, self._now_ms
+        before, self._orphans_since_ms = self._orphans_since_ms, self._monotonic_ms
         try:
             entry = await self._upload(sealed)
         except (OSError, KafkaError):
@@ -448,7 +448,7 @@ class RemotePartition:
         after it has written, so what it has copied is never taken for a failed attempt.
         """
         since_ms = self._orphans_since_ms
-        if since_ms is None or self._now_ms < since_ms + self._parts.grace_ms:
+        if since_ms is None or self._monotonic_ms < since_ms + self._parts.grace_ms:
             return
         names = await self._parts.store.names(self.folder)
         manifest = await self._read_chain()
@@ -469,6 +469,10 @@ class RemotePartition:
     @property
     def _now_ms(self) -> int:
         return self._parts.runtime.clock.wall_ms()
+
+    @property
+    def _monotonic_ms(self) -> int:
+        return self._parts.runtime.clock.monotonic_ms()
 
     def view(self) -> plan.LogView:
         log = self.partition.log
