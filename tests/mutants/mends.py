@@ -33,6 +33,8 @@ TIER = "unit/storage/test_tiering.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
+FROM_STORE = "unit/pipeline/test_tier_restore.py"
+CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -2403,8 +2405,8 @@ TIERED = (
     Mutant(
         "successors-copies-swept",
         "a leader that was deposed while it sweeps removes what its successor has copied",
-        "        manifest = await self._read_chain()\n        if manifest is None or not self._is",
-        "        manifest = self._chain.last\n        if manifest is None or not self._is",
+        "        manifest = await self._read_chain()\n        if manifest is None or not self._is_current",
+        "        manifest = self._chain.last\n        if manifest is None or not self._is_current",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
     ),
     Mutant(
@@ -2413,6 +2415,69 @@ TIERED = (
         "            self._orphans_since_ms = self._monotonic_ms  # until now",
         "            pass  # until now",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "restored-with-former-epochs",
+        "restored batches have leader epochs that no leader of the new cluster has had",
+        "set_leader_epoch(piece.records, at, LEADER_EPOCH)",
+        "pass",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-with-former-producers",
+        "the ids of former producers, which others get now, are known in a restored topic",
+        "encode_index(sections._replace(producers=NO_PRODUCERS))",
+        "encode_index(sections)",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-without-ends",
+        "records of a transaction whose end is not in the store are committed when it is restored",
+        "    if not running:\n        return None",
+        "    if running or not running:\n        return None",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-over-records",
+        "a topic that has records in remote storage is restored into",
+        "last.is_deleted or (last.segments and not is_own)",
+        "last.is_deleted",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "copied-twice",
+        "a restore that was killed copies again what it had copied",
+        "if last is not None and last.writer.startswith(_writer(one.stored)):",
+        "if False:",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "claims-ignored",
+        "a former cluster goes on to write where another one has taken over",
+        "if last.claim > self._claim:",
+        "if False:",
+        ("unit/tier/test_chain.py", CLAIMS),
+    ),
+    Mutant(
+        "two-writers-of-an-epoch",
+        "two clusters with the same metadata write one chain, each behind the other",
+        "if last.rank == rank and last.writer != self._writer:",
+        "if False:",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "older-metadata-copy",
+        "a cluster whose metadata were restored from an older backup copies at once",
+        "if manifest is not None and self._is_behind(manifest):",
+        "if False:",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "unknown-topics-swept-at-once",
+        "the records of topics that restored metadata do not know are removed at once",
+        "if now_ms - since_ms >= grace_ms]",
+        "]",
+        (CLAIMS,),
     ),
     Mutant(
         "local-bytes-counted-twice",
