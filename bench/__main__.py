@@ -37,6 +37,7 @@ from .scrape_row import SCRAPE_ROW
 from .soak_row import SOAK_ROWS
 from .systems import SYSTEMS, compile_nilometer
 from .table_row import TABLE_ROWS
+from .tier_rows import TIER_ROWS
 from .tls_rows import TLS_ROWS
 from .transaction_rows import TRANSACTION_ROWS
 
@@ -51,6 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Security, one broker", (*TLS_ROWS, *LOGIN_ROWS, *ACL_ROWS, QUOTA_ROW)),
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),
+    ("Tiered topics", TIER_ROWS),
     ("Lines of files into a topic", INGEST_ROWS),
     ("Reading topics into Spark", (*spark.SPARK_ROWS, *TABLE_ROWS)),
 )

@@ -82,8 +82,8 @@ FOUND_LOGS = (
     Mutant(
         "strays-unmentioned",
         "the status shows no stray logs",
-        "own = (_quorum, _moves, _compactions, _strays, _turns)",
-        "own = (_quorum, _moves, _compactions, _turns)",
+        "own = (_quorum, _moves, _compactions, _tiers, _strays, _turns)",
+        "own = (_quorum, _moves, _compactions, _tiers, _turns)",
         (FOUND,),
     ),
 )
@@ -1818,6 +1818,27 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-a-large-index",
+            "a fetch from a full segment holds the event loop for as long as its indexes are parsed",
+            "size() <= WHOLE_BYTES_MAX",
+            "size() >= 0",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-aborted-in-the-tier",
+            "a fetch from remote storage tells all of thousands of transactions that were open then",
+            "are_few = len(found) <= ABORTED_MAX",
+            "are_few = True",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
+            "of-indexes-in-the-tier",
+            "the first fetch from a segment in remote storage parses its indexes on the event loop",
+            "return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
+            "return parse_indexes(sections, segment.base_offset, name)",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
             "of-long-texts",
             "a member with a long id makes responses to its whole group unreadable",
             "_text_writer(write) if is_string and field.name.endswith(_TEXTS) else write",
@@ -2282,6 +2303,20 @@ TIERED = (
         (TIER,),
     ),
     Mutant(
+        "tiered-log-begins-with-lost-epochs",
+        "a leader that lost its epochs deletes in remote storage what is below its first segment",
+        "        elif disk.read_file(marker) != names.EPOCHS_LOST:",
+        "        else:",
+        (TIER,),
+    ),
+    Mutant(
+        "swept-by-a-wrong-clock",
+        "what failed copies left stays in remote storage, because the wall clock has stepped back",
+        "        return self._parts.runtime.clock.monotonic_ms()",
+        "        return self._parts.runtime.clock.wall_ms()",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
         "tiered-records-replaced",
         "after a truncation other records count as copied",
         "        self.tiered_offset = min(self.tiered_offset, end_offset)\n",
@@ -2312,7 +2347,7 @@ TIERED = (
     Mutant(
         "folders-without-their-tier",
         "a reader of folders leaves out what is in remote storage, and says nothing",
-        "        return ReadableLog((*_in_tier(live, live.start), live))",
+        "        return ReadableLog((*_only_in_tier(live, live.start), live))",
         "        return ReadableLog((live,))",
         ("unit/pipeline/test_log_folders.py",),
     ),
@@ -2331,6 +2366,62 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
+        "tiered-topics-in-any-format",
+        "an earlier version takes the records that are only in remote storage for deleted",
+        "        return TIERED_TOPICS_FORMAT_VERSION",
+        "        return OLDEST_FORMAT_VERSION",
+        ("unit/cluster/test_tiered_settings.py",),
+    ),
+    Mutant(
+        "emptied-segments-not-copied",
+        "behind a segment that compaction has emptied, nothing local is deleted",
+        "        return segment if segment.end_offset <= log.last_stable_offset else None",
+        "        return segment if segment.end_offset <= log.last_stable_offset and segment.size else None",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "agreed-one-segment-too-far",
+        "the first segment that was not compared yet is never compared",
+        "range(bisect_right(segments, agreed, key=_end_offset), len(segments))",
+        "range(bisect_right(segments, agreed, key=_end_offset) + 1, len(segments))",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "agreed-for-every-leader",
+        "what agreed with an earlier leader's log is not compared with that of the present one",
+        "        if key != self._agreed_by:",
+        "        if not self._agreed_by:",
+        ("unit/broker/test_turns_of_remote_copies.py",),
+    ),
+    Mutant(
+        "bandwidth-of-the-file",
+        "a bandwidth of remote storage that is set while a broker runs has no effect",
+        "        self._copies.bytes_per_second = config.copy_bytes_per_second",
+        "        self._copies.bytes_per_second = self._file_config.copy_bytes_per_second",
+        ("unit/broker/test_tier_settings_of_running_brokers.py",),
+    ),
+    Mutant(
+        "successors-copies-swept",
+        "a leader that was deposed while it sweeps removes what its successor has copied",
+        "        manifest = await self._read_chain()\n        if manifest is None or not self._is",
+        "        manifest = self._chain.last\n        if manifest is None or not self._is",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "swept-since-the-look",
+        "what a former leader uploads until its successor writes stays in remote storage for ever",
+        "            self._orphans_since_ms = self._monotonic_ms  # until now",
+        "            pass  # until now",
+        ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "local-bytes-counted-twice",
+        "records expire that retention.bytes keeps, after a leader change",
+        "    behind = sum(one.size for one in log.sealed if one.base_offset >= offset)",
+        "    behind = sum(one.size for one in log.sealed if one.end_offset > offset)",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
         "gaps-searched-for-ever",
         "a read in a gap of remote storage begins again and again, while every other client waits",
         "            if start == 0 or floor > indexed:\n                break\n",
@@ -2347,9 +2438,9 @@ TIERED = (
     Mutant(
         "aborts-looked-up-beside-the-loop",
         "an abort that is appended meanwhile is lost from the list of its segment",
-        "                local = log.aborted_transactions(offset, found.next_offset)",
+        "                local = log.aborted_transactions(offset, found.next_offset, found.records)",
         "                local = await self._parts.runtime.disk.offload("
-        "lambda: log.aborted_transactions(offset, found.next_offset))",
+        "lambda: log.aborted_transactions(offset, found.next_offset, found.records))",
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(

@@ -196,6 +196,7 @@ def test_a_broker_may_end_when_all_its_log_directories_failed__and_not_before() 
     assert not excused("/data/1")
     assert not excused("/data/1", "/data/2")
     assert excused("/data/1", "/data/1-b")
+    assert excused("/data"), "it is made durable when a broker starts"
 
 
 def test_a_fault_of_the_store_has_effects_for_a_while_after_its_end() -> None:

@@ -226,7 +226,8 @@ def assemble(given: Prerequisites) -> BrokerParts:
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
     serving = _serving(given, control, replication, coordinators, rights)
-    apis = _apis(given, control, replication, coordinators, serving, cleaner.report)
+    remote_logs = _remote_logs(given, control, replication.replicas)
+    apis = _apis(given, control, replication, coordinators, serving, cleaner.report, remote_logs)
     dispatcher = _dispatcher(given, serving, apis)
     return BrokerParts(
         given=given,
@@ -241,7 +242,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
         cleaner=cleaner,
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
         expired_tokens=ExpiredTokens(given.config, control.controller, given.runtime.clock),
-        remote_logs=_remote_logs(given, control, replication.replicas),
+        remote_logs=remote_logs,
     )
 
 
@@ -424,6 +425,7 @@ def _apis(
     coordinators: CoordinatorParts,
     serving: ServingParts,
     compactions: CleanerReport,
+    remote_logs: RemoteLogs | None,
 ) -> tuple[ApiSpec, ...]:
     """Return the APIs of all subjects, each with the parts that its handlers use."""
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
@@ -554,6 +556,7 @@ def _apis(
                 compactions,
                 cluster_id,
                 rights,
+                remote_logs,
             )
         ),
         *share_fetch.apis(

@@ -198,7 +198,7 @@ class Connection:
         self.began_us = 0
         """When the present request began to be handled, on the monotonic clock (microseconds)."""
         self.last_api = -1
-        """The API key of the last request; the dispatcher sets it."""
+        """The API key of the last request; each dispatcher sets it."""
         self._last_bytes = 0
         self._long: LongResponse | None = None
         """The response that is being sent piece by piece; the next ones follow it."""

@@ -105,6 +105,9 @@ COMMANDS: dict[str, _Lazy] = {
     "archive": _Lazy(
         "pipelines.folder_commands", "archive", "Copy sealed segments into an archive; list what it has."
     ),
+    "tier": _Lazy(
+        "pipelines.tier_commands", "tier", "Show what remote storage has; restore topics from it alone."
+    ),
     "export": _Lazy("pipelines.folder_commands", "export_command", "Write topics to Parquet files."),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
     "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),

@@ -107,6 +107,8 @@ class SeedOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Kind, ...] | None = None
     store: str | None = None
     """The coordination store of all seeds; None: each seed draws one."""
+    remote_storage: bool | None = None
+    """Whether the seeds have remote storage; None: each seed draws that."""
     only: tuple[int, ...] | None = None
     trace: Path | None = None
     recording: RecordingOptions | None = None
@@ -137,9 +139,13 @@ def play_seed(seed: int, options: SeedOptions) -> SeedReport:
     An exception of the simulation itself is reported as a failure of this seed.
     """
     try:
-        return _report(_play(draw(seed, options.minutes, options.faults, options.store), options), options)
+        return _report(_play(plan_of(seed, options), options), options)
     except Exception as error:
         return failed_report(seed, options, [repr(error), *traceback.format_exc().splitlines()])
+
+
+def plan_of(seed: int, options: SeedOptions) -> Plan:
+    return draw(seed, options.minutes, options.faults, options.store, remote_storage=options.remote_storage)
 
 
 def failed_report(seed: int, options: SeedOptions, reasons: Sequence[str]) -> SeedReport:
@@ -245,6 +251,8 @@ def replay_command(seed: int, options: SeedOptions) -> str:
         command += f" --faults {','.join(kind.value for kind in options.faults)}"
     if options.store is not None:
         command += f" --store {options.store}"
+    if options.remote_storage is not None:
+        command += " --remote-storage" if options.remote_storage else " --no-remote-storage"
     if options.only is not None:
         command += f" --only {','.join(map(str, options.only))}" if options.only else " --only ''"
     return command
@@ -420,6 +428,11 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     "--store", type=click.Choice(STORES), help="The coordination store. [default: drawn from the seed]"
 )
 @click.option(
+    "--remote-storage/--no-remote-storage",
+    default=None,
+    help="Whether older records of topics are in remote storage only. [default: drawn from the seed]",
+)
+@click.option(
     "--only",
     callback=_numbers,
     help="Inject only these faults of the schedule, by number, separated by commas.",
@@ -464,6 +477,7 @@ def simulate(
     jobs: int | None,
     faults: tuple[Kind, ...] | None,
     store: str | None,
+    remote_storage: bool | None,
     only: tuple[int, ...] | None,
     trace: Path | None,
     recording: Path | None,
@@ -488,6 +502,7 @@ def simulate(
         minutes=minutes,
         faults=faults,
         store=store,
+        remote_storage=remote_storage,
         only=only,
         trace=trace,
         recording=None
@@ -497,7 +512,7 @@ def simulate(
     )
     numbers = range(seed, seed + seeds)
     if only:
-        _check_faults(only, [draw(one, minutes, faults, store) for one in numbers])
+        _check_faults(only, [plan_of(one, options) for one in numbers])
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
     summary = Summary(seeds, as_json)
     with closing(_reports(numbers, jobs, options, keep_going)) as reports:

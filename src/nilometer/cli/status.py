@@ -41,6 +41,7 @@ from nilometer.client.admin.cluster_health import (
     Findings,
     Grade,
     PartitionHealth,
+    Tier,
     cluster_health,
     ids,
     named,
@@ -51,6 +52,7 @@ from nilometer.client.admin.quorum_admin import quorum_member
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime
+from nilometer.wire.own_apis import TierState
 
 # The fields of the document are described in ``docs/operations.md``: fields may be added, none changes.
 
@@ -69,7 +71,7 @@ def picture(found: ClusterHealth) -> RenderableType:
     table = Table("id", "pid", "host", "port", "state")
     for one in found.brokers:
         table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-    own = (_quorum, _moves, _compactions, _strays, _turns)
+    own = (_quorum, _moves, _compactions, _tiers, _strays, _turns)
     lines = [*problems(found), *(line for lines_of in own for line in lines_of(found))]
     return Group(_head(found), table, *(Text(line) for line in lines))
 
@@ -122,6 +124,10 @@ def document(found: ClusterHealth) -> dict[str, Any]:
         "compactions": [
             {**_place(one.partition), "broker_id": one.broker_id, **asdict(one.state)}
             for one in found.compactions
+        ],
+        "tiers": [
+            {**_place(one.partition), "broker_id": one.broker_id, **tier_document(one.state)}
+            for one in found.tiers
         ],
         "stray_logs": [{"broker_id": one.broker_id, "folders": list(one.folders)} for one in found.strays],
         "longest_turns": [
@@ -179,6 +185,30 @@ def _compactions(found: ClusterHealth) -> list[str]:
     return [f"{len(current)} logs are being compacted: {places}"]
 
 
+def _tiers(found: ClusterHealth) -> list[str]:
+    known = [one for one in found.tiers if one.state.end_offset >= 0]
+    lines = list[str]()
+    if unknown := [one for one in found.tiers if one.state.end_offset < 0]:
+        places = named(unknown, lambda one: str(one.partition))
+        lines.append(f"What remote storage has of {len(unknown)} partitions is not known yet: {places}")
+    if not known:
+        return lines
+    size = sum(one.state.size_bytes for one in known)
+    missing = [one for one in known if one.state.missing_records]
+    records = sum(one.state.missing_records for one in missing)
+    text = f"Remote storage has {size:,} bytes of {len(known)} partitions; not there yet: {records:,} records"
+    if missing:
+        missing.sort(key=lambda one: (one.state.missing_ms, one.state.missing_records), reverse=True)
+        text += f" of {len(missing)} partitions, {named(missing, _missing)}"
+    return [*lines, text]
+
+
+def _missing(one: Tier) -> str:
+    state = one.state
+    age = "all of it" if state.missing_ms < 0 else f"the last {state.missing_ms / 1000:,.0f} s"
+    return f"{one.partition} ({state.missing_records:,} records, {state.missing_bytes:,} bytes, {age})"
+
+
 def _strays(found: ClusterHealth) -> list[str]:
     return [
         f"Broker {one.broker_id} keeps {len(one.folders)} stray logs, which are no replicas: "
@@ -206,6 +236,24 @@ def _known(number: int) -> int | None:
 def _broker_document(one: BrokerHealth) -> dict[str, Any]:
     reason = {} if one.reason is None else {"reason": one.reason}
     return {"id": one.id, "pid": one.pid, "host": one.host, "port": one.port, "state": one.state, **reason}
+
+
+def tier_document(state: TierState) -> dict[str, Any]:
+    """Return what remote storage has of a partition; None for what is not known."""
+    known = state.end_offset >= 0
+    return {
+        "end_offset": _known(state.end_offset),
+        "size_bytes": state.size_bytes if known else None,
+        "newest_timestamp_ms": _known(state.newest_ms),
+        "lag_segments": state.lag_segments if known else None,
+        "lag_bytes": state.lag_bytes if known else None,
+        "oldest_segment": _known(state.oldest_segment),
+        "missing_records": state.missing_records if known else None,
+        "missing_bytes": state.missing_bytes if known else None,
+        "missing_ms": _known(state.missing_ms),
+        "error": state.error or None,
+        "failing_ms": state.failing_ms if state.error else None,
+    }
 
 
 def _place(partition: TopicPartition) -> dict[str, Any]:

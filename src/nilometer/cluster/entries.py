@@ -18,7 +18,6 @@ from nilometer.cluster.records import (
     ACLS_FORMAT_VERSION,
     FEATURES_FORMAT_VERSION,
     FORMAT_VERSION,
-    GROUP_CONFIGS_FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
     QUOTAS_FORMAT_VERSION,
     SCRAM_FORMAT_VERSION,
@@ -33,6 +32,7 @@ from nilometer.cluster.records import (
     Record,
     ScramCredentialChanged,
     format_version_of,
+    format_version_of_config,
 )
 from nilometer.cluster.states import Broker, PartitionState
 from nilometer.identifiers import NO_LEADER, BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
@@ -212,7 +212,8 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[ClientQuotaChanged, ...] = ()
     """The quotas of clients. If there are any, the format version is at least `QUOTAS_FORMAT_VERSION`."""
     tokens: tuple[DelegationTokenChanged, ...] = ()
-    """The delegation tokens, by id. If there are any, the format version is `TOKENS_FORMAT_VERSION`."""
+    """The delegation tokens, by id. If there are any, the format version is at least
+    `TOKENS_FORMAT_VERSION`."""
 
     @property
     def controllership(self) -> Controllership:
@@ -225,6 +226,15 @@ def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
 
 
 def _lowest_format(snapshot: ImageSnapshot) -> int:
+    formats = {
+        format_version_of_config(config.resource_type, key, value)
+        for config in snapshot.configs
+        for key, value in config.values.items()
+    }
+    return max({_lowest_format_without_configs(snapshot), *formats})
+
+
+def _lowest_format_without_configs(snapshot: ImageSnapshot) -> int:
     if snapshot.tokens:
         return TOKENS_FORMAT_VERSION
     if snapshot.quotas:
@@ -233,8 +243,6 @@ def _lowest_format(snapshot: ImageSnapshot) -> int:
         return SCRAM_FORMAT_VERSION
     if snapshot.acls:
         return ACLS_FORMAT_VERSION
-    if any(config.resource_type is ConfigResourceType.GROUP for config in snapshot.configs):
-        return GROUP_CONFIGS_FORMAT_VERSION
     return OLDEST_FORMAT_VERSION if snapshot.features is None else FEATURES_FORMAT_VERSION
 
 

@@ -34,6 +34,7 @@ from nilometer.cluster.entries import (
 from nilometer.cluster.features import LEVELS_BEFORE
 from nilometer.cluster.prepared_entry import PartitionRun, PreparedEntry, prepare
 from nilometer.cluster.records import (
+    REMOTE_STORAGE_ENABLE,
     AclCreated,
     AclDeleted,
     BrokerFenced,
@@ -54,6 +55,7 @@ from nilometer.cluster.records import (
     ScramCredentialChanged,
     TopicCreated,
     TopicDeleted,
+    is_true,
 )
 from nilometer.cluster.states import (
     Broker,
@@ -224,13 +226,11 @@ class ClusterImage:
         return self._configs.min_insync_replicas(topic)
 
     def unclean_leader_election_enabled(self, topic: str) -> bool:
-        value = self.topic_setting(topic, "unclean.leader.election.enable")
-        return value is not None and value.strip().lower() == "true"
+        return is_true(self.topic_setting(topic, "unclean.leader.election.enable"))
 
     def is_tiered(self, topic: str) -> bool:
         """Whether the topic's records are copied to remote storage, or were."""
-        value = self.config(ConfigResourceType.TOPIC, topic).get("remote.storage.enable")
-        return value is not None and value.strip().lower() == "true"
+        return is_true(self.config(ConfigResourceType.TOPIC, topic).get(REMOTE_STORAGE_ENABLE))
 
     # -- the fold --------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from nilometer.quotas import QuotaEntity
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.scram import ScramCredential, ScramMechanism
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
@@ -51,6 +51,11 @@ QUOTAS_FORMAT_VERSION = 6
 """The first format with quotas of clients."""
 TOKENS_FORMAT_VERSION = 7
 """The first format with delegation tokens."""
+TIERED_TOPICS_FORMAT_VERSION = 8
+"""The first format with tiered topics: an earlier broker would take the records that are only in remote
+storage for deleted."""
+
+REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 
 Replicas = tuple[BrokerId, ...]
 
@@ -277,13 +282,27 @@ def format_version_of(records: Collection[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
     kinds = set(map(type, records))  # thousands of records are of few kinds
     formats = {_FORMATS.get(kind, OLDEST_FORMAT_VERSION) for kind in kinds}
-    if ConfigChanged in kinds and any(map(_is_of_group, records)):
-        formats.add(GROUP_CONFIGS_FORMAT_VERSION)
+    if ConfigChanged in kinds:
+        formats.update(
+            format_version_of_config(record.resource_type, record.key, record.value)
+            for record in records
+            if isinstance(record, ConfigChanged)
+        )
     return max(formats, default=OLDEST_FORMAT_VERSION)
 
 
-def _is_of_group(record: Record) -> bool:
-    return isinstance(record, ConfigChanged) and record.resource_type is ConfigResourceType.GROUP
+def format_version_of_config(resource_type: ConfigResourceType, key: str, value: str | None) -> int:
+    """Return the lowest format version that has this setting of such a resource."""
+    if resource_type is ConfigResourceType.GROUP:
+        return GROUP_CONFIGS_FORMAT_VERSION
+    if resource_type is ConfigResourceType.TOPIC and key == REMOTE_STORAGE_ENABLE and is_true(value):
+        return TIERED_TOPICS_FORMAT_VERSION
+    return OLDEST_FORMAT_VERSION
+
+
+def is_true(value: str | None) -> bool:
+    """Whether this text of a setting is that of a boolean which is true. None is not."""
+    return value is not None and value.strip().lower() == "true"
 
 
 _FORMATS: dict[type, int] = {

@@ -86,8 +86,8 @@ class UnexpectedExit(msgspec.Struct, frozen=True):
 
     def is_excused(self, store_faults: Iterable[Kind]) -> bool:
         """Return whether a fault explains the end; ``store_faults``: the store's faults at that time."""
-        if self.failed_places.issuperset(self.folders):
-            return True
+        if all(folder in self.failed_places or DATA in self.failed_places for folder in self.folders):
+            return True  # a start makes the folder durable that all log directories are in
         if any(not place.startswith(DATA) for place in self.failed_places):
             return True  # the disk of a store that is a folder
         affecting = frozenset(store_faults)

@@ -521,6 +521,7 @@ def _tier_settings(chance: random.Random) -> dict[str, str]:
         "remote.log.storage.system.enable": "true",
         "nilometer.tier.uri": "file:///virtual",
         "nilometer.tier.grace.ms": chance.choice(("6000", "20000")),
+        "nilometer.tier.unknown.topic.grace.ms": "10000",
         "remote.log.manager.task.interval.ms": chance.choice(("500", "3000")),
     }
 

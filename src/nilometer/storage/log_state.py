@@ -510,6 +510,8 @@ class LogState:
             other.note_epochs_written()
         if self.begins_in_tier:
             other.begin_in_tier()
+            marker = self.files.disk.read_file(self._tier_marker)
+            other.files.disk.replace_file(other._tier_marker, marker)
         self.begin_replacement()
         self.folder, other.folder = other.folder, self.folder
         self.files, other.files = other.files, self.files

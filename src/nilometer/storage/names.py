@@ -42,8 +42,10 @@ GAPS_MARKER = "gaps-are-lawful"
 copied from: offsets may be missing in it. Not Kafka's."""
 
 TIER_MARKER = "begins-in-remote-storage"
-"""An empty file in the folder of a log whose first records may be in remote storage only: its log start
-offset may be below its first segment. Not Kafka's."""
+"""A file in the folder of a log whose first records may be in remote storage only: its log start offset may
+be below its first segment. Not Kafka's."""
+EPOCHS_LOST = b"epochs begin late\n"
+"""What is in that file, which else is empty, if the leader epochs of these records are not known here."""
 
 MOVED_MARKER = "moved-between-folders"
 """An empty file in the folder of a log that was copied from another log directory of this broker, until the

@@ -21,6 +21,7 @@ from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOut
 from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.indexes import CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.segment_files import NotCached
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -434,10 +435,14 @@ def _locate(log: LogState, search: Search, *, only_cached: bool) -> Window | Out
         found = locate_from_hint(search, hint[1])
         if found is not Outcome.UNPROVEN:
             return found
-    indexes = find_indexes(log, search.segment, only_cached=only_cached)
-    if indexes is None:
+    try:
+        find = search.segment.entry_if_cached if only_cached else search.segment.entry_apart
+        entry = find(search.offset)
+    except NotCached:
         return Outcome.WOULD_WAIT
-    found = locate_from_entry(search, indexes.offsets.lookup_entry(search.offset))
+    except (CorruptIndex, FileNotFoundError):
+        entry = None  # it only makes the search shorter
+    found = locate_from_entry(search, entry)
     return locate_from_entry(search, None) if found is Outcome.UNPROVEN else found
 
 
@@ -509,13 +514,13 @@ def _remember(log: LogState, next_offset: int, segment: LogSegment, position: in
     hints[next_offset] = (segment, position)
 
 
-def find_indexes(log: LogState, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
-    """Return a segment's indexes; None if ``only_cached`` and they are not in memory.
+def find_indexes(segment: LogSegment) -> SegmentIndexes:
+    """Return a segment's indexes, on any thread.
 
     If the index files are unusable the result is empty indexes: they only make the search shorter.
     """
     try:
-        return segment.indexes(only_cached=True) if only_cached else segment.indexes_apart()
+        return segment.indexes_apart()
     except (CorruptIndex, FileNotFoundError):
         return SegmentIndexes.empty(segment.base_offset)
 

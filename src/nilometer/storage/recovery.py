@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -276,8 +276,8 @@ class LogLoader:
         except (CorruptCheckpoint, ValueError):
             epochs = LeaderEpochCache(self._files.disk, path)
         known = epochs.entries
-        if begins_in_tier and known:
-            self._least_start = max(self._least_start, known[0][1])
+        if begins_in_tier:
+            self._begin_with_epochs(known)
         if not segments.size:
             return epochs
         end_offset = known[0][1] if known else None
@@ -288,6 +288,18 @@ class LogLoader:
                 epochs = LeaderEpochCache(self._files.disk, path, [*missing, *rest])
                 epochs.write(sync=True)  # synced, since the next start would trust a half-written file
         return epochs
+
+    def _begin_with_epochs(self, known: Sequence[tuple[int, int]]) -> None:
+        """Begin where the epochs of a log do whose first records are in remote storage, if they are complete.
+
+        If the file was lost, the epochs of these records are nowhere here: those of the local batches begin
+        later than the log. That is noted before they are written, for every later start.
+        """
+        disk, marker = self._files.disk, posixpath.join(self._folder, names.TIER_MARKER)
+        if not known:
+            disk.replace_file(marker, names.EPOCHS_LOST, sync=True)
+        elif disk.read_file(marker) != names.EPOCHS_LOST:
+            self._least_start = max(self._least_start, known[0][1])
 
     @staticmethod
     def _epochs_of_batches(segments: LogSegments, end_offset: int | None) -> list[tuple[int, int]]:

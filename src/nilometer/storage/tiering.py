@@ -69,30 +69,26 @@ class SideFiles(msgspec.Struct, frozen=True):
     """A snapshot of the producers at the segment's end."""
 
 
-def sealed_segments(log: LogState, from_offset: int, stable_offset: int) -> list[SealedSegment]:
-    """Return the sealed segments that end above ``from_offset`` and have no record at or above
+def sealed_segments(log: LogState, from_offset: int, stable_offset: int) -> Iterator[SealedSegment]:
+    """Yield the sealed segments that end above ``from_offset`` and have no record at or above
     ``stable_offset``, which is the last stable one. Does not block."""
-    found: list[SealedSegment] = []
     segments = tuple(log.segments)
     for segment in log.segments.from_offset(from_offset):
         following = log.segments.higher(segment.base_offset)
         if following is None or following.base_offset > stable_offset:
             break
         base_offset, end_offset = segment.base_offset, following.base_offset
-        found.append(
-            SealedSegment(
-                segment,
-                base_offset,
-                end_offset,
-                segment.size,
-                log.epochs.between(base_offset, end_offset),
-                log.folder,
-                segments,
-                log.producers.snapshot_offsets,
-                log.truncations,
-            )
+        yield SealedSegment(
+            segment,
+            base_offset,
+            end_offset,
+            segment.size,
+            log.epochs.between(base_offset, end_offset),
+            log.folder,
+            segments,
+            log.producers.snapshot_offsets,
+            log.truncations,
         )
-    return found
 
 
 def is_unchanged(log: LogState, sealed: SealedSegment) -> bool:

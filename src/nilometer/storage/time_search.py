@@ -73,8 +73,7 @@ def _first_not_before(log: LogState, segments: Sequence[LogSegment], timestamp: 
     for segment in segments:
         if segment.largest_timestamp() < timestamp or not segment.size:
             continue
-        indexes = find_indexes(log, segment, only_cached=False)
-        assert indexes is not None, "a read that may wait always returns the indexes"
+        indexes = find_indexes(segment)
         start = max(_start(log, segment, indexes, timestamp), _log_start(log, segment, indexes))
         with _batches(log, segment, start) as batches:
             for number, batch in enumerate(batches, 1):
@@ -97,8 +96,7 @@ def _first_of_newest(log: LogState, segments: Sequence[LogSegment]) -> SearchSte
     newest = segment.max_timestamp
     if newest < 0:
         return None
-    indexes = find_indexes(log, segment, only_cached=False)
-    assert indexes is not None, "a read that may wait always returns the indexes"
+    indexes = find_indexes(segment)
     start = _before(log, segment, indexes, segment.offset_of_max_timestamp)
     found = yield from _first_with(log, segment, start, newest)
     if found is None:

@@ -71,7 +71,10 @@ def _tiers_without_remote_storage(values: ConfigValues) -> str | None:
 def _tiers_compacted(values: ConfigValues) -> str | None:
     if not values[ENABLE] or "compact" not in cast(tuple[str, ...], values["cleanup.policy"]):
         return None
-    return "Remote log storage is unsupported for the compacted topics"
+    return (
+        "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty "
+        "list."
+    )
 
 
 def why_local_exceeds_total(values: ConfigValues, local: str, total: str) -> str | None:

@@ -6,6 +6,10 @@ from there only if no later leader has written (:class:`Deposed`). So a leader t
 the chain once its successor has written its first manifest. A manifest with a lower leader epoch than one
 before it is void.
 
+A second cluster with the same id and metadata has leaders of its own, maybe with the same epochs. So an epoch
+counts below a *claim*, a number that operators raise when a cluster goes on in place of another one. Of two
+that write under one epoch of one claim each stops when it finds a manifest of the other (:class:`Contested`).
+
 Old manifests are removed in ascending order. So the end of the chain is where ``number`` exists and
 ``number + 1`` does not, in this order of looking: first the next one is absent, then the present one is still
 there. That the next one is absent proves nothing by itself to a process that was stopped for long: both may
@@ -15,6 +19,8 @@ have been removed. The same holds for a manifest that was created, so its writer
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
@@ -22,7 +28,7 @@ from nilometer.tier.format import (
     HEAD,
     DamagedObject,
     Manifest,
-    decode_manifest,
+    decoding_manifest,
     encode_manifest,
     manifest_name,
     manifest_number,
@@ -38,6 +44,10 @@ class Deposed(Exception):
     """A leader with a higher epoch has written to the chain, or the topic was deleted."""
 
 
+class Contested(Deposed):
+    """Another cluster writes to the chain: it has a higher claim, or the same one and the same epoch."""
+
+
 class ManifestsGone(DamagedObject):
     """There is a head, but no manifest: they are being removed, or were lost."""
 
@@ -45,13 +55,15 @@ class ManifestsGone(DamagedObject):
 class Chain:
     """The chain in one partition's folder, as one process knows it. For one task at a time.
 
-    ``writer``: a random id, which the manifests written through it have.
+    ``writer``: a random id of the process, which the manifests written through it have. ``claim``: that of
+    its cluster.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, writer: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str, writer: str, claim: int = 0) -> None:
         self._store = store
         self._folder = folder
         self._writer = writer
+        self._claim = claim
         self._last: Manifest | None = None
         self._end: int = -1
         """The highest number that exists, be it void."""
@@ -80,7 +92,7 @@ class Chain:
             end: int = -1 if start is None else start.number
             while (found := await self._get(end + 1)) is not None:
                 end += 1
-                if last is None or found.leader_epoch >= last.leader_epoch:
+                if last is None or found.rank >= last.rank:
                     last = found
             if await self._still_begins_with(start):
                 self._last, self._end, self.is_read = last, end, True
@@ -96,18 +108,33 @@ class Chain:
         Return False if another one has appeared there: then :attr:`last` is that one, and the caller decides
         again. Raises Deposed, ObjectStoreError, DamagedObject.
         """
-        self._check_may_write(leader_epoch)
+        self.check_may_write(leader_epoch)
+        is_written = await self._append((self._claim, leader_epoch), following)
+        if not is_written:
+            self.check_may_write(leader_epoch)
+        return is_written
+
+    async def append_at_rest(self, leader_epoch: int, following: Manifest) -> bool:
+        """Write ``following`` as the next manifest while the partition has no leader: under the rank of the
+        last one, or ``leader_epoch`` if there is none. Return False if another one has appeared there.
+
+        Raises Deposed if brokers write to the chain, ObjectStoreError, DamagedObject.
+        """
+        rank = (self._claim, leader_epoch) if self._last is None else self._last.rank
+        return await self._append(rank, following)
+
+    async def _append(self, rank: tuple[int, int], following: Manifest) -> bool:
         following = structs.replace(
             following,
             number=self._end + 1,
             oldest=max(following.oldest, self._removed_below),
-            leader_epoch=leader_epoch,
+            claim=rank[0],
+            leader_epoch=rank[1],
             writer=self._writer,
         )
         before = self._last
         if not await self._create(following):
             await self.read()
-            self._check_may_write(leader_epoch)
             return False
         if not await self._still_begins_with(before):
             self._last = None
@@ -118,25 +145,45 @@ class Chain:
 
     async def remove_all(self) -> None:
         """Remove everything in the folder, since its topic was deleted: for several processes at once, and
-        again after an error. Raises ObjectStoreError, DamagedObject."""
+        again after an error. Raises Contested, ObjectStoreError, DamagedObject."""
         try:
             last = await self.read()
             while last is not None and not last.is_deleted:
+                self._check_claim(last)
                 ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
-                await self.append(last.leader_epoch, ended)
+                await self._append(last.rank, ended)
                 last = self._last
+        except Contested:
+            raise
         except (ManifestsGone, Deposed):
             pass  # another process removes them, too
         names = await self._store.names(self._folder)
         for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
             await self._store.remove(name)
 
-    def _check_may_write(self, leader_epoch: int) -> None:
-        last = self._last
-        if last is not None and (last.leader_epoch > leader_epoch or last.is_deleted):
+    def check_may_write(self, leader_epoch: int) -> None:
+        """Raises Deposed if a manifest is there that a leader of ``leader_epoch`` may not follow."""
+        last, rank = self._last, (self._claim, leader_epoch)
+        if last is None:
+            return
+        self._check_claim(last)
+        if last.rank > rank or last.is_deleted:
             reason = "is that of a deleted topic" if last.is_deleted else f"has epoch {last.leader_epoch}"
             raise Deposed(
                 f"{self._folder}: {manifest_name(last.number)} {reason}; this leader {leader_epoch}"
+            )
+        if last.rank == rank and last.writer != self._writer:
+            raise Contested(
+                f"{self._folder}: {manifest_name(last.number)} was written by another process under this "
+                f"leader's epoch, {leader_epoch}: a second cluster with this id and these metadata writes to "
+                "this store. End one of them; the other one goes on with a higher nilometer.tier.claim"
+            )
+
+    def _check_claim(self, last: Manifest) -> None:
+        if last.claim > self._claim:
+            raise Contested(
+                f"{self._folder} was taken over by a cluster whose nilometer.tier.claim is {last.claim}, and "
+                f"that of this one is {self._claim}: this one copies and removes nothing there"
             )
 
     async def _create(self, manifest: Manifest) -> bool:
@@ -187,7 +234,15 @@ class Chain:
         return start is not None
 
     async def _get(self, number: int) -> Manifest | None:
+        """Return the manifest of ``number``; one with many segments is read in steps."""
         try:
-            return decode_manifest(await self._store.get(self._folder + manifest_name(number)), number)
+            data = await self._store.get(self._folder + manifest_name(number))
         except ObjectNotFound:
             return None
+        steps = decoding_manifest(data, number)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            await asyncio.sleep(0)

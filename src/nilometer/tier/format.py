@@ -9,20 +9,22 @@ The folder of a partition, ``CLUSTER/TOPIC ID/PARTITION/``, has
   are the *chain* (see :mod:`nilometer.tier.chain`);
 - ``head``: a number to begin with when the chain is read.
 
-A manifest is one line of JSON and a line with the CRC-32C of the first one. A manifest or an index object
+A manifest is a line of JSON with all but the segments, a line for each thousand of these, and one with the
+CRC-32C of all before it. A manifest or an index object
 that is not exactly as written raises DamagedObject, which says what is wrong.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import msgspec
 from crc32c import crc32c
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from nilometer.storage.segments.transaction_index import PackedEntries
 
@@ -61,6 +63,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     last_offset: int
     max_timestamp: int
     log_bytes: int
+    """0 if compaction has left no record in it."""
     index_bytes: int
     has_aborted: bool
     """Whether a transaction was aborted in it: else its indexes need not be read to know of none."""
@@ -102,7 +105,7 @@ class TopicFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last entry of the metadata log that the writer knew: the topic exists there."""
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the tier has of one partition. ``segments`` are ordered by base offset and by last offset."""
 
     format: int
@@ -120,6 +123,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: TopicFacts
     is_deleted: bool = False
     """Whether the topic was deleted: the last manifest of a chain."""
+    claim: int = 0
+    """The number under which its writer's cluster has the store: one with a higher number has taken it from
+    those with lower ones, and their leader epochs do not count."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Claim and leader epoch: a manifest with a lower rank than one before it is void."""
+        return self.claim, self.leader_epoch
 
     @property
     def end_offset(self) -> int:
@@ -129,6 +140,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def log_bytes(self) -> int:
         return sum(segment.log_bytes for segment in self.segments)
+
+    @property
+    def newest_ms(self) -> int:
+        """The largest timestamp; -1 if there is no record."""
+        return max((one.max_timestamp for one in self.segments), default=-1)
 
     @property
     def objects(self) -> set[str]:
@@ -168,42 +184,58 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _to_manifest = msgspec.json.Decoder(Manifest).decode
+_to_segments = msgspec.json.Decoder(tuple[RemoteSegment, ...]).decode
 _CRC_DIGITS = 8
+SEGMENTS_OF_A_LINE = 1_000
+"""A line of so many is read in about a millisecond."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    line = msgspec.json.encode(manifest) + b"\n"
-    return b"%b%08x\n" % (line, crc32c(line))
+    segments, encode = manifest.segments, msgspec.json.encode
+    starts = range(0, len(segments), SEGMENTS_OF_A_LINE)
+    lines = (encode(segments[at : at + SEGMENTS_OF_A_LINE]) for at in starts)
+    body = b"\n".join((encode(structs.replace(manifest, segments=())), *lines, b""))
+    return b"%b%08x\n" % (body, crc32c(body))
 
 
 def decode_manifest(data: bytes, number: int) -> Manifest:
     """Return the manifest in the object of ``number``. Raises DamagedObject."""
-    line, crc = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
-    if crc != b"%08x\n" % crc32c(line) or not line.endswith(b"\n"):
+    return at_once(decoding_manifest(data, number))
+
+
+def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest]:
+    """As :func:`decode_manifest`, in steps of so many segments."""
+    body, crc = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
+    if crc != b"%08x\n" % crc32c(body) or not body.endswith(b"\n"):
         raise DamagedObject(f"{manifest_name(number)} is not as it was written: its CRC differs")
-    version = msgspec.json.decode(line, type=_Versioned).format
+    head, *lines = body[:-1].split(b"\n")
+    version = msgspec.json.decode(head, type=_Versioned).format
     if version != FORMAT_VERSION:
         raise DamagedObject(f"{manifest_name(number)} has format {version}, which this version cannot read")
     try:
-        manifest = _to_manifest(line)
+        manifest = _to_manifest(head)
+        if manifest.number != number:
+            raise DamagedObject(f"{manifest_name(number)} says that its number is {manifest.number}")
+        segments = list[RemoteSegment]()
+        for found in (manifest.segments, *map(_to_segments, lines)):
+            _check_order((*segments[-1:], *found), number)
+            segments += found
+            yield len(found)
     except msgspec.ValidationError as error:
         raise DamagedObject(f"{manifest_name(number)}: {error}") from error
-    if manifest.number != number:
-        raise DamagedObject(f"{manifest_name(number)} says that its number is {manifest.number}")
-    _check_order(manifest)
-    return manifest
+    return structs.replace(manifest, segments=tuple(segments))
 
 
 class _Versioned(msgspec.Struct):
     format: int
 
 
-def _check_order(manifest: Manifest) -> None:
+def _check_order(segments: Sequence[RemoteSegment], number: int) -> None:
     before: RemoteSegment | None = None
-    for one in manifest.segments:
-        is_whole = 0 <= one.base_offset <= one.last_offset and one.log_bytes > 0 and one.index_bytes > 0
+    for one in segments:
+        is_whole = 0 <= one.base_offset <= one.last_offset and one.log_bytes >= 0 and one.index_bytes > 0
         if not is_whole or (before is not None and not _precedes(before, one)):
-            raise DamagedObject(f"{manifest_name(manifest.number)} has its segments in no valid order")
+            raise DamagedObject(f"{manifest_name(number)} has its segments in no valid order")
         before = one
 
 

@@ -18,7 +18,14 @@ from typing import NamedTuple
 from msgspec import structs
 
 from nilometer.identifiers import Offset
-from nilometer.tier.format import FORMAT_VERSION, Manifest, RemoteSegment, TopicFacts
+from nilometer.tier.format import (
+    FORMAT_VERSION,
+    HEAD,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    manifest_number,
+)
 
 EpochEntries = Sequence[tuple[int, int]]
 """(Leader epoch, start offset), both rising: the leader epochs of a log."""
@@ -78,10 +85,11 @@ def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tup
     return tuple((epoch, max(first, start)) for epoch, first in epochs[at:] if first < end)
 
 
-def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
+def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[RemoteSegment, ...]:
     """Return the segments whose records are not those of the leader's log: other epochs, or beyond its end.
 
-    What is below the log start offset, or below the first epoch that the leader knows, is not compared.
+    What is below the log start offset, or below the first epoch that the leader knows, is not compared; nor
+    what ends at or below ``agreed``, where it was found to be the same before.
     """
     known = max(log.log_start_offset, log.epochs[0][1] if log.epochs else log.log_end_offset)
 
@@ -93,18 +101,21 @@ def divergent(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
             segment.epochs, start, segment.end_offset
         ) != epochs_within(log.epochs, start, segment.end_offset)
 
-    for place, segment in enumerate(manifest.segments):
-        if is_divergent(segment):
-            return manifest.segments[place:]  # what follows was copied by the same leaders, or later ones
+    segments = manifest.segments
+    for place in range(bisect_right(segments, agreed, key=_end_offset), len(segments)):
+        if is_divergent(segments[place]):
+            return segments[place:]  # what follows was copied by the same leaders, or later ones
     return ()
 
 
 def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
-    """Return the first sealed segment that is not in the tier and has committed, decided records only."""
+    """Return the first sealed segment that is not in the tier and has committed, decided records only.
+
+    Also if compaction, before the topic was tiered, has left no record in it: the tier has no gap.
+    """
     tiered = manifest.end_offset if manifest.segments else log.log_start_offset
-    for segment in log.sealed:
-        if segment.end_offset > tiered and segment.size > 0:
-            return segment if segment.end_offset <= log.last_stable_offset else None
+    for segment in log.sealed[bisect_right(log.sealed, tiered, key=_end_offset) :]:
+        return segment if segment.end_offset <= log.last_stable_offset else None
     return None
 
 
@@ -112,19 +123,62 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
     """Return the oldest remote segments that the whole retention no longer keeps.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
-    local segments that are not in the tier; the largest timestamp of a segment.
+    local segments that begin behind the tier; the largest timestamp of a segment.
     """
     segments = manifest.segments
-    only_local = log.size - sum(one.size for one in log.sealed if one.end_offset <= manifest.end_offset)
-    excess = manifest.log_bytes + only_local - retention.bytes if retention.bytes >= 0 else 0
+    size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
+    excess = size - retention.bytes if retention.bytes >= 0 else 0
     count = 0
     for segment in segments:
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
+        is_old |= not segment.log_bytes
         if segment.end_offset > log.log_start_offset and not is_old and segment.log_bytes > excess:
             break
         excess -= segment.log_bytes
         count += 1
     return segments[:count]
+
+
+class NotTiered(NamedTuple):
+    """What is in the local logs only."""
+
+    records: int
+    """Committed offsets that are not in the tier."""
+    bytes: int
+    """Bytes of all segments that are not there, the active one included."""
+    sealed: int
+    """How many sealed segments are not there."""
+    sealed_bytes: int
+    oldest: Offset
+    """The base offset of the first segment that is not there; -1 if none has a record."""
+
+
+NOTHING_MISSING = NotTiered(0, 0, 0, 0, -1)
+
+
+def not_tiered(manifest: Manifest, log: LogView, high_watermark: Offset) -> NotTiered:
+    """Return what would be lost with the disks of all replicas."""
+    tiered = max(manifest.end_offset if manifest.segments else log.log_start_offset, log.log_start_offset)
+    lagging = [one for one in log.sealed if one.end_offset > tiered]
+    active = log.sealed[-1].end_offset if log.sealed else log.local_start_offset
+    size = sum(one.size for one in lagging) + log.size - sum(one.size for one in log.sealed)
+    return NotTiered(
+        records=max(0, high_watermark - tiered),
+        bytes=size,
+        sealed=len(lagging),
+        sealed_bytes=sum(one.size for one in lagging),
+        oldest=(lagging[0].base_offset if lagging else active) if size else -1,
+    )
+
+
+def _bytes_behind(offset: Offset, log: LogView) -> int:
+    """Return the bytes of the local segments that begin at ``offset`` or above.
+
+    Another leader may have rolled its segments elsewhere: one that begins below is in the tier in part.
+    """
+    active_base = log.sealed[-1].end_offset if log.sealed else log.local_start_offset
+    behind = sum(one.size for one in log.sealed if one.base_offset >= offset)
+    return behind + (log.size - sum(one.size for one in log.sealed) if active_base >= offset else 0)
 
 
 def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
@@ -163,6 +217,24 @@ def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """Return the manifest after the objects called ``names`` were removed from the store."""
     gone = set(names)
     return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
+
+
+def orphans(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
+    """Return which of ``names`` are of no use, if they were listed before ``manifest`` was read.
+
+    If it is the last one and the reader wrote it, nothing that was listed can still get into the chain.
+    """
+    mentioned = manifest.objects
+    return tuple(name for name in names if not (name in mentioned or _is_of_the_chain(manifest, name)))
+
+
+def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
+    number = manifest_number(name)
+    return name == HEAD or (number is not None and number >= manifest.oldest)
+
+
+def _end_offset(segment: LocalSegment | RemoteSegment) -> Offset:
+    return segment.end_offset
 
 
 def _start_offset(entry: tuple[int, int]) -> Offset:

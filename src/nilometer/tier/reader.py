@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
+from nilometer.runtime import Disk
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.reading import ABORTED_MAX
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier.format import (
@@ -62,7 +64,7 @@ class SharedCache(Generic[T]):
     """Values by key, fetched once for all who wait, and kept while they fit."""
 
     def __init__(self, bytes_max: int, weight: Callable[[T], int]) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._weight = weight
         self._values: OrderedDict[object, T] = OrderedDict()
         self.bytes = 0
@@ -89,7 +91,7 @@ class SharedCache(Generic[T]):
         return key in self._values
 
     def resize(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._shrink()
 
     async def close(self) -> None:
@@ -109,7 +111,7 @@ class SharedCache(Generic[T]):
         return value
 
     def _shrink(self) -> None:
-        while self.bytes > self._bytes_max and len(self._values) > 1:
+        while self.bytes > self.bytes_max and len(self._values) > 1:
             self.bytes -= self._weight(self._values.popitem(last=False)[1])
 
 
@@ -125,11 +127,14 @@ class RemoteCache:
     def __init__(
         self,
         store: ObjectStore,
+        disk: Disk,
         index_bytes_max: int,
         before_request: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """``before_request``: waits until so many bytes may be requested, for a limit on the bandwidth."""
+        """``disk``: on whose threads indexes are parsed. ``before_request``: waits until so many bytes may be
+        requested, for a limit on the bandwidth."""
         self._store = store
+        self._disk = disk
         self._before_request = before_request
         self.chunks: SharedCache[bytes] = SharedCache(CHUNKS_CACHED_BYTES, len)
         self.indexes: SharedCache[RemoteIndexes] = SharedCache(index_bytes_max, _index_weight)
@@ -137,12 +142,14 @@ class RemoteCache:
     async def sections(self, folder: str, segment: RemoteSegment) -> IndexSections:
         """Return the segment's index object, which is not kept."""
         name = folder + segment.index_name
-        return decode_index(await self._request(name, 0, segment.index_bytes), name)
+        data = await self._request(name, 0, segment.index_bytes)
+        return await self._disk.offload(lambda: decode_index(data, name))
 
     async def indexes_of(self, folder: str, segment: RemoteSegment) -> RemoteIndexes:
         async def fetch() -> RemoteIndexes:
             sections = await self.sections(folder, segment)
-            return parse_indexes(sections, segment.base_offset, folder + segment.index_name)
+            name = folder + segment.index_name
+            return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))
 
         return await self.indexes.get(folder + segment.index_name, fetch)
 
@@ -226,6 +233,8 @@ class RemoteReader:
 
     async def _read_in(self, segment: RemoteSegment, offset: int, max_bytes: int) -> RemoteRecords | None:
         """Return batches of the segment; None if it ends with a gap that contains ``offset``."""
+        if not segment.log_bytes:
+            return None
         indexes = await self._cache.indexes_of(self._folder, segment)
         indexed, position = indexes.offsets.lookup_entry(offset) or (segment.base_offset, 0)
         start, floor = position, segment.base_offset
@@ -268,23 +277,42 @@ class RemoteReader:
                 at, f"offsets {header.base_offset} to {header.last_offset}, but {end_offset} follows"
             )
 
-    async def aborted(self, from_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], int | None]:
+    async def aborted(
+        self, from_offset: int, upper_bound_offset: int, records: bytes
+    ) -> tuple[list[AbortedTxn], int | None]:
         """Return the aborted transactions that overlap the range, from the segments of the tier.
 
-        The second value is None if these are all, or else the offset from which the local log has the others:
-        a transaction that begins in the range may end behind the tier.
+        ``records``: those in the range; if thousands of transactions were open then, those of other producers
+        are left out. The second value is None if these are all, or else the offset from which the local log
+        has the others: a transaction that begins in the range may end behind the tier.
         """
+        found, local_from = await self._aborted(from_offset, upper_bound_offset, at_most=ABORTED_MAX)
+        are_few = len(found) <= ABORTED_MAX
+        if not are_few:
+            producers = {header.producer_id for _, header in batches(records)}
+            found, local_from = await self._aborted(from_offset, upper_bound_offset, producers)
+        return list(found), local_from
+
+    async def _aborted(
+        self,
+        from_offset: int,
+        upper_bound_offset: int,
+        producers: Collection[int] | None = None,
+        at_most: int | None = None,
+    ) -> tuple[dict[AbortedTxn, None], int | None]:
         found: dict[AbortedTxn, None] = {}
         place = self._manifest.holding(from_offset)
         for segment in self._manifest.segments[place:] if place is not None else ():
             if not segment.has_aborted:
                 continue
             indexes = await self._cache.indexes_of(self._folder, segment)
-            entries, is_done = indexes.aborted.collect(from_offset, upper_bound_offset)
+            entries, is_done = indexes.aborted.collect(from_offset, upper_bound_offset, producers, at_most)
             found |= dict.fromkeys(entries)
             if is_done:
-                return list(found), None
-        return list(found), self._manifest.end_offset
+                return found, None
+            if at_most is not None and len(found) > at_most:
+                break
+        return found, self._manifest.end_offset
 
     async def offset_for_timestamp(self, timestamp: int, offset_min: int) -> TimestampOffset | None:
         """Return the first record from ``offset_min`` on with a timestamp of at least ``timestamp``.

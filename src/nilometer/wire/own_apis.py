@@ -175,6 +175,31 @@ SEGMENTS_MAX = 100
 """How many segments of a log are described."""
 
 
+class TierState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What remote storage has of a partition, as its leader knows it."""
+
+    end_offset: int
+    """The offset after the last record there; -1: not known."""
+    size_bytes: int = 0
+    """Of the log files there."""
+    newest_ms: int = -1
+    """The largest timestamp there; -1: it has no records."""
+    lag_segments: int = 0
+    """How many segments are full and not there."""
+    lag_bytes: int = 0
+    oldest_segment: int = -1
+    """The base offset of the oldest segment that is not there; -1: none has a record."""
+    missing_records: int = 0
+    """The committed records that would be lost with the disks of all brokers."""
+    missing_bytes: int = 0
+    missing_ms: int = -1
+    """How long ago the newest record there was written, if records are missing; -1: not known."""
+    error: str = ""
+    """Why the last round of copying did not end."""
+    failing_ms: int = 0
+    """How long rounds have failed."""
+
+
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic: str
     topic_id: str
@@ -201,6 +226,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leader: LeaderState | None = None
     compaction: CompactionState | None = None
     """None: the broker has not compacted the log since it started."""
+    tier: TierState | None = None
+    """None: the topic is not tiered, this replica does not lead, or its broker has not looked yet."""
     segments: SegmentsState | None = None
     """None: not requested, or the response describes those of enough other replicas."""
     problems: tuple[str, ...] = ()

@@ -304,6 +304,11 @@ def patched_header(
     return bytes(header)
 
 
+def set_leader_epoch(buffer: bytearray, position: int, leader_epoch: int) -> None:
+    """Change the leader epoch of the batch at ``position``, which its CRC does not cover."""
+    _PACK_EPOCH(buffer, position + 12, leader_epoch)
+
+
 def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
     """Return a batch of ``header`` and compressed ``records``, with its length and CRC computed."""
     length = _LENGTH_MIN + len(records)

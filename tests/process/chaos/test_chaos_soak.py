@@ -18,7 +18,7 @@ import pytest
 
 from support.brokers.nilometer_broker import Place
 from support.chaos.administration import Mover, TopicReuse
-from support.chaos.disks import SmallDisk, can_mount
+from support.chaos.disks import SharedFolder, SmallDisk, can_mount
 from support.chaos.network import ChaosNetwork, is_available
 from support.chaos.run import TOPIC, ChaosRun, seed_from_environment
 from support.chaos.schedule import BROKERS, CLIENTS, SECOND_DISK_OF, STORES, Schedule, node
@@ -27,7 +27,21 @@ from support.coordination.zookeeper_server import ZooKeeperEnsemble
 
 MINUTES = float(os.environ.get("NILOMETER_CHAOS_MINUTES", "10"))
 SEED = seed_from_environment(1)
+AWAY_MINUTES = float(os.environ.get("NILOMETER_CHAOS_AWAY_MINUTES", "5"))
 DISK_BYTES = 1 << 30
+IN_REMOTE_STORAGE = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "300",
+    "nilometer.tier.grace.ms": "2000",
+    "log.retention.check.interval.ms": "300",
+    "log.segment.delete.delay.ms": "0",
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.ms": "1500",
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+}
 JOINING = {"controller.quorum.auto.join.enable": "true"}
 """A voter that has lost its disk makes itself one again."""
 
@@ -37,6 +51,55 @@ JOINING = {"controller.quorum.auto.join.enable": "true"}
 @pytest.mark.parametrize("store", ["local", "zookeeper", "quorum"])
 def test_soak(store: str, tmp_path: Path) -> None:
     _play(store, tmp_path, SEED, MINUTES)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(int((MINUTES + AWAY_MINUTES) * 60) + 900)
+def test_tiered_topics(tmp_path: Path) -> None:
+    """Segments leave the brokers' disks within seconds. In the middle, remote storage is away for minutes; at
+    the end everything is read from the first record on."""
+    with contextlib.ExitStack() as stack:
+        network = _network(stack)
+        tier = SharedFolder(tmp_path / "tier")
+        run = ChaosRun(
+            "tiered",
+            tmp_path,
+            SEED,
+            outside_faults=[network] if network is not None else [],
+            places=_places(network),
+            watch_leaders=True,
+            quorum=True,
+            overrides={**JOINING, **IN_REMOTE_STORAGE, "nilometer.tier.uri": tier.folder.as_uri()},
+            configs=TIERED,
+        )
+        with run:
+            schedule = Schedule(run, network, tier=tier)
+            moves = _play_with_moves(schedule, MINUTES / 2, SEED + 2)
+            tier.hide()
+            run.record("remote storage is away")
+            Schedule(run, network, loses_disks=False).play(AWAY_MINUTES)
+            tier.heal()
+            run.record("remote storage is back")
+            moves += _play_with_moves(schedule, MINUTES / 2, SEED + 3)
+            run.record(f"rounds: {schedule.counts}, {moves} moves")
+        objects = [path for path in tier.folder.rglob("*.log") if path.is_file()]
+        run.record(
+            f"{len(objects)} segments, {sum(path.stat().st_size for path in objects)} bytes in the tier"
+        )
+        assert len(objects) > 10 * MINUTES
+        print("\n".join(run.timeline[-6:]))
+
+
+def _play_with_moves(schedule: Schedule, minutes: float, seed: int) -> int:
+    """Replicas move meanwhile, and are all in sync afterwards; return how many have moved."""
+    run = schedule.run
+    mover = Mover(run.cluster.bootstrap, TOPIC, run.partitions, BROKERS, random.Random(seed))
+    run.administer(mover)
+    schedule.play(minutes)
+    run.heal()
+    mover.stop()
+    run.heal()
+    return mover.moves
 
 
 def _play(store: str, folder: Path, seed: int, minutes: float) -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.simulate import SeedOptions, SeedReport, Summary, play_in_processes, play_seed
+from nilometer.cli.simulate import (
+    SeedOptions,
+    SeedReport,
+    Summary,
+    plan_of,
+    play_in_processes,
+    play_seed,
+    replay_command,
+)
 from support.eventually import eventually
 
 OPTIONS = SeedOptions(minutes=0.1)
@@ -51,6 +59,16 @@ def test_a_process_that_dies_fails_its_seed_and_no_other() -> None:
     assert (died.seed, died.exit) == (DEADLY_SEED, 10)
     assert died.summary.startswith("seed 5: no verdict: the process that played it ended with exit code 9;")
     assert [report.exit for report in others] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "option"), [(True, " --remote-storage"), (False, " --no-remote-storage"), (None, "")]
+)
+def test_remote_storage_is_drawn_or_as_wanted(wanted: bool | None, option: str) -> None:
+    options = SeedOptions(minutes=0.1, remote_storage=wanted)
+    tiered = {plan_of(seed, options).tier is not None for seed in range(20)}
+    assert tiered == ({True, False} if wanted is None else {wanted})
+    assert replay_command(3, options) == f"nilometer simulate --seed 3 --minutes 0.1{option}"
 
 
 def test_what_was_done_is_counted_over_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:

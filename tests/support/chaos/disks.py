@@ -121,6 +121,26 @@ class SmallDisk:
         self._filler.unlink(missing_ok=True)
 
 
+class SharedFolder:
+    """Remote storage in a folder, which goes away and comes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    @property
+    def _hidden(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-hidden")
+
+    def hide(self) -> None:
+        if self.folder.exists():
+            self.folder.rename(self._hidden)
+
+    def heal(self) -> None:
+        if self._hidden.exists():
+            self._hidden.rename(self.folder)
+
+
 def can_mount(folder: Path) -> bool:
     try:
         with SmallDisk(folder / "mount-probe", 1 << 20):

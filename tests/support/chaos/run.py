@@ -35,6 +35,7 @@ from ..brokers.nilometer_cluster import NilometerCluster
 from ..brokers.quorum_brokers import QuorumBrokers
 from ..brokers.replica_comparison import compare_replicas
 from ..eventually import eventually
+from ..logs.segments import segment_files
 from ..simulation.history import Outcome, check
 from .administration import DirectoryMover, Mover, TopicReuse
 from .crash_load import Reader
@@ -58,6 +59,8 @@ OVERRIDES = {
     "min.insync.replicas": "2",
 }
 HEALED_TIMEOUT_S = 60.0
+QUIET_S = 5.0
+"""Many times the interval at which segments are copied and deleted."""
 KEPT = Path(__file__).resolve().parents[3] / "build" / "chaos"
 
 
@@ -79,14 +82,16 @@ class ChaosRun:
         outside_faults: Sequence[OutsideFault] = (),
         watch_leaders: bool = False,
         quorum: bool = False,
+        configs: Mapping[str, str] | None = None,
         **cluster_options: Any,
     ) -> None:
-        """``quorum``: the brokers keep their metadata themselves."""
+        """``quorum``: the brokers keep their metadata themselves; ``configs``: of the topic under load."""
         self.name = name
         self.folder = folder
         self.seed = seed
         self.chance = random.Random(seed)
         self.partitions = partitions
+        self._configs = configs
         kind = QuorumBrokers if quorum else NilometerCluster
         self.cluster = kind(folder, 3, {**OVERRIDES, **(overrides or {})}, **cluster_options)
         self.load: ChaosLoad | None = None
@@ -103,7 +108,7 @@ class ChaosRun:
     def __enter__(self) -> ChaosRun:
         try:
             self.cluster.start()
-            self.cluster.create_topic(TOPIC, self.partitions)
+            self.cluster.create_topic(TOPIC, self.partitions, configs=self._configs)
             self.load = ChaosLoad(self.cluster.bootstrap, TOPIC, self.partitions)
             self.load.start()
             if self._watch_leaders:
@@ -336,12 +341,17 @@ class ChaosRun:
         return wrong
 
     def _compare_replicas(self) -> list[str]:
-        """Compare the replicas' batches from the highest log start offset to the lowest high watermark."""
+        """Compare the replicas' batches from where the last one begins to the lowest high watermark."""
         eventually(self._are_level, "all replicas know that everything is committed")
+        if (self._configs or {}).get("remote.storage.enable") == "true":
+            self._wait_until_nothing_is_copied()
         wrong: list[str] = []
         for partition in range(self.partitions):
             states = [row.state for row in self.survey().rows if row.partition == partition]
-            start = max(state.log_start_offset for state in states if state is not None)
+            start = max(
+                *(state.log_start_offset for state in states if state is not None),
+                *self._first_segments(partition),
+            )
             end = min(state.high_watermark for state in states if state is not None)
             data_dirs = {
                 broker_id: broker.log_dir_of(TOPIC, partition)
@@ -349,6 +359,25 @@ class ChaosRun:
             }
             wrong += [str(each) for each in compare_replicas(data_dirs, TOPIC, partition, start, end)]
         return wrong
+
+    def _first_segments(self, partition: int) -> list[int]:
+        """Return where the segments of each replica begin: in a tiered topic later than its log does."""
+        folders = [broker.log_dir_of(TOPIC, partition) for broker in self.cluster.brokers.values()]
+        return [int(segment_files(folder, TOPIC, partition)[0].stem) for folder in folders]
+
+    def _wait_until_nothing_is_copied(self) -> None:
+        """Wait until no replica has deleted a segment for a while."""
+        known, since = list[list[int]](), time.monotonic()
+
+        def is_quiet() -> bool:
+            nonlocal known, since
+            found = [self._first_segments(partition) for partition in range(self.partitions)]
+            if found != known:
+                known, since = found, time.monotonic()
+            return time.monotonic() > since + QUIET_S
+
+        eventually(is_quiet, "everything is in remote storage", HEALED_TIMEOUT_S)
+        self.record(f"the replicas begin at {known}")
 
     def _are_level(self) -> bool:
         try:

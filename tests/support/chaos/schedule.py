@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..brokers.quorum_brokers import QuorumBrokers
 from ..coordination.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
-from .disks import SmallDisk, lose_everything, lose_unsynced_tail
+from .disks import SharedFolder, SmallDisk, lose_everything, lose_unsynced_tail
 from .network import ChaosNetwork
 from .run import TOPIC, ChaosRun
 
@@ -38,6 +38,10 @@ class Schedule:
     """The disk of the first log directory of broker 2."""
     second_disk: SmallDisk | None = None
     """The disk of the second log directory of broker 3."""
+    tier: SharedFolder | None = None
+    """Where the brokers' remote storage is; None also for one that stays away for longer than a round."""
+    loses_disks: bool = True
+    """False: no replica may have to begin again, since remote storage is away."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
     outages_seen: int = 0
     """How often other brokers became leaders for a failed log directory, before its broker was restarted."""
@@ -68,7 +72,7 @@ class Schedule:
             self.network.heal()
         if self.ensemble is not None:
             self.ensemble.heal()
-        for disk in (self.small_disk, self.second_disk):
+        for disk in (self.small_disk, self.second_disk, self.tier):
             if disk is not None:
                 disk.heal()
         for broker_id in BROKERS:
@@ -81,9 +85,9 @@ class Schedule:
             self._kill_controller,
             self._pause_some,
             self._restart_in_order,
-            self._lose_tail,
-            self._lose_disk,
         ]
+        if self.loses_disks:
+            faults += [self._lose_tail, self._lose_disk]
         if self.network is not None:
             faults += [self._cut_links, self._cut_one_way, self._isolate, self._cut_and_kill]
             if self.ensemble is not None:
@@ -94,7 +98,21 @@ class Schedule:
             faults += [self._fill_disk]
         if self.second_disk is not None:
             faults += [self._fill_second_folder]
+        if self.tier is not None:
+            faults += [self._take_tier_away]
         return faults
+
+    # --- remote storage
+
+    def _take_tier_away(self) -> None:
+        """Without it, brokers go on; some are killed, or others become leaders, who have to read it first."""
+        assert self.tier is not None
+        self.tier.hide()
+        self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
+        if self.run.chance.random() < 0.7:
+            self._kill_some()
+        self.run.pass_time(self.run.chance.uniform(0.0, 5.0))
+        self.tier.heal()
 
     # --- processes
 

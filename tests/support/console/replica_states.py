@@ -21,6 +21,7 @@ from nilometer.wire.own_apis import (
     RemoteReplicaState,
     ReplicaState,
     SegmentsState,
+    TierState,
 )
 
 NOT_HELD = HighWatermarkHoldState(reason="not-held", text="not held")
@@ -45,6 +46,7 @@ class Partition:
     age_ms: int = 1_500
     segments: Mapping[int, SegmentsState] = field(default_factory=dict[int, SegmentsState])
     """By broker; the others do not describe theirs."""
+    tier: TierState | None = None
 
     def survey(self) -> Survey:
         ends = self.ends
@@ -100,6 +102,7 @@ class Partition:
     def _state(self, broker: int, end: int, remote: Mapping[int, int]) -> ReplicaState:
         more: dict[str, Any] = {}
         if broker == self.leader:
+            more["tier"] = self.tier
             more["leader"] = LeaderState(
                 epoch_start_offset=self.chain[-1][1],
                 isr=tuple(self.isr),

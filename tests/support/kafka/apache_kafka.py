@@ -49,6 +49,17 @@ JVM_AS_SHIPPED = (
 )
 """The JVM options of Kafka's own start script: for benchmarks."""
 
+FOLDER_STORAGE = {
+    "log.initial.task.delay.ms": "100",
+    "remote.log.storage.manager.class.name": "nilometer.FolderStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+    "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+}
+"""Settings of one node with remote storage, whose folder is `rsm.config.dir`; by default nothing is copied in
+its first half minute."""
+
 CLUSTER_ID = "TmlsZU1ldGVyVGVzdDAwMQ"
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0

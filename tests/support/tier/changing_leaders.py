@@ -161,8 +161,9 @@ class World:
             return None
 
         parts = RemoteParts(
-            runtime=runtime, store=store, cache=RemoteCache(store, 1 << 20), cluster_id=TOPIC.cluster_id,
-            grace_ms=GRACE_MS, before_copy=at_once,
+            runtime=runtime, store=store, cache=RemoteCache(store, runtime.disk, 1 << 20),
+            cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once,
+            writer=f"{broker.number}-{self.chance.random()}",
         )  # fmt: skip
         partition: Any = broker
         return RemotePartition(partition, parts, lambda _: TOPIC, RemoteTraffic())

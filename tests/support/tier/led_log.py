@@ -16,6 +16,7 @@ from nilometer.storage.producers import AppendOrigin
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
+from nilometer.tier.format import TopicFacts
 from nilometer.tier.reader import RemoteCache
 from support.logs.memory_disk import MemoryDisk
 from support.tier.remote_segments import TOPIC
@@ -43,7 +44,8 @@ class Store(VirtualObjectStore):
     """Calls ``on_get`` before an object is read, once."""
 
     def __init__(self) -> None:
-        super().__init__(Bucket(), random.Random(1))
+        self.bucket = Bucket()
+        super().__init__(self.bucket, random.Random(1))
         self.on_get: Callable[[], Awaitable[None]] | None = None
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -54,32 +56,45 @@ class Store(VirtualObjectStore):
 
 
 class LedLog:
-    topic, key = "events", SimpleNamespace(topic_id=TOPIC.topic_id, partition=0)
-    is_led_here, leader_epoch = True, 0
+    topic, is_led_here, leader_epoch = "events", True, 0
     high_watermark: int | None = None
     """None: the end of the log."""
     now_ms = NOW_MS
 
-    def __init__(self, config: LogConfig = CONFIG) -> None:
-        self.disk, self.store = OffloadingDisk(), Store()
+    def __init__(
+        self,
+        config: LogConfig = CONFIG,
+        *,
+        log: Log | None = None,
+        store: Store | None = None,
+        facts: TopicFacts = TOPIC,
+        claim: int = 0,
+    ) -> None:
+        """``log``: of another folder, for a leader that goes on with it in the same store."""
+        self.disk: Any = OffloadingDisk() if log is None else log.files.disk
+        self.store = store or Store()
+        self.facts = facts
+        self.key = SimpleNamespace(topic_id=facts.topic_id, partition=facts.partition)
         options = OpenOptions(clean=True, wall_ms=1)
         name = TopicPartition("events", 0)
-        self.log = Log.open(SegmentFiles.on(self.disk), "/events-0", name, config, options)
-        clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        self.log = log or Log.open(SegmentFiles.on(self.disk), "/events-0", name, config, options)
+        clock = SimpleNamespace(wall_ms=lambda: self.now_ms, monotonic_ms=lambda: self.now_ms)
         runtime: Any = SimpleNamespace(clock=clock, disk=self.disk, entropy=SeededEntropy(random.Random(1)))
 
         async def at_once(_count: int) -> None:
             return None
 
         parts = RemoteParts(
-            runtime=runtime, store=self.store, cache=RemoteCache(self.store, 1 << 20),
-            cluster_id=TOPIC.cluster_id, grace_ms=1, before_copy=at_once,
+            runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
+            cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
         )  # fmt: skip
         partition: Any = self
-        self.remote = RemotePartition(partition, parts, lambda _: TOPIC, RemoteTraffic())
+        self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())
 
     def append(self, records: bytes) -> None:
-        self.log.append_as_leader(records, leader_epoch=0, wall_ms=1, origin=AppendOrigin.COORDINATOR)
+        self.log.append_as_leader(
+            records, leader_epoch=self.leader_epoch, wall_ms=1, origin=AppendOrigin.COORDINATOR
+        )
 
     @property
     def replica(self) -> Any:

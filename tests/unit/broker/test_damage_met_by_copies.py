@@ -70,10 +70,13 @@ def test_damage_is_reported_for_repair() -> None:
 
     class Remote:
         partition = type("Partition", (), {"key": "t-0"})
-        error = None
+        error: str | None = None
 
         async def run_round(self) -> bool:
             raise found
+
+        def fail(self, error: str) -> None:
+            self.error = error
 
     logs: Any = RemoteLogs.__new__(RemoteLogs)
     logs._running, logs._replicas = {}, Replicas

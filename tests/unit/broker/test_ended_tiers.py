@@ -29,6 +29,7 @@ def test_a_leader_that_has_restarted_removes_what_is_left() -> None:
         local_start = led.log.local_start_offset
         assert local_start > 0
         led.log.configure(replace(world.config, remote_storage_enable=False))
+        world.elect(led.number)
         led.remote = world.remote_of(led)
         await led.remote.run_round()
         assert led.log.log_start_offset == local_start

@@ -123,7 +123,9 @@ class Client:
 
     async def send(self, key: ApiKey, version: int, **fields: object) -> bytes:
         """Return what is received; nothing if the connection ended."""
-        request = encode_request(7, "test", api(key, version).request(**fields))
+        return await self.send_bytes(encode_request(7, "test", api(key, version).request(**fields)))
+
+    async def send_bytes(self, request: bytes) -> bytes:
         self.transport.sent = b""
         room = self.connection.get_buffer(-1)
         room[: len(request)] = request
@@ -164,6 +166,22 @@ def session(test: Callable[[Client], Awaitable[None]]) -> Callable[[], None]:
 
     run.__name__ = test.__name__
     return run
+
+
+def test_a_turn_of_a_login_is_named_after_its_request() -> None:
+    async def main() -> None:
+        client = Client()
+        await client.begin()
+        assert client.connection.kind == "SaslHandshake"
+        await client.ask(AUTHENTICATE, 1, auth_bytes=PlainClient("alice", "a").begin())
+        assert client.connection.kind == "SaslAuthenticate"
+        bare = Client()
+        await bare.ask(HANDSHAKE, 0, mechanism="PLAIN")
+        message = PlainClient("alice", "a").begin()
+        await bare.send_bytes(len(message).to_bytes(4, "big") + message)
+        assert bare.connection.kind == "SaslAuthenticate"
+
+    asyncio.run(main())
 
 
 @session

@@ -6,7 +6,10 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from msgspec import structs
+
 from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.tier.chain import Chain
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import LedLog
 
@@ -29,7 +32,7 @@ def test_a_round_copies_one_segment_and_says_whether_there_are_more() -> None:
             has_more = await led.remote.run_round()
             assert led.remote.manifest is not None
             ends.append(led.remote.manifest.end_offset)
-            lags.append(led.remote.lag_segments)
+            lags.append(led.remote.lag.sealed)
         assert (ends, lags) == ([1, 2, 3], [2, 1, 0])
 
     asyncio.run(main())
@@ -59,3 +62,23 @@ def test_others_have_their_turn_between_two_segments() -> None:
     assert "".join(rounds) == "abcaca"
     assert not any(one.is_queued for one in remotes)
     assert logs._workers == 0
+
+
+def test_what_another_leader_has_written_is_compared_even_if_it_ends_where_this_one_had_agreed() -> None:
+    async def main() -> None:
+        led = led_with(3)
+        while await led.remote.run_round():
+            pass
+        agreed = led.remote.manifest
+        assert agreed is not None
+        between = Chain(led.store, led.remote.folder, "another")
+        await between.read()
+        theirs = tuple(structs.replace(one, epochs=((1, one.base_offset),)) for one in agreed.segments)
+        assert await between.append(1, structs.replace(agreed, segments=theirs))
+        led.leader_epoch = 2
+        await led.remote.run_round()
+        assert led.remote.manifest is not None
+        assert led.remote.manifest.leader_epoch == 2
+        assert not {one.attempt for one in led.remote.manifest.segments} & {one.attempt for one in theirs}
+
+    asyncio.run(main())

@@ -45,6 +45,7 @@ from nilometer.wire.own_apis import (
     HighWatermarkHoldState,
     LeaderState,
     ReplicaState,
+    TierState,
 )
 
 PLACE = TopicPartition("clicks", 0)
@@ -288,6 +289,51 @@ def test_a_compaction_is_shown_while_it_lasts_and_is_no_problem(in_progress: boo
     console.print(picture(found))
     assert isinstance(console.file, io.StringIO)
     assert [line for line in console.file.getvalue().splitlines() if "compacted" in line] == said
+
+
+def tiered(state: TierState) -> ClusterHealth:
+    rows = [row(1), row(2), row(3)]
+    leader = msgspec.structs.replace(rows[0].state, tier=state)
+    return health([replace(rows[0], state=leader), *rows[1:]])
+
+
+def lines(found: ClusterHealth) -> list[str]:
+    console = Console(width=300, file=io.StringIO())
+    console.print(picture(found))
+    assert isinstance(console.file, io.StringIO)
+    return [line for line in console.file.getvalue().splitlines() if "emote storage" in line]
+
+
+def test_what_would_be_lost_with_all_disks_is_said_and_is_no_problem() -> None:
+    found = tiered(
+        TierState(
+            end_offset=700, size_bytes=9_000, newest_ms=5, lag_segments=1, lag_bytes=80, oldest_segment=700,
+            missing_records=42, missing_bytes=1_100, missing_ms=61_000,
+        )
+    )  # fmt: skip
+    assert (found.grade, problems(found)) == (Grade.HEALTHY, [])
+    assert lines(found) == [
+        "Remote storage has 9,000 bytes of 1 partitions; not there yet: 42 records of 1 partitions, "
+        "clicks-0 (42 records, 1,100 bytes, the last 61 s)"
+    ]
+    (listed,) = document(found)["tiers"]
+    assert (listed["topic"], listed["partition"], listed["broker_id"]) == ("clicks", 0, 1)
+    assert (listed["missing_records"], listed["missing_ms"], listed["oldest_segment"]) == (42, 61_000, 700)
+    assert (listed["error"], listed["failing_ms"]) == (None, None)
+
+
+def test_a_store_that_fails_degrades_and_is_said() -> None:
+    found = tiered(TierState(end_offset=-1, error="s3://b: refused", failing_ms=7_000))
+    assert found.grade is Grade.DEGRADED
+    (problem,) = problems(found)
+    assert problem == "Broker 1 cannot use remote storage of clicks-0, for 7 s: s3://b: refused"
+    assert lines(found) == [problem, "What remote storage has of 1 partitions is not known yet: clicks-0"]
+    (listed,) = document(found)["tiers"]
+    assert (listed["end_offset"], listed["missing_records"], listed["error"]) == (
+        None,
+        None,
+        "s3://b: refused",
+    )
 
 
 def test_the_longest_turn_of_each_event_loop_is_listed_and_a_long_one_is_said() -> None:

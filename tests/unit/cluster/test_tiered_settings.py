@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from cluster_harness import ClusterWorld
+from msgspec import structs
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.cluster.controller.configs import (
@@ -14,9 +17,12 @@ from nilometer.cluster.controller.configs import (
     decide_alter_configs,
 )
 from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
 from nilometer.cluster.delta import ConfigResource
-from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS, METADATA_FORMAT
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import TIERED_TOPICS_FORMAT_VERSION, TOKENS_FORMAT_VERSION, ConfigResourceType
 from nilometer.config import ConfigError
 from nilometer.groups import settings
 from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
@@ -67,7 +73,10 @@ def refused(outcome: Outcome) -> str:
 
 
 ENABLED = {"remote.storage.enable": "true"}
-COMPACTED = "Remote log storage is unsupported for the compacted topics"
+COMPACTED = (
+    "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty "
+    "list."
+)
 NOT_COPIED = (
     "When `remote.log.copy.disable` is set to true, the `local.retention.{0}` and `retention.{0}` must be "
     "set to the identical value because there will be no more logs copied to the remote storage."
@@ -205,3 +214,25 @@ def test_a_broker_does_not_start_with_settings_that_do_not_fit(
     with pytest.raises(ConfigError, match=message) as raised:
         BrokerConfig({**TIERED, **texts})
     assert raised.value.key == key
+
+
+def test_a_tiered_topic_waits_until_every_broker_knows_where_its_log_begins(world: ClusterWorld) -> None:
+    """An earlier version would take the records that are only in remote storage for deleted."""
+    earlier = {**LEVELS_OF_NEW_CLUSTERS, METADATA_FORMAT: TOKENS_FORMAT_VERSION}
+    world.image = ClusterImage.from_snapshot(structs.replace(world.image.snapshot(), features=earlier))
+    file = BrokerConfig(TIERED)
+    level = "kafka-features.sh upgrade --feature nilometer.metadata.format=8"
+    refused = create(world, ENABLED, file=file)
+    assert refused.error is ErrorCode.unsupported_version
+    assert level in (refused.message or "")
+    assert create(world, {"remote.storage.enable": "false"}, file=file).ok
+    assert alter(world, {**ENABLED}).error is ErrorCode.unsupported_version
+    assert alter(world, {"retention.ms": "2000"}).ok, "other settings need no newer format"
+    assert world.image.snapshot().version < TIERED_TOPICS_FORMAT_VERSION
+    assert all(json.loads(data)["version"] < TIERED_TOPICS_FORMAT_VERSION for data in world.log)
+
+    update = FeatureUpdate(METADATA_FORMAT, TIERED_TOPICS_FORMAT_VERSION, UpgradeType.UPGRADE)
+    assert world.enact(decide_update_features(world.image, [update], validate_only=False)).ok
+    assert alter(world, {"remote.storage.enable": "True"}).ok
+    assert json.loads(world.log[-1])["version"] == TIERED_TOPICS_FORMAT_VERSION
+    assert world.image.snapshot().version == TIERED_TOPICS_FORMAT_VERSION

@@ -85,7 +85,7 @@ from nilometer.runtime.runtime import SystemClock
 from nilometer.schema_registry.client import SchemaRegistry, framed
 from nilometer.schema_registry.decoding import Decoding
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.own_apis import DeliveryRange, SegmentsState, SegmentState, SharePartitionState
+from nilometer.wire.own_apis import DeliveryRange, SegmentsState, SegmentState, SharePartitionState, TierState
 from support.console.asgi_client import Answer, ask
 from support.console.page_elements import Elements
 from support.console.replica_states import Partition
@@ -137,7 +137,9 @@ class Reader(ClusterReader):
 
     async def topic(self, name: str) -> TopicView:
         self._check(name)
-        return topic_view(Partition().survey(), "t", [GroupRow(HOSTILE, "classic", "Stable", 1, ("t",), 7)])
+        tier = TierState(end_offset=4, size_bytes=2048, missing_records=6, missing_ms=9_500, error=HOSTILE)
+        partition = Partition(tier=tier)
+        return topic_view(partition.survey(), "t", [GroupRow(HOSTILE, "classic", "Stable", 1, ("t",), 7)])
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         self._check(topic)

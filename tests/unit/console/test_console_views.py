@@ -25,7 +25,7 @@ from nilometer.console.views.topics import config_rows, measures_of, topic_view,
 from nilometer.groups import records
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.own_apis import RebalanceState
+from nilometer.wire.own_apis import RebalanceState, TierState
 from support.console.replica_states import Partition
 
 
@@ -53,6 +53,14 @@ def test_a_topic_has_a_row_for_each_partition() -> None:
     (row,) = found.partitions
     assert (row.leader_id, row.isr, row.high_watermark, row.size_bytes) == (1, (1,), 10, 700)
     assert found.size_bytes == 700
+    assert (row.tier, found.is_tiered) == (None, False)
+
+
+def test_a_tiered_topic_shows_what_is_not_in_remote_storage_yet() -> None:
+    tier = TierState(end_offset=4, size_bytes=280, missing_records=6)
+    found = topic_view(Partition(tier=tier).survey(), "t", ())
+    assert [one.tier for one in found.partitions] == [tier]
+    assert found.is_tiered
 
 
 def test_ten_thousand_topics_are_paged_and_searched() -> None:

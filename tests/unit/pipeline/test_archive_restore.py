@@ -9,47 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.identifiers import uuid_from_text
 from nilometer.pipeline.archive import restore as restoring
 from nilometer.pipeline.archive.archive_target import open_target
 from nilometer.pipeline.archive.archiver import archive
+from nilometer.pipeline.archive.replica_folders import EmptyReplica, ReplicaFolders
 from nilometer.pipeline.archive.restore import restore
 from nilometer.pipeline.errors import PipelineError, SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.places import find_archived
-from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
-from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
-from nilometer.storage.names import META_PROPERTIES, TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.segment import LogSegment
-from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches
 from support.logs.folder_logs import FolderLog
+from support.logs.stopped_brokers import BROKER_EPOCH, EVENTS, WALL_MS, broker_folder, opened
 from support.pipeline.archives import append, archive_topic, events_log, numbered, rows_of, set_topic_id
 
-EVENTS = TopicPartition("events", 0)
-BROKER_EPOCH = 17
-WALL_MS = 1_700_000_000_000
 COMMITTED = {"isolation.level": "read_committed"}
-
-
-def opened(directory: Path) -> LogManager:
-    options = ManagerOptions(node_id=1, directories=[str(directory)], entropy=Runtime.system().entropy)
-    return LogManager.open(Runtime.system().disk, options, wall_ms=WALL_MS)
-
-
-def broker_folder(directory: Path, *parts: TopicPartition) -> Path:
-    """The log directory of a broker that was stopped in order, with empty replicas."""
-    directory.mkdir(parents=True)
-    identity = MetaProperties(node_id=1, cluster_id="c", directory_id=None)
-    write_meta_properties(Runtime.system().disk, str(directory / META_PROPERTIES), identity)
-    manager = opened(directory)
-    for number, part in enumerate(parts or (EVENTS,)):
-        topic_id = uuid_from_text("bcdef"[number] * 21 + "A")
-        manager.create(part, LogConfig(), wall_ms=WALL_MS, topic_id=topic_id)
-    assert manager.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS) == []
-    return directory
 
 
 def log_range(directory: Path, part: TopicPartition = EVENTS) -> tuple[int, int, int]:
@@ -365,7 +341,7 @@ def test_a_replica_that_cannot_be_emptied_is_named_and_the_others_are_emptied(
     archived, tmp_path, monkeypatch
 ):
     one, two = (broker_folder(tmp_path / name) for name in ("one", "two"))
-    emptied = restoring._Replica.empty
+    emptied = EmptyReplica.empty
 
     def empty(replica):
         if replica.folder.startswith(str(one)):
@@ -375,8 +351,8 @@ def test_a_replica_that_cannot_be_emptied_is_named_and_the_others_are_emptied(
     def interrupted(replica):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(restoring._Replica, "empty", empty)
-    monkeypatch.setattr(restoring._Replica, "flush", interrupted)
+    monkeypatch.setattr(EmptyReplica, "empty", empty)
+    monkeypatch.setattr(EmptyReplica, "flush", interrupted)
     with pytest.raises(SourceError, match=r"could not be removed from .*/one/events-0: delete the topic"):
         restore(str(tmp_path / "archive"), ["events"], [str(one), str(two)])
     assert log_range(two) == (0, 0, 0)
@@ -390,7 +366,7 @@ def test_checkpoints_that_cannot_be_written_undo_what_was_restored(archived, tmp
         monkeypatch.undo()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(restoring._Folders, "finish", fails)
+    monkeypatch.setattr(ReplicaFolders, "finish", fails)
     with pytest.raises(SourceError, match="No space left on device"):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])
     assert log_range(target) == (0, 0, 0)
@@ -398,7 +374,7 @@ def test_checkpoints_that_cannot_be_written_undo_what_was_restored(archived, tmp
 
 def test_a_second_interrupt_does_not_end_the_undoing(archived, tmp_path, monkeypatch):
     target = broker_folder(tmp_path / "target")
-    appended, emptied = restoring._Replica.append, restoring._Replica.empty
+    appended, emptied = EmptyReplica.append, EmptyReplica.empty
 
     def interrupted(replica, records):
         appended(replica, records)
@@ -408,8 +384,8 @@ def test_a_second_interrupt_does_not_end_the_undoing(archived, tmp_path, monkeyp
         os.kill(os.getpid(), signal.SIGINT)
         emptied(replica)
 
-    monkeypatch.setattr(restoring._Replica, "append", interrupted)
-    monkeypatch.setattr(restoring._Replica, "empty", empty)
+    monkeypatch.setattr(EmptyReplica, "append", interrupted)
+    monkeypatch.setattr(EmptyReplica, "empty", empty)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         restore(str(tmp_path / "archive"), ["events"], [str(target)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from log_model import build_batch
 
+from nilometer.runtime import File
 from nilometer.storage import names
 from nilometer.storage.directories.log_directory import META_PROPERTIES_VERSION, check_versions
 from nilometer.storage.errors import CorruptCheckpoint
@@ -13,14 +14,16 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import SEQUENCE_MAX
 from nilometer.storage.reading import READ_AHEAD_BYTES
 from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.indexes import OFFSET_ENTRY_SIZE
+from nilometer.storage.segments.segment_files import WHOLE_BYTES_MAX, SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.logs.compaction_scenario import CompactionScenario
 from support.logs.log_cleaner import clean_log, make_durable
-from support.logs.memory_disk import MemoryDisk
+from support.logs.memory_disk import MemoryDisk, MemoryFile
 
 SEGMENT_MS = 5_000
+ENTRIES = WHOLE_BYTES_MAX // OFFSET_ENTRY_SIZE + 100
 
 
 def new_log(config: LogConfig) -> Log:
@@ -108,3 +111,43 @@ def test_a_round_counts_what_it_has_read_and_kept_and_closes_its_files() -> None
     assert statistics is not None
     assert (statistics.records_read, statistics.records_kept) == (4, 1)
     assert scenario.disk.open_files <= before
+
+
+class CountingDisk(MemoryDisk):
+    """Counts the bytes that are read of indexes."""
+
+    index_bytes = 0
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
+        file = super().open(path, create=create, writable=writable, private=private)
+        assert isinstance(file, MemoryFile)
+        read_at = file.read_at
+
+        def counted(position: int, length: int) -> bytes:
+            self.index_bytes += length if path.endswith("index") else 0
+            return read_at(position, length)
+
+        file.read_at = counted  # type: ignore[method-assign]
+        return file
+
+    def read_file(self, path: str) -> bytes:
+        self.index_bytes += self.file_size(path) if path.endswith("index") else 0
+        return super().read_file(path)
+
+
+@pytest.mark.parametrize("only_cached", [True, False])
+def test_a_read_looks_at_few_entries_of_a_large_index(only_cached: bool) -> None:
+    """A full index of 2 MiB, with that of times, held the event loop for 100 ms."""
+    disk, config = CountingDisk(1), LogConfig(index_interval_bytes=0)
+    key, options = TopicPartition("t", 0), OpenOptions(clean=True, wall_ms=1_000)
+    written = Log.open(SegmentFiles.on(disk), "/data/t-0", key, config, options)
+    for number in range(ENTRIES):
+        append(written, number)
+    written.roll(wall_ms=1_000)
+    append(written, ENTRIES)
+    written.close(wall_ms=1_000)
+    log = Log.open(SegmentFiles.on(disk), "/data/t-0", key, config, options)
+    disk.index_bytes = 0
+    found = log.read(ENTRIES, 1, log.log_end_offset, only_cached=only_cached)
+    assert found is not None and found.records
+    assert 0 < disk.index_bytes < 30 * OFFSET_ENTRY_SIZE

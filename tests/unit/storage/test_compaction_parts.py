@@ -404,15 +404,21 @@ def read_at(log: Log, offset: int) -> object:
     return bytes(part.records), part.next_offset
 
 
-@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def by_time(log: Log, offset: int) -> object:
+    return at_once(log.offset_for_timestamp(1_000_000 + offset))
+
+
+def newest(log: Log, _offset: int) -> object:
+    return at_once(log.offset_of_max_timestamp())
+
+
 @pytest.mark.parametrize(
-    "read",
+    ("read", "suffix"),
     [
-        read_at,
-        lambda log, offset: at_once(log.offset_for_timestamp(1_000_000 + offset)),
-        lambda log, _: at_once(log.offset_of_max_timestamp()),
+        (read_at, ".log"),
+        (read_at, ".index"),
+        *((read, suffix) for read in (by_time, newest) for suffix in (".log", ".index", ".timeindex")),
     ],
-    ids=["by offset", "by time", "newest"],
 )
 def test_a_reader_under_which_segments_are_replaced_reads_as_one_that_comes_later(
     read: Callable[[Log, int], object], suffix: str

@@ -14,6 +14,7 @@ from nilometer.storage.log import Log
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments import segment_files
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -120,7 +121,13 @@ def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool, only_cached:
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-def test_no_bit_of_an_index_makes_a_reader_skip_records(gaps: bool) -> None:
+@pytest.mark.parametrize("only_cached", [False, True])
+@pytest.mark.parametrize("whole_bytes_max", [-1, 1000], ids=["large", "small"])
+def test_no_bit_of_an_index_makes_a_reader_skip_records(
+    gaps: bool, only_cached: bool, whole_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large index only those entries are read that a search looks at."""
+    monkeypatch.setattr(segment_files, "WHOLE_BYTES_MAX", whole_bytes_max)
     disk = write_log(gaps)
     whole = read_to_end(open_log(disk), 0)
     for name in disk.list_directory(FOLDER):
@@ -130,7 +137,8 @@ def test_no_bit_of_an_index_makes_a_reader_skip_records(gaps: bool) -> None:
             log = open_log(disk)
             assert log.damages == ()
             for offset in range(0, END, 4):
-                assert read_to_end(log, offset) == [one for one in whole if one[0] >= offset], (name, place)
+                due = [one for one in whole if one[0] >= offset]
+                assert read_to_end(log, offset, only_cached=only_cached) == due, (name, place)
 
 
 @pytest.mark.parametrize("gaps", [False, True])

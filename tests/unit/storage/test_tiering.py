@@ -210,6 +210,23 @@ def test_a_damaged_epoch_file_hides_nothing_that_is_in_remote_storage() -> None:
     assert again.epochs.entries == ((1, again.local_start_offset), (2, 20))
 
 
+def lose_epochs(disk: MemoryDisk, folder: str) -> None:
+    disk.crash_process()
+    disk.replace_file(f"{folder}/{names.LEADER_EPOCH_CHECKPOINT}", b"0\n9\n")
+
+
+def test_epochs_that_were_lost_hide_nothing_at_any_later_start() -> None:
+    disk = MemoryDisk()
+    deleted_log(open_manager(disk))
+    lose_epochs(disk, FOLDER)
+    for _ in range(3):
+        log = open_manager(disk).logs[KEY]
+        assert log.epochs.entries == ((1, log.local_start_offset), (2, 20))
+        assert log.log_start_offset == 0
+        flush(log)
+        disk.crash_process()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_power_cut_during_local_deletions_loses_no_offset(seed: int) -> None:
     for step in range(1, 30):
@@ -273,12 +290,12 @@ def aborted_transaction(log: Log) -> None:
 def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
     log = written_log(open_manager(MemoryDisk()))
     bases = [segment.base_offset for segment in log.segments]
-    offered = sealed_segments(log, 0, 30)
+    offered = list(sealed_segments(log, 0, 30))
     assert [one.base_offset for one in offered] == bases[:-1]
     assert [one.end_offset for one in offered] == bases[1:]
     assert [one.base_offset for one in sealed_segments(log, bases[2], bases[4] - 1)] == [bases[2]]
-    assert sealed_segments(log, bases[2] + 1, bases[3])[0].base_offset == bases[2]
-    assert sealed_segments(log, bases[-1], 30) == []
+    assert next(sealed_segments(log, bases[2] + 1, bases[3])).base_offset == bases[2]
+    assert list(sealed_segments(log, bases[-1], 30)) == []
     across = next(one for one in offered if one.base_offset < 10 < one.end_offset)
     assert across.epochs == ((0, across.base_offset), (1, 10))
     assert offered[0].epochs == ((0, 0),)
@@ -310,7 +327,7 @@ def test_a_segment_has_the_producers_at_its_end_and_its_aborted_transactions() -
 def test_a_lost_snapshot_is_made_again_from_an_earlier_one(damage: str) -> None:
     disk = MemoryDisk()
     log = written_log(open_manager(disk))
-    offered = sealed_segments(log, 0, 30)
+    offered = list(sealed_segments(log, 0, 30))
     expected = [read_side_files(disk, one, wall_ms=1).producers for one in offered]
     for offset in log.producers.snapshot_offsets[3:]:
         path = log.producers.snapshot_path(offset)
@@ -430,10 +447,15 @@ def test_a_power_cut_while_a_replica_begins_leaves_all_or_an_empty_log(seed: int
     assert outcomes >= {(2, False), (30, False), (leader.local_start_offset, True)}
 
 
-def test_a_move_to_another_directory_keeps_where_the_log_begins() -> None:
+@pytest.mark.parametrize("are_epochs_lost", [False, True], ids=["", "epochs lost"])
+def test_a_move_to_another_directory_keeps_where_the_log_begins(are_epochs_lost: bool) -> None:
     disk = MemoryDisk()
     manager = open_manager(disk, directories=("/data", "/other"))
     log = deleted_log(manager)
+    if are_epochs_lost:
+        lose_epochs(disk, log.folder)
+        manager = open_manager(disk, directories=("/data", "/other"))
+        log = manager.logs[KEY]
     local_start = log.local_start_offset
     target = next(each.path for each in manager.directories if each.path != manager.directory_of(KEY))
     plan = manager.plan_future(KEY, target, wall_ms=1)
@@ -454,5 +476,5 @@ def test_a_move_to_another_directory_keeps_where_the_log_begins() -> None:
     again = open_manager(disk, directories=("/data", "/other")).logs[KEY]
     assert again.folder.startswith(target)
     assert (again.log_start_offset, again.local_start_offset) == (0, local_start)
-    assert again.epochs.entries == EPOCHS
+    assert again.epochs.entries == (((1, local_start), (2, 20)) if are_epochs_lost else EPOCHS)
     assert values(again, local_start) == texts(local_start)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
-from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Deposed
+from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed
 from nilometer.tier.format import DamagedObject, Manifest, encode_manifest, manifest_name
 from support.tier.remote_segments import FOLDER, manifest, segment
 
@@ -125,9 +125,57 @@ async def test_a_manifest_of_a_lower_epoch_is_void() -> None:
     bucket.write(FOLDER + manifest_name(1), encode_manifest(stray))
     other, _ = chain_on(bucket, "b")
     assert bases(await other.read()) == [0]
-    await write(other, 5)
+    await write(other, 6)
     assert bases(await chain.read()) == [0, 10]
     assert chain.last is not None and chain.last.number == 2
+
+
+async def test_a_higher_claim_takes_the_chain_from_any_epoch_of_a_lower_one() -> None:
+    bucket = Bucket()
+    former, _ = chain_on(bucket)
+    await former.read()
+    await write(former, 9)
+    present = Chain(ScriptedStore(bucket), FOLDER, "b", 1)
+    await present.read()
+    await write(present, 2)
+    with pytest.raises(Contested, match=r"taken over by a cluster whose nilometer\.tier\.claim is 1"):
+        await write(former, 10)
+    stray = structs.replace(manifest(segment(0, 99)), number=2, oldest=0, leader_epoch=11)
+    bucket.write(FOLDER + manifest_name(2), encode_manifest(stray))  # the former one's, too late
+    assert bases(await present.read()) == [0, 10]
+    await write(present, 2)
+    with pytest.raises(Contested):
+        await former.remove_all()
+    assert bases(await present.read()) == [0, 10, 20]
+
+
+async def test_two_processes_that_write_under_one_epoch_stop() -> None:
+    """Two clusters with the same metadata: the epochs of their leaders may be the same."""
+    bucket = Bucket()
+    one, two = chain_on(bucket, "one")[0], chain_on(bucket, "two")[0]
+    await one.read()
+    await two.read()
+    await write(one, 3)
+    with pytest.raises(Contested, match="a second cluster"):
+        await write(two, 3)
+    await write(one, 3)
+    await two.read()
+    await write(two, 4)
+    with pytest.raises(Deposed):
+        await write(one, 3)
+
+
+async def test_while_no_leader_runs_the_rank_stays() -> None:
+    bucket = Bucket()
+    chain, other = Chain(ScriptedStore(bucket), FOLDER, "a", 2), chain_on(bucket, "b")[0]
+    await other.read()
+    assert await other.append_at_rest(0, manifest(segment(0, 9)))
+    assert other.last is not None and other.last.rank == (0, 0)
+    await chain.read()
+    await write(chain, 5)
+    await other.read()
+    assert await other.append_at_rest(0, manifest(segment(0, 9)))
+    assert other.last is not None and other.last.rank == (2, 5)
 
 
 async def test_a_leader_that_was_stopped_for_long_finds_out() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from nilometer.tier.format import (
     FORMAT_VERSION,
+    SEGMENTS_OF_A_LINE,
     DamagedObject,
     IndexSections,
     Manifest,
     decode_index,
     decode_manifest,
+    decoding_manifest,
     encode_index,
     encode_manifest,
     manifest_name,
@@ -44,6 +48,31 @@ def test_any_other_byte_of_a_manifest_is_noticed(data: st.DataObject) -> None:
     encoded[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DamagedObject, match=manifest_name(7)):
         decode_manifest(bytes(encoded), 7)
+
+
+def many(count: int) -> Manifest:
+    segments = tuple(segment(10 * number, 10 * number + 9) for number in range(count))
+    return structs.replace(WRITTEN, segments=segments)
+
+
+@pytest.mark.parametrize("count", [0, 1, SEGMENTS_OF_A_LINE, SEGMENTS_OF_A_LINE + 1])
+def test_a_manifest_with_many_segments_is_read_in_steps(count: int) -> None:
+    encoded = encode_manifest(many(count))
+    assert decode_manifest(encoded, 7) == many(count)
+    steps = list(decoding_manifest(encoded, 7))
+    assert (sum(steps), max(steps)) == (count, min(count, SEGMENTS_OF_A_LINE))
+
+
+def test_a_manifest_of_one_line_is_read() -> None:
+    line = msgspec.json.encode(WRITTEN) + b"\n"
+    assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
+
+
+def test_the_order_is_that_of_all_lines_together() -> None:
+    wrong = many(SEGMENTS_OF_A_LINE + 1)
+    last = structs.replace(wrong.segments[-1], base_offset=9)
+    with pytest.raises(DamagedObject, match="order"):
+        decode_manifest(encode_manifest(structs.replace(wrong, segments=(*wrong.segments[:-1], last))), 7)
 
 
 def test_a_manifest_that_ends_early_is_noticed() -> None:

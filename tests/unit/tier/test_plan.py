@@ -29,7 +29,7 @@ def view(
     epochs: tuple[tuple[int, int], ...] = ((0, 0),),
 ) -> LogView:  # fmt: skip
     """Return a log with sealed segments of 100 bytes up to each of ``ends``, and an active one of 50."""
-    starts = (base, *ends[:-1])
+    starts = (base, *ends[:-1])[: len(ends)]
     sealed = [LocalSegment(one, until, 100) for one, until in zip(starts, ends, strict=True)]
     end = (ends[-1] if ends else base) + 5 if end is None else end
     log_start = base if start is None else start
@@ -52,6 +52,21 @@ def test_a_segment_is_copied_when_all_its_transactions_are_decided() -> None:
 def test_a_leader_copies_from_the_segment_that_has_the_first_missing_offset() -> None:
     """Leaders roll their segments at different offsets, so the copies may overlap."""
     assert next_to_copy(manifest(segment(0, 14)), view(10, 20, 30)) == LocalSegment(10, 20, 100)
+
+
+def test_a_segment_without_records_is_copied_and_expires_with_what_is_before_it() -> None:
+    """Compaction may have left it. Without it the tier would have a gap: nothing behind it could be deleted
+    locally."""
+    log = view(10, 20, 30)
+    log = log._replace(sealed=(log.sealed[0], LocalSegment(10, 20, 0), log.sealed[2]), size=250)
+    held = manifest(segment(0, 9))
+    assert next_to_copy(held, log) == LocalSegment(10, 20, 0)
+    empty = structs.replace(segment(10, 19), log_bytes=0, max_timestamp=-1)
+    held = manifest(segment(0, 9, max_timestamp=1), empty, segment(20, 29, max_timestamp=5))
+    assert local_deletion_bound(held, log) == 30
+    assert expired(held, log, Retention(10, -1), 10) == ()
+    assert expired(held, log, Retention(10, -1), 11) == held.segments[:2]
+    assert expired(held, log, Retention(10, -1), 15) == held.segments
 
 
 def test_what_deleted_records_left_is_not_copied() -> None:
@@ -92,6 +107,14 @@ def test_deleted_records_take_their_remote_segments_with_them() -> None:
     assert expired(held, view(30, start=19), UNLIMITED, 0) == held.segments[:1]
 
 
+def test_what_is_in_the_tier_is_not_counted_as_local_because_segments_begin_elsewhere() -> None:
+    held = manifest(segment(0, 9), segment(10, 19))
+    for log in (view(), view(5), view(5, 25)):  # the tier ends within the active segment, or a sealed one
+        begins_behind = 50 if len(log.sealed) == 2 else 0
+        assert expired(held, log, Retention(-1, 101 + begins_behind), 0) == ()
+        assert expired(held, log, Retention(-1, 100 + begins_behind), 0) == held.segments[:1]
+
+
 def test_the_log_starts_behind_what_expired() -> None:
     held = manifest(segment(0, 9), segment(10, 19))
     assert next_log_start((), view(20, start=5)) == 5
@@ -122,6 +145,15 @@ def test_records_of_another_lineage_are_cut_with_all_that_follow() -> None:
     assert divergent(held, view(30, epochs=((0, 0), (1, 15), (2, 25)))) == held.segments[2:]
     assert divergent(held, view(20, end=25, epochs=((0, 0), (1, 15)))) == held.segments[2:]
     assert divergent(held, view(30, epochs=((3, 0),))) == held.segments
+
+
+def test_what_was_found_to_be_the_same_is_not_compared_again() -> None:
+    log = view(10, 20, 30, epochs=((0, 0), (2, 20)))
+    held = manifest(segment(0, 9, epochs=((1, 0),)), segment(10, 19), segment(20, 29))
+    assert divergent(held, log) == held.segments
+    assert divergent(held, log, 9) == held.segments
+    assert divergent(held, log, 10) == held.segments[2:]
+    assert divergent(held, log, 30) == ()
 
 
 def test_what_a_log_no_longer_knows_is_no_divergence() -> None:

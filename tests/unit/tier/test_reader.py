@@ -15,12 +15,15 @@ from nilometer.runtime.object_store import ObjectNotFound
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import reader as tier_reader
 from nilometer.tier.format import DamagedObject, Manifest, decode_index, encode_index
 from nilometer.tier.reader import RemoteCache, RemoteReader
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
 from support.logs.folder_logs import FolderLog
+from support.logs.memory_disk import MemoryDisk
+from support.tier.led_log import OffloadingDisk
 from support.tier.remote_segments import FOLDER, copy_folder, manifest
 
 
@@ -53,7 +56,7 @@ class Tier:
             self.bucket, log.folder, (0, 10, 20, 30), 40, epochs=self.epochs, producers=b"p"
         )
         self.store = CountingStore(self.bucket)
-        self.cache = RemoteCache(self.store, 1 << 20)
+        self.cache = RemoteCache(self.store, MemoryDisk(), 1 << 20)
         self.reader = RemoteReader(self.cache, FOLDER, self.manifest)
 
 
@@ -166,13 +169,51 @@ async def test_aborted_transactions_are_those_that_overlap(tmp_path: Path) -> No
     log.roll()
     bucket = Bucket()
     held = copy_folder(bucket, log.folder, (0, 5), 11)
-    reader = RemoteReader(RemoteCache(CountingStore(bucket), 1 << 20), FOLDER, held)
-    assert await reader.aborted(0, 5) == ([AbortedTxn(7, 0, 10, 5)], None)
-    assert await reader.aborted(5, 11) == ([AbortedTxn(7, 0, 10, 5)], 11)
+    reader = RemoteReader(RemoteCache(CountingStore(bucket), MemoryDisk(), 1 << 20), FOLDER, held)
+    assert await reader.aborted(0, 5, b"") == ([AbortedTxn(7, 0, 10, 5)], None)
+    assert await reader.aborted(5, 11, b"") == ([AbortedTxn(7, 0, 10, 5)], 11)
+
+
+async def test_of_thousands_of_aborted_transactions_only_those_of_the_records_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fetch within the time in which a hundred thousand were open would find and tell all of them."""
+    log = FolderLog(tmp_path, "events")
+    for producer in range(5):
+        log.append([(1, b"", b"")], producer_id=producer, transactional=True)
+    for producer in range(5):
+        log.end_transaction(producer, commit=False)
+        log.index_aborted(producer, producer, 5 + producer, 0)
+    log.roll()
+    bucket = Bucket()
+    held = copy_folder(bucket, log.folder, (0,), 10)
+    reader = RemoteReader(RemoteCache(CountingStore(bucket), MemoryDisk(), 1 << 20), FOLDER, held)
+    records = (await reader.read(3, 1)).records
+    assert offsets(records) == [3]
+    open_then = [AbortedTxn(producer, producer, 5 + producer, 0) for producer in range(4)]
+    assert (await reader.aborted(3, 4, records))[0] == open_then
+    monkeypatch.setattr(tier_reader, "ABORTED_MAX", 3)
+    assert (await reader.aborted(3, 4, records))[0] == open_then[3:]
+
+
+async def test_indexes_are_parsed_beside_the_event_loop(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a full segment have half a million entries."""
+    disk, beside = OffloadingDisk(), list[bool]()
+    for name in ("decode_index", "parse_indexes"):
+        parse = getattr(tier_reader, name)
+
+        def noted(*arguments: Any, parse: Any = parse) -> Any:
+            beside.append(disk.is_beside)
+            return parse(*arguments)
+
+        monkeypatch.setattr(tier_reader, name, noted)
+    reader = RemoteReader(RemoteCache(tier.store, disk, 1 << 20), FOLDER, tier.manifest)
+    await reader.read(0, 1)
+    assert beside == [True, True]
 
 
 async def test_segments_without_aborted_transactions_are_not_read_to_know_of_none(tier: Tier) -> None:
-    assert await tier.reader.aborted(0, 10) == ([], 40)
+    assert await tier.reader.aborted(0, 10, b"") == ([], 40)
     assert tier.store.gets == []
 
 
@@ -190,8 +231,8 @@ async def test_an_index_that_points_too_far_is_not_trusted(tier: Tier) -> None:
 
 
 async def test_the_search_for_aborted_transactions_goes_on_locally(tier: Tier) -> None:
-    assert await tier.reader.aborted(35, 45) == ([], 40)
-    assert await tier.reader.aborted(41, 45) == ([], 40)
+    assert await tier.reader.aborted(35, 45, b"") == ([], 40)
+    assert await tier.reader.aborted(41, 45, b"") == ([], 40)
 
 
 def damage(tier: Tier, suffix: str, wrong: Sequence[tuple[int, int]]) -> None:
@@ -239,7 +280,7 @@ class Compacted:
         log.append([(1, None, b"")], skip=30)
         self.bucket = Bucket()
         self.manifest = copy_folder(self.bucket, log.folder, (0, 100), 150)
-        cache = RemoteCache(CountingStore(self.bucket), 1 << 20)
+        cache = RemoteCache(CountingStore(self.bucket), MemoryDisk(), 1 << 20)
         self.reader = RemoteReader(cache, FOLDER, self.manifest)
         left = iter(range(100))
         bytes_of = RemoteCache.bytes_of
@@ -265,6 +306,19 @@ async def test_a_read_goes_on_after_a_gap_that_compaction_has_left(
 ) -> None:
     read = await Compacted(tmp_path, monkeypatch).reader.read(offset, 1)
     assert (offsets(read.records), read.next_offset) == ([found], found + 1)
+
+
+async def test_a_read_goes_on_after_a_segment_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Compacted(tmp_path, monkeypatch)
+    first, second = log.manifest.segments
+    empty = structs.replace(first, log_bytes=0, max_timestamp=-1)
+    log.bucket.write(FOLDER + empty.log_name, b"")
+    cache = RemoteCache(CountingStore(log.bucket), MemoryDisk(), 1 << 20)
+    reader = RemoteReader(cache, FOLDER, structs.replace(log.manifest, segments=(empty, second)))
+    assert offsets((await reader.read(0, 1)).records) == [130]
+    assert await reader.offset_for_timestamp(1, 0) == TimestampOffset(1, 130, 0)
 
 
 async def test_a_gap_at_the_end_of_the_tier_has_no_batches(

@@ -23,6 +23,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import PartitionState, Topic
@@ -60,6 +61,7 @@ class Parts(msgspec.Struct, frozen=True):
     compactions: CleanerReport
     cluster_id: str
     rights: Rights
+    remote_logs: RemoteLogs | None
 
 
 logger = logging.getLogger("nilometer.broker.api")
@@ -212,6 +214,7 @@ def _replica(parts: Parts, topic: Topic, key: TopicIdPartition, state: Partition
         epoch_chain=log.epochs.entries,
         leader=leader,
         compaction=_compaction(parts, name),
+        tier=None if parts.remote_logs is None else parts.remote_logs.state_of(hosted),
         problems=parts.replicas.failures.failures_of(name),
     )
 

@@ -89,10 +89,8 @@ Outcomes = dict[str, Outcome]
 
 
 def handle_alter(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    alterations = _alterations(request)
-
     def decide(image: ClusterImage) -> Steps[Outcomes]:
-        return decide_alter_scram_credentials(image, alterations)
+        return decide_alter_scram_credentials(image, _alterations(request))
 
     return parts.controller_requests.decide(request, decide, _respond, _refuse, needs=Operation.ALTER)
 
@@ -107,21 +105,23 @@ def _alterations(request: Request) -> list[ScramAlteration]:
 
 
 def _respond(request: Request, outcomes: Outcomes) -> Response:
-    results = tuple(
-        request.make(
-            "AlterUserScramCredentialsResult",
-            user=user,
-            error_code=outcome.error,
-            error_message=outcome.message,
-        )
-        for user, outcome in outcomes.items()
+    return request.respond(
+        results=LazySequence(lambda each: _altered(request, *each), list(outcomes.items()))
     )
-    return request.respond(results=results)
+
+
+def _altered(request: Request, user: str, outcome: Outcome) -> Message:
+    return request.make(
+        "AlterUserScramCredentialsResult",
+        user=user,
+        error_code=outcome.error,
+        error_message=outcome.message,
+    )
 
 
 def _refuse(request: Request, error: ErrorCode, message: str) -> Response:
-    users = dict.fromkeys(each.user for each in _alterations(request))
-    return _respond(request, {user: Outcome(error, message) for user in users})
+    changes = (*request.body.deletions, *request.body.upsertions)
+    return _respond(request, dict.fromkeys((each.name for each in changes), Outcome(error, message)))
 
 
 def apis(parts: Parts) -> tuple[ApiSpec, ...]:

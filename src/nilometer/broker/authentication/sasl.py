@@ -238,6 +238,7 @@ class SaslGate:
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Response] | Response:
         if not self._has_headers:
             server, message = self._server, bytes(frame)
+            connection.last_api = ApiKey.SASL_AUTHENTICATE
             assert server is not None, "a mechanism was chosen before"
             return self._after_work(
                 server, message, lambda: self._on_bare_message(server, message, connection)
@@ -245,7 +246,8 @@ class SaslGate:
         data = cast(bytes, frame)
         try:
             header = messages.decode_request_header(data)
-            key, version = header.api_key, header.api_version
+            connection.last_api = key = header.api_key
+            version = header.api_version
             if key == ApiKey.API_VERSIONS and self._server is None and self._former_mechanism is None:
                 return self._served.dispatch(frame, connection)
             if key == ApiKey.SASL_HANDSHAKE and self._server is None:

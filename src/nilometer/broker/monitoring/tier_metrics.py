@@ -57,15 +57,24 @@ _COUNTERS: tuple[tuple[Family, Callable[[RemoteTraffic], int]], ...] = (
 _GAUGES: tuple[tuple[Family, Callable[[RemotePartition], int]], ...] = (
     (
         _gauge("copylagbytes", "Bytes of sealed segments that are not in remote storage yet."),
-        lambda remote: remote.lag_bytes,
+        lambda remote: remote.lag.sealed_bytes,
     ),
     (
         _gauge("copylagsegments", "Sealed segments that are not in remote storage yet."),
-        lambda remote: remote.lag_segments,
+        lambda remote: remote.lag.sealed,
     ),
     (
         _gauge("logsizebytes", "Bytes of log files in remote storage, of the partitions led here."),
         lambda remote: remote.remote_bytes,
+    ),
+    (
+        Family(
+            "nilometer_tier_missing_records",
+            Kind.GAUGE,
+            "Committed records that are not in remote storage yet: lost, if all disks of brokers were.",
+            _TOPIC,
+        ),
+        lambda remote: remote.lag.records,
     ),
 )
 FAILING = Family(

@@ -278,7 +278,8 @@ class QuorumService:
             if has_sasl and not context.must_authenticate and not context.is_broker:
                 self._on_login(connection)
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
-            key, version = header.api_key, header.api_version
+            connection.last_api = key = header.api_key
+            version = header.api_version
             served = SERVED_WITH_SASL if has_sasl else SERVED
             low, high = SERVED.get(key, (1, 0))
             if key == ApiKey.API_VERSIONS and version > high:

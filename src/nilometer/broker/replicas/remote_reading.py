@@ -89,6 +89,10 @@ class RemoteReads:
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._reads: dict[tuple[ReadablePartition, int, int, bool], asyncio.Task[RemoteRecords]] = {}
 
+    def configure(self, config: TierConfig) -> None:
+        """Take the waiting times; how many reads go on at once stays as it was."""
+        self.fetch_wait_ms, self.search_wait_ms = config.fetch_wait_max_ms, config.list_offsets_timeout_ms
+
     def read(
         self, partition: ReadablePartition, offset: int, max_bytes: int, *, read_committed: bool
     ) -> asyncio.Task[RemoteRecords] | None:

@@ -16,9 +16,11 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.broker.settings.tiering import TierConfig
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.tiering import TierConfig, with_dynamic
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.tiering.remote_partition import (
+    MetadataBehind,
     RemotePartition,
     RemoteParts,
     RemoteTraffic,
@@ -36,10 +38,11 @@ from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.storage.topic_config import DELETE_ON_DISABLE
-from nilometer.tier.chain import Chain, Deposed, ManifestsGone
+from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts
 from nilometer.tier.reader import LogState, RemoteCache
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -56,14 +59,14 @@ class Bandwidth:
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
-        self._rate = bytes_per_second
+        self.bytes_per_second = bytes_per_second
         self._bucket = TokenBucket(_WINDOWS, _WINDOW_MS, bytes_per_second, clock.monotonic_ms())
 
     async def wait(self, count: int) -> None:
         """Wait until ``count`` more bytes may be transferred."""
         now_ms = self._clock.monotonic_ms()
-        self._bucket.take(count, self._rate, now_ms)
-        if wait_ms := self._bucket.throttle_ms(self._rate, now_ms):
+        self._bucket.take(count, self.bytes_per_second, now_ms)
+        if wait_ms := self._bucket.throttle_ms(self.bytes_per_second, now_ms):
             await asyncio.sleep(wait_ms / 1000)
 
 
@@ -92,18 +95,25 @@ class RemoteLogs:
         self._due: deque[RemotePartition] = deque()
         self._by_key: dict[TopicIdPartition, RemotePartition] = {}
         self._running: dict[TopicIdPartition, asyncio.Event] = {}
+        self._unknown_since_ms: dict[str, int] = {}
+        """The folders of topics that this cluster does not know, and the first sweep that has found them."""
+        self._swept_ms = -1
+        """The time of the last sweep."""
         self.traffic: dict[str, RemoteTraffic] = {}
         """By topic."""
-        copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
-        fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
-        self._cache = RemoteCache(store, config.index_cache_bytes, fetches.wait)
+        self._file_config = config
+        self._copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
+        self._fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
+        self._cache = RemoteCache(store, runtime.disk, config.index_cache_bytes, self._fetches.wait)
         self._parts = RemoteParts(
             runtime=runtime,
             store=store,
             cache=self._cache,
             cluster_id=cluster_id,
             grace_ms=config.grace_ms,
-            before_copy=copies.wait,
+            writer=runtime.entropy.bytes(8).hex(),
+            claim=config.claim,
+            before_copy=self._copies.wait,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
         replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
@@ -119,6 +129,24 @@ class RemoteLogs:
     def __iter__(self) -> Iterator[RemotePartition]:
         """Yield the tiers in use, for reports."""
         yield from self._by_key.values()
+
+    def _configure(self, image: ClusterImage) -> None:
+        """Take the settings that can change while a broker runs."""
+        config = self._file_config
+        for name in ("", str(self._broker_id)):  # the later one wins, if it can be read
+            texts = image.config(ConfigResourceType.BROKER, name)
+            config = with_dynamic(config, BROKER_CONFIG_DEFINITION.readable(texts))
+        self._config = config
+        self._copies.bytes_per_second = config.copy_bytes_per_second
+        self._fetches.bytes_per_second = config.fetch_bytes_per_second
+        self._cache.indexes.resize(config.index_cache_bytes)
+        self._replicas.remote.configure(config)
+
+    def state_of(self, partition: Partition) -> TierState | None:
+        """Describe the tier of a partition that is led here; None if it has none, or none was looked at."""
+        found = self._by_key.get(partition.key)
+        is_tiered = partition.is_led_here and partition.log.config.remote_storage_enable
+        return found.state() if is_tiered and found is not None and found.partition is partition else None
 
     # -- rounds
 
@@ -185,18 +213,18 @@ class RemoteLogs:
         ended = self._running[key] = asyncio.Event()
         try:
             has_more = await remote.run_round()
-        except Deposed as reason:
-            logger.info("%s: this broker leaves its tier to the present leader: %s", partition, reason)
-        except (ObjectStoreError, DamagedObject, TierLost) as error:
+        except (ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Contested) as error:
             remote.traffic.copy_errors += 1
             if remote.error is None:
                 logger.warning("The tier of %s cannot be used, and is tried again: %s", partition, error)
-            remote.error = str(error)
+            remote.fail(str(error))
+        except Deposed as reason:
+            logger.info("%s: this broker leaves its tier to the present leader: %s", partition, reason)
         except CorruptRecordFound as found:
-            remote.error = str(found)
+            remote.fail(str(found))
             self._replicas.damaged.report(found)  # the copy goes on when the log is repaired
         except Exception as error:
-            remote.error = str(error)
+            remote.fail(str(error))
             if partition in self._replicas:
                 partition.on_failure("copies to remote storage", error)
         else:
@@ -216,7 +244,9 @@ class RemoteLogs:
 
     # -- deleted topics
 
-    def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        if any(resource.type is ConfigResourceType.BROKER for resource in delta.configs):
+            self._configure(image)
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
             for index in range(len(topic.partitions)):
@@ -224,8 +254,9 @@ class RemoteLogs:
                 if remote is not None and remote.had_led:
                     self._tasks.spawn(self._delete(remote), name="removal of a tier")
 
-    def _on_reload(self, _image: ClusterImage) -> None:
+    def _on_reload(self, image: ClusterImage) -> None:
         """Partitions that are gone are forgotten by the next round."""
+        self._configure(image)
 
     async def _delete(self, remote: RemotePartition) -> None:
         if (running := self._running.get(remote.partition.key)) is not None:
@@ -234,6 +265,9 @@ class RemoteLogs:
         while True:
             try:
                 await remote.delete()
+            except Contested as reason:
+                logger.warning("The tier of %s is not removed: %s", remote.partition, reason)
+                return
             except (ObjectStoreError, DamagedObject) as error:
                 logger.warning("The tier of %s is not removed yet: %s", remote.partition, error)
                 await asyncio.sleep(pause_ms / 1000)
@@ -244,31 +278,53 @@ class RemoteLogs:
     async def sweep(self) -> None:
         """Remove the tiers of deleted topics whose leaders could not: one broker of the cluster does.
 
-        A topic is deleted if it is in no image that has the entry which the writer of its manifest knew.
+        A topic that this cluster does not know was deleted, or its metadata were restored from a backup that
+        is older than the topic. So it is said in the log, and removed much later.
         """
         live = min((broker.id for broker in self._metadata.image.live_brokers()), default=None)
         if live != self._broker_id:
             return
         try:
-            for topic in await self._store.folders(f"{self._parts.cluster_id}/"):
-                topic_id = TopicId(topic.split("/")[-2])
-                if self._metadata.image.topic_by_id(topic_id) is None:
-                    for folder in await self._store.folders(topic):
-                        await self._sweep(topic_id, folder)
+            folders = await self._store.folders(f"{self._parts.cluster_id}/")
+            unknown = [one for one in folders if self._is_unknown(one)]
+            for topic in self._unknown_for_long(unknown):
+                for folder in await self._store.folders(topic):
+                    await self._sweep(topic, folder)
         except (ObjectStoreError, DamagedObject) as error:
             logger.warning("Tiers of deleted topics are not looked for: %s", error)
 
-    async def _sweep(self, topic_id: TopicId, folder: str) -> None:
+    def _is_unknown(self, folder: str) -> bool:
+        return self._metadata.image.topic_by_id(TopicId(folder.split("/")[-2])) is None
+
+    def _unknown_for_long(self, folders: list[str]) -> list[str]:
+        """Note which folders are of unknown topics; return those that this process has known as such for the
+        grace period."""
+        now_ms, grace_ms = self._runtime.clock.monotonic_ms(), self._config.unknown_topic_grace_ms
+        if stay := [one for one in folders if self._unknown_since_ms.get(one, now_ms) == self._swept_ms]:
+            logger.warning(
+                "Remote storage has %d topics that this cluster does not know, %s for example: they were "
+                "deleted, or its metadata are older. `nilometer tier restore` brings them back; what was not "
+                "written under a lower claim is removed in %d s (nilometer.tier.unknown.topic.grace.ms)",
+                len(stay),
+                stay[0],
+                grace_ms // 1000,
+            )
+        self._swept_ms = now_ms
+        self._unknown_since_ms = {one: self._unknown_since_ms.get(one, now_ms) for one in folders}
+        return [one for one, since_ms in self._unknown_since_ms.items() if now_ms - since_ms >= grace_ms]
+
+    async def _sweep(self, topic: str, folder: str) -> None:
+        """Remove a partition of a topic that is in no image which has the entry that the writer of its last
+        manifest knew."""
         if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
             return
-        chain = Chain(self._store, folder, self._runtime.entropy.bytes(8).hex())
+        chain = Chain(self._store, folder, self._parts.writer, self._parts.claim)
         try:
             last = await chain.read()
         except ManifestsGone:
             last = None
-        image = self._metadata.image
-        known = last is None or last.topic.metadata_entry <= image.number
-        if known and image.topic_by_id(topic_id) is None:
+        known = last is None or last.topic.metadata_entry <= self._metadata.image.number
+        if known and self._is_unknown(topic) and (last is None or last.claim == self._parts.claim):
             logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
             await chain.remove_all()
 

@@ -36,17 +36,16 @@ from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
-    HEAD,
     IndexSections,
     Manifest,
     RemoteSegment,
     TopicFacts,
     encode_index,
-    manifest_number,
     partition_folder,
 )
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -55,12 +54,20 @@ PART_BYTES = 1 << 20
 """A segment is read and uploaded in parts of this size."""
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
+BEHIND_MS_MAX = 30_000
+"""For so long a broker may know less of the metadata log than the writer of a manifest."""
+LOCAL_BYTES_MAX = 64 << 10
+"""So much of what follows a gap at the end of the tier is read at once."""
 CHECK_BYTES = 4 << 20
 """So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
     """The store lacks records that were deleted locally because they were in it."""
+
+
+class MetadataBehind(Exception):
+    """The chain was written by brokers that knew more of the metadata log than this cluster has."""
 
 
 class _Outdated(ObjectStoreError):
@@ -88,6 +95,10 @@ class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
     cache: RemoteCache
     cluster_id: str
     grace_ms: int
+    writer: str
+    """A random id of this process."""
+    claim: int = 0
+    """See :mod:`nilometer.tier.chain`."""
     before_copy: Callable[[int], Awaitable[None]]
     """Waits until so many bytes may be copied."""
 
@@ -105,21 +116,29 @@ class RemotePartition:
         self._parts = parts
         self._facts = facts
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
-        self._chain = Chain(parts.store, self.folder, parts.runtime.entropy.bytes(8).hex())
+        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
+        self._behind_since_ms: int | None = None
+        """Since when the writer of the last manifest knew more of the metadata log than this broker."""
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._compared: tuple[object, ...] = ()
         """The manifest, epoch and truncations for which :attr:`_cut` was found."""
         self._cut: Manifest | None = None
         """That manifest without what was divergent; None if nothing was."""
+        self._agreed_by: tuple[object, ...] = ()
+        """The writer, epochs and truncations for which :attr:`_agreed` holds."""
+        self._agreed = 0
+        """What the tier has below this offset is the same as in the log: it is not compared again."""
+        self._sealed_key: tuple[int, ...] = ()
+        self._sealed: tuple[plan.LocalSegment, ...] = ()
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
-        self.lag_bytes = 0
-        self.lag_segments = 0
-        """What is sealed, may be copied and is not in the tier yet; only where this broker leads."""
+        self._failing_since_ms = 0
+        self.lag = plan.NOTHING_MISSING
+        """What was not in the tier after the last round that this broker has led."""
 
     @property
     def had_led(self) -> bool:
@@ -139,16 +158,49 @@ class RemotePartition:
         """The bytes of log files in the tier, as of the last manifest that is known."""
         return 0 if self._chain.last is None else self._chain.last.log_bytes
 
+    def fail(self, reason: str) -> None:
+        """Note why a round did not end."""
+        if self.error is None:
+            self._failing_since_ms = self._parts.runtime.clock.monotonic_ms()
+        self.error = reason
+
+    def state(self) -> TierState:
+        """Describe the tier of a partition that is led here, for operators."""
+        now_ms = self._parts.runtime.clock.monotonic_ms()
+        state = TierState(
+            end_offset=-1,
+            error=self.error or "",
+            failing_ms=0 if self.error is None else now_ms - self._failing_since_ms,
+        )
+        if not self._chain.is_read:
+            return state
+        manifest, view = self._last_or_first, self.view()
+        unsafe = plan.not_tiered(manifest, view, self.partition.replica.high_watermark)
+        newest = manifest.newest_ms
+        age_ms = -1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest)
+        return structs.replace(
+            state,
+            end_offset=manifest.end_offset,
+            size_bytes=manifest.log_bytes,
+            newest_ms=newest,
+            lag_segments=unsafe.sealed,
+            lag_bytes=unsafe.sealed_bytes,
+            oldest_segment=unsafe.oldest,
+            missing_records=unsafe.records,
+            missing_bytes=unsafe.bytes,
+            missing_ms=age_ms,
+        )
+
     # -- rounds
 
     async def run_round(self) -> bool:
         """Do what is due, but copy only one segment; return whether there are more to copy.
 
-        Raises ObjectStoreError, DamagedObject, TierLost, Deposed; those of the log.
+        Raises ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Deposed; those of the log.
         """
         if self.partition.is_led_here:
             return await self._lead(self.partition.leader_epoch)
-        self.lag_bytes = self.lag_segments = 0
+        self.lag = plan.NOTHING_MISSING
         if self._awaits_tier:
             await self._look()
         return False
@@ -166,10 +218,13 @@ class RemotePartition:
 
     async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
-            self._led_epoch, self._orphans_since_ms = epoch, self._now_ms
+            self._led_epoch, self._orphans_since_ms = epoch, self._monotonic_ms
         elif self._has_ended:
             return False
         manifest = await self._read_chain()
+        self._chain.check_may_write(epoch)
+        if manifest is not None and self._is_behind(manifest):
+            return False
         view = self.view()
         if plan.is_lost(manifest and self._visible(manifest), view):
             raise TierLost(
@@ -177,7 +232,8 @@ class RemotePartition:
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
                 f"them, delete the records below {view.local_start_offset}"
             )
-        await self._write(epoch, self._claimed)
+        if await self._write(epoch, self._claimed):
+            self._orphans_since_ms = self._monotonic_ms  # until now an earlier leader could begin to copy
         self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
@@ -189,12 +245,36 @@ class RemotePartition:
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
 
+    def _is_behind(self, manifest: Manifest) -> bool:
+        """Return whether this broker's metadata are older than those of the manifest's writer.
+
+        For a moment they may be, or if they were restored from an older backup. Raises MetadataBehind.
+        """
+        known, wanted = self._facts(self.partition).metadata_entry, manifest.topic.metadata_entry
+        if manifest.claim < self._parts.claim or known >= wanted:
+            self._behind_since_ms = None
+            return False
+        now_ms = self._parts.runtime.clock.monotonic_ms()
+        if self._behind_since_ms is None:
+            self._behind_since_ms = now_ms
+        if now_ms - self._behind_since_ms >= BEHIND_MS_MAX:
+            raise MetadataBehind(
+                f"the tier of {self.partition} was written by brokers that knew metadata entry {wanted}, and "
+                f"this cluster's last one is {known}. Were its metadata restored from an older backup? If no "
+                f"broker of the former cluster runs, set nilometer.tier.claim={manifest.claim + 1} on all "
+                "brokers to go on; until then nothing is copied, and nothing removed"
+            )
+        return True
+
+    def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
+        return manifest.rank == (self._parts.claim, leader_epoch)
+
     def _claimed(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
 
         An object without any manifest thus belongs to a topic that was deleted.
         """
-        cut = plan.divergent(manifest, self.view())
+        cut = self._divergent(manifest)
         if cut:
             logger.warning(
                 "The tier of %s has records from offset %d on that are not those of its leader: they are "
@@ -203,7 +283,7 @@ class RemotePartition:
                 cut[0].base_offset,
             )
             return manifest.without(cut, self._now_ms)
-        if manifest.leader_epoch == self._led_epoch:
+        if self._is_current(manifest, self._led_epoch):
             return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
@@ -246,7 +326,7 @@ class RemotePartition:
 
     async def _copy(self, epoch: int, sealed: SealedSegment) -> None:
         log = self.partition.log
-        before, self._orphans_since_ms = self._orphans_since_ms, self._now_ms
+        before, self._orphans_since_ms = self._orphans_since_ms, self._monotonic_ms
         try:
             entry = await self._upload(sealed)
         except (OSError, KafkaError):
@@ -294,7 +374,10 @@ class RemotePartition:
             parts.runtime.entropy.bytes(8).hex(),
             tuple(sealed.epochs),
         )
-        await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        if sealed.size:
+            await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+        else:
+            await parts.store.put(self.folder + entry.log_name, b"")
         await parts.before_copy(len(index))
         await parts.store.put(self.folder + entry.index_name, index)
         return entry
@@ -361,25 +444,23 @@ class RemotePartition:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
 
         Not before this leader has written: then no object of an earlier leader can still become part of the
-        chain.
+        chain. And what is listed is judged by a manifest that is read afterwards: a later leader copies only
+        after it has written, so what it has copied is never taken for a failed attempt.
         """
-        manifest, since_ms = self._chain.last, self._orphans_since_ms
-        if manifest is None or manifest.leader_epoch != epoch or not self._chain.is_settled:
+        since_ms = self._orphans_since_ms
+        if since_ms is None or self._monotonic_ms < since_ms + self._parts.grace_ms:
             return
-        if since_ms is None or self._now_ms < since_ms + self._parts.grace_ms:
+        names = await self._parts.store.names(self.folder)
+        manifest = await self._read_chain()
+        if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
-        mentioned = manifest.objects
-        for name in await self._parts.store.names(self.folder):
-            own = name.removeprefix(self.folder)
-            number = manifest_number(own)
-            if own == HEAD or own in mentioned or (number is not None and number >= manifest.oldest):
-                continue
+        for own in plan.orphans(manifest, [name.removeprefix(self.folder) for name in names]):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
-            await self._parts.store.remove(name)
+            await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
-        """Remove all of it, since the topic was deleted. Raises ObjectStoreError, DamagedObject."""
+        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
         async with self._using_chain:
             await self._chain.remove_all()
 
@@ -389,22 +470,34 @@ class RemotePartition:
     def _now_ms(self) -> int:
         return self._parts.runtime.clock.wall_ms()
 
+    @property
+    def _monotonic_ms(self) -> int:
+        return self._parts.runtime.clock.monotonic_ms()
+
     def view(self) -> plan.LogView:
         log = self.partition.log
-        segments = tuple(log.segments)
-        sealed = [
-            plan.LocalSegment(one.base_offset, following.base_offset, one.size)
-            for one, following in pairwise(segments)
-        ]
         return plan.LogView(
             log.log_start_offset,
             log.local_start_offset,
             log.log_end_offset,
             log.last_stable_offset(self.partition.replica.high_watermark),
             log.epochs.entries,
-            sealed,
+            self._sealed_segments(),
             log.size,
         )
+
+    def _sealed_segments(self) -> tuple[plan.LocalSegment, ...]:
+        """Return the sealed segments; described again only if there are others."""
+        log = self.partition.log
+        segments = log.segments
+        key = len(segments), segments.first.base_offset, segments.active.base_offset, log.truncations
+        if key != self._sealed_key:
+            self._sealed_key = key
+            self._sealed = tuple(
+                plan.LocalSegment(one.base_offset, following.base_offset, one.size)
+                for one, following in pairwise(segments)
+            )
+        return self._sealed
 
     @property
     def _last_or_first(self) -> Manifest:
@@ -455,22 +548,30 @@ class RemotePartition:
     def _note_tiered(self) -> None:
         manifest = self._chain.last
         is_tiered = self.partition.log.config.remote_storage_enable
-        if is_tiered and manifest is not None and manifest.leader_epoch == self.partition.leader_epoch:
+        if is_tiered and manifest is not None and self._is_current(manifest, self.partition.leader_epoch):
             visible = self._visible(manifest)
             self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
 
     def _measure_lag(self) -> None:
-        tiered = self._last_or_first.end_offset
-        lagging = [one for one in self.view().sealed if one.end_offset > tiered]
-        self.lag_bytes, self.lag_segments = sum(one.size for one in lagging), len(lagging)
+        self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
 
     # -- reading
+
+    def _divergent(self, manifest: Manifest) -> tuple[RemoteSegment, ...]:
+        log = self.partition.log
+        key = manifest.writer, manifest.rank, self.partition.leader_epoch, log.truncations
+        if key != self._agreed_by:
+            self._agreed_by, self._agreed = key, 0
+        cut = plan.divergent(manifest, self.view(), self._agreed)
+        if not cut:
+            self._agreed = manifest.end_offset
+        return cut
 
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
         key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
         if key != self._compared:
-            cut = plan.divergent(manifest, self.view())
+            cut = self._divergent(manifest)
             self._cut = manifest.without(cut, self._now_ms) if cut else None
             self._compared = key
         return manifest if self._cut is None else self._cut
@@ -495,13 +596,13 @@ class RemotePartition:
                 found = self._read_local(found.next_offset, max_bytes, read_committed=read_committed)
             if not read_committed:
                 return found.records, []
-            aborted, local_from = await reader.aborted(offset, found.next_offset)
+            aborted, local_from = await reader.aborted(offset, found.next_offset, found.records)
             if local_from is not None:
                 log = self.partition.log
                 if log.local_start_offset > local_from:
                     raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
                 # Not off the event loop: it is the owner of the log that keeps what it reads of an index.
-                local = log.aborted_transactions(offset, found.next_offset)
+                local = log.aborted_transactions(offset, found.next_offset, found.records)
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
@@ -514,7 +615,8 @@ class RemotePartition:
             raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
         if read_committed:
             upper = log.last_stable_offset(upper)
-        found = log.read(offset, max_bytes, upper) if offset < upper else None
+        wanted = min(max_bytes, LOCAL_BYTES_MAX)  # it is read on the event loop
+        found = log.read(offset, wanted, upper) if offset < upper else None
         return (
             RemoteRecords(b"", offset)
             if found is None
@@ -534,7 +636,7 @@ class RemotePartition:
         there. Raises as :meth:`read`.
         """
         last = await self._read_chain()
-        if last is None or last.leader_epoch != self.partition.leader_epoch:
+        if last is None or not self._is_current(last, self.partition.leader_epoch):
             raise ObjectStoreError(f"{self.folder}: the present leader has not written to the tier yet")
         return await RemoteReader(self._parts.cache, self.folder, last).state_at(offset)
 

@@ -397,7 +397,7 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
         orphans = find_orphans(target, topics or None, time.time() - hours * 3600)
         for one in orphans:
             if not as_json:  # named before it is removed: the next one may fail
-                click.echo(f"{one.path}  {one.bytes:,} bytes, {_time(int(one.modified_s * 1000))}")
+                click.echo(f"{one.path}  {one.bytes:,} bytes, {time_text(int(one.modified_s * 1000))}")
             if remove:
                 target.remove(one.path)
     except PipelineError as error:
@@ -405,7 +405,7 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
     size = sum(one.bytes for one in orphans)
     if as_json:
         files = [
-            {"path": one.path, "bytes": one.bytes, "modified": _time(int(one.modified_s * 1000))}
+            {"path": one.path, "bytes": one.bytes, "modified": time_text(int(one.modified_s * 1000))}
             for one in orphans
         ]
         print_json({"files": files, "bytes": size, "removed": remove})
@@ -545,7 +545,7 @@ def _show_archive(results: Sequence[PartitionResult], checked: CheckedArchive | 
                 one.start,
                 one.end,
                 one.high_watermark,
-                _ranges(one.gaps),
+                ranges_text(one.gaps),
             )
             for one in results
         ],
@@ -578,27 +578,27 @@ def _archived_row(one: ArchivedPartition) -> tuple[object, ...]:
         one.topic_id,
         one.start,
         one.end,
-        _ranges(one.gaps),
+        ranges_text(one.gaps),
         len(segments),
         sum(segment.records for segment in one.chain),
         sum(segment.bytes for segment in segments),
-        _time(newest),
+        time_text(newest),
     )
 
 
 def _restored_row(one: RestoredPartition) -> tuple[object, ...]:
-    left_out = (one.aborted, one.unfinished, _ranges(one.missing))
+    left_out = (one.aborted, one.unfinished, ranges_text(one.missing))
     return (str(one.part), one.replicas, one.start, one.end, one.records, *left_out)
 
 
-def _time(milliseconds: int) -> str:
+def time_text(milliseconds: int) -> str:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
     except (ValueError, OverflowError):
         return str(milliseconds)  # beyond the calendar: clients choose timestamps
 
 
-def _ranges(ranges: Sequence[Range]) -> str:
+def ranges_text(ranges: Sequence[Range]) -> str:
     return ", ".join(f"{low}–{high - 1}" for low, high in ranges)
 
 

@@ -24,7 +24,7 @@ from nilometer.client.admin.replica_survey import BrokerAnswer, ReplicaRow, Surv
 from nilometer.client.admin.transaction_admin import OpenTransaction
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.own_apis import LEADER, OFFLINE, CompactionState, ReplicaState
+from nilometer.wire.own_apis import LEADER, OFFLINE, CompactionState, ReplicaState, TierState
 
 RUNNING, FENCED, DOWN = "running", "fenced", "down"
 UNREACHABLE, UNREGISTERED = "unreachable", "unregistered"
@@ -136,6 +136,15 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What remote storage has of one partition, as its leader knows it."""
+
+    partition: TopicPartition
+    broker_id: int
+    state: TierState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What the brokers reported; of every part only what could be found out."""
 
@@ -172,6 +181,7 @@ class ClusterHealth:
     refused: str | None = None
     """As in :class:`Findings`."""
     compactions: tuple[Compaction, ...] = ()
+    tiers: tuple[Tier, ...] = ()
     strays: tuple[StrayLogs, ...] = ()
     longest_turns: tuple[LongestTurn, ...] = ()
     """Of each broker that reports it."""
@@ -193,6 +203,10 @@ class ClusterHealth:
         return [one for one in self.partitions if one.is_under_min_isr and not one.is_offline]
 
     @cached_property
+    def failing_tiers(self) -> list[Tier]:
+        return [one for one in self.tiers if one.state.error]
+
+    @cached_property
     def missing(self) -> list[BrokerHealth]:
         return [one for one in self.brokers if one.state != RUNNING]
 
@@ -208,6 +222,7 @@ class ClusterHealth:
             self.under_replicated,
             self.failed_directories,
             self.stopped,
+            self.failing_tiers,
             quorum_problems(self.quorum),
         )
         return Grade.DEGRADED if any(problems) or self.hanging or self.unknown else Grade.HEALTHY
@@ -240,6 +255,7 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
         refused=found.refused,
         quorum=found.quorum,
         compactions=tuple(_compactions(survey.rows)) if survey is not None else (),
+        tiers=tuple(_tiers(survey.rows)) if survey is not None else (),
         strays=tuple(
             StrayLogs(broker_id=one.broker_id, folders=one.stray_folders)
             for one in states
@@ -388,6 +404,13 @@ def _compactions(rows: Iterable[ReplicaRow]) -> Iterable[Compaction]:
             yield Compaction(partition=partition, broker_id=row.broker_id, state=row.state.compaction)
 
 
+def _tiers(rows: Iterable[ReplicaRow]) -> Iterable[Tier]:
+    for row in rows:
+        if row.state is not None and row.state.tier is not None:
+            partition = TopicPartition(row.topic, row.partition)
+            yield Tier(partition=partition, broker_id=row.broker_id, state=row.state.tier)
+
+
 # What is not as it should be in a cluster, as sentences for people. Pure.
 
 T = TypeVar("T")
@@ -414,6 +437,7 @@ def problems(found: ClusterHealth) -> list[str]:
         for one in found.failed_directories
     ]
     lines += quorum_problems(found.quorum)
+    lines += _failing_tiers(found.failing_tiers)
     lines += _stopped_text(found.stopped)
     lines += _counted(found.under_replicated, total, "under-replicated", _isr)
     lines += [
@@ -471,6 +495,17 @@ def _min_isr(one: PartitionHealth) -> str:
 
 def ids(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
+
+
+def _failing_tiers(found: Sequence[Tier]) -> list[str]:
+    by_cause: dict[tuple[int, str], list[Tier]] = {}
+    for one in found:
+        by_cause.setdefault((one.broker_id, one.state.error), []).append(one)
+    return [
+        f"Broker {broker_id} cannot use remote storage of {named(tiers, lambda one: str(one.partition))}, "
+        f"for {max(one.state.failing_ms for one in tiers) // 1000} s: {reason}"
+        for (broker_id, reason), tiers in by_cause.items()
+    ]
 
 
 def _stopped_text(found: Sequence[StoppedReplica]) -> list[str]:

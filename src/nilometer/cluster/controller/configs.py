@@ -20,7 +20,13 @@ from nilometer.cluster.controller.partition_change import RequestedChange, chang
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
+from nilometer.cluster.records import (
+    REMOTE_STORAGE_ENABLE,
+    ConfigChanged,
+    ConfigResourceType,
+    format_version_of,
+    format_version_of_config,
+)
 from nilometer.cluster.states import INTERNAL_TOPICS, Topic, why_invalid_name
 from nilometer.cluster.tables import min_insync_replicas_of
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKind, ConfigValue
@@ -127,7 +133,7 @@ def check_together(
 
 
 def _refuse_tiered(definition: ConfigDefinition, topic: str, texts: Mapping[str, str]) -> None:
-    if topic in INTERNAL_TOPICS and definition.readable(texts).get(TIERED) is True:
+    if topic in INTERNAL_TOPICS and definition.readable(texts).get(REMOTE_STORAGE_ENABLE) is True:
         raise Refusal(ErrorCode.invalid_config, f"Remote log storage is unsupported for {topic}")
 
 
@@ -167,7 +173,6 @@ def _inherited_on_brokers(settings: SettingsAfter, inherited_of: InheritedOf) ->
 
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
-TIERED = "remote.storage.enable"
 CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
 """Keys that the controller and all leaders read from the image and must agree on. So they can be set for a
 topic or for all brokers, and are rejected for a single broker (Kafka rejects the first one while ELR is
@@ -209,6 +214,8 @@ def check_configs(
         )
     given = {key: value for key, value in configs.items() if value is not None}
     _refuse_tiered(definition, topic, given)
+    for key, value in given.items():
+        check_format(image, format_version_of_config(ConfigResourceType.TOPIC, key, value))
     check_topic_settings(image, definition, inherited_of, given)
     return given
 

@@ -17,7 +17,7 @@ from nilometer.console.views.hold import Hold, why_held
 from nilometer.console.views.lists import Asked, Columns, Page, page_of
 from nilometer.console.views.rates import Rate
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.own_apis import LEADER
+from nilometer.wire.own_apis import LEADER, TierState
 
 # The settings of a topic or a broker, with their sources and defaults. Pure.
 
@@ -127,6 +127,8 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     log_end_offset: int | None
     size_bytes: int | None
     """Of the leader's log."""
+    tier: TierState | None
+    """What remote storage has, if the topic is tiered."""
     hold: Hold
 
 
@@ -135,6 +137,7 @@ class TopicView(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionRow, ...]
     size_bytes: int | None
     """Of all leaders' logs that are known."""
+    is_tiered: bool
     groups: tuple[GroupRow, ...] | None
     """Those that have read it, or read it now; None if the cluster has too many groups to look at each."""
 
@@ -199,7 +202,8 @@ def topic_view(survey: Survey, name: str, groups: Iterable[GroupRow] | None) -> 
     found = tuple(_partition(part, rows.get(part.partition, [])) for part in partitions)
     sizes = [one.size_bytes for one in found if one.size_bytes is not None]
     readers = None if groups is None else tuple(group for group in groups if name in group.topics)
-    return TopicView(name, found, sum(sizes) if sizes else None, readers)
+    is_tiered = any(one.tier is not None for one in found)
+    return TopicView(name, found, sum(sizes) if sizes else None, is_tiered, readers)
 
 
 def _partition(part: PartitionMetadata, rows: list[ReplicaRow]) -> PartitionRow:
@@ -218,5 +222,6 @@ def _partition(part: PartitionMetadata, rows: list[ReplicaRow]) -> PartitionRow:
         last_stable_offset=None if led is None else led.last_stable_offset,
         log_end_offset=None if led is None else led.log_end_offset,
         size_bytes=None if led is None else led.size_bytes,
+        tier=None if led is None else led.tier,
         hold=why_held(rows, leader_id),
     )

@@ -12,12 +12,9 @@ record is not written; a run that fails leaves all of them empty.
 
 from __future__ import annotations
 
-import os
 import posixpath
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,19 +23,14 @@ from msgspec import structs
 
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.pipeline.archive.archive_target import explained
+from nilometer.pipeline.archive.replica_folders import LEADER_EPOCH, EmptyReplica, ReplicaFolders
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.places import (
     ArchivedPartition,
     find_archived,
-    find_replicas,
 )
-from nilometer.pipeline.source.log_folders.storages import is_uri, open_folder, shown_folder
-from nilometer.runtime import Disk, LockHeld, Runtime
-from nilometer.storage import names
-from nilometer.storage.directories.log_directory import UNKNOWN_BROKER_EPOCH, read_broker_epoch
-from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
-from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.flushing import flush_all
+from nilometer.pipeline.source.log_folders.storages import open_folder, shown_folder
+from nilometer.runtime import Disk
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import (
@@ -60,12 +52,9 @@ from nilometer.wire.records import ControlType, read_end_txn_marker
 if TYPE_CHECKING:
     from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment
     from nilometer.runtime import File
-    from nilometer.storage.log import Log
 
 CHUNK_BYTES = 1024 * 1024
 """So much is read, and appended, at once; more for a larger batch."""
-LEADER_EPOCH = 0
-"""That of all restored batches: no leader of the new partition had a lower one."""
 _EMPTY_MAX = 1 << 30
 """The most offsets of one empty batch."""
 _PIECE_MAX = 1 << 30
@@ -126,7 +115,7 @@ def restore(
     if not allows_missing:
         _require_all(found)
     with ExitStack() as opened:
-        folders = _Folders(places, {one.part for one in wanted}, opened)
+        folders = ReplicaFolders(places, {one.part for one in wanted}, opened)
         replicas = {one.part: folders.empty_replicas(one.part) for one in wanted}
         if only_here and any(replicas.values()):
             wanted = [one for one in wanted if replicas[one.part]]
@@ -138,7 +127,10 @@ def restore(
         with folders.undone_on_error():
             for one, history in zip(wanted, histories, strict=True):
                 say(f"{one.part}: restoring")
-                folders.write(replicas[one.part], one, history)
+                pieces = _joined(_restored(one, history))
+                folders.write(one.part, replicas[one.part], one.start, pieces)
+                folders.note_end(one.part, one.end)
+                one.replicas = len(replicas[one.part])
             folders.finish()
     return wanted
 
@@ -189,7 +181,7 @@ def _require_all(archived: Sequence[ArchivedPartition]) -> None:
 
 
 def _require_replicas(
-    replicas: Mapping[TopicPartition, Sequence[_Replica]], parts: Sequence[TopicPartition]
+    replicas: Mapping[TopicPartition, Sequence[EmptyReplica]], parts: Sequence[TopicPartition]
 ) -> None:
     if lacking := [part for part in parts if not replicas[part]]:
         raise SourceError(
@@ -363,213 +355,6 @@ def _empty_batches(offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         )
         offset += size
         yield offset, pack_batch(header, b"")
-
-
-# The folders of the brokers, whose logs are opened as a broker opens them.
-
-
-class _Folders:
-    def __init__(self, places: Sequence[str], parts: set[TopicPartition], opened: ExitStack) -> None:
-        """Open the directories that have replicas of ``parts``; ``opened`` closes them. Raises SourceError.
-
-        Nothing is changed in a directory whose broker runs, or did not stop in order.
-        """
-        if uri := next((one for one in places if is_uri(one)), None):
-            raise SourceError(f"{shown_folder(uri)} is no folder of this machine, where brokers have theirs")
-        self._runtime = Runtime.system()
-        self._ends: dict[TopicPartition, int] = {}
-        self._written: list[_Replica] = []
-        found = find_replicas(dict.fromkeys(map(os.path.realpath, places)))
-        directories = {one.directory.place: one.directory for one in found if one.part in parts}
-        for place, view in sorted(directories.items()):
-            if read_broker_epoch(self._runtime.disk, posixpath.join(place, names.CLEAN_SHUTDOWN)) is None:
-                raise SourceError(
-                    f"the broker of {place} runs, or it did not stop in order: stop it, after another start "
-                    "if it was killed"
-                )
-            if view.node_id is None:
-                raise SourceError(f"{place} has no readable {names.META_PROPERTIES}: it is of no broker")
-        self._directories = [
-            _Directory(self._runtime, place, view.node_id or 0) for place, view in sorted(directories.items())
-        ]
-        for directory in self._directories:
-            directory.open()
-            opened.callback(directory.close, self._ends)
-
-    def empty_replicas(self, part: TopicPartition) -> list[_Replica]:
-        """Return the replicas of a partition that has never had a record. Raises SourceError for another."""
-        replicas = [_Replica(one, part) for one in self._directories if part in one.manager.logs]
-        for one in replicas:
-            if one.log.log_end_offset or one.log.size:
-                raise SourceError(
-                    f"{one.log.folder} is not empty: its next offset is {one.log.log_end_offset}. "
-                    "Only a new topic is restored; --as gives it another name"
-                )
-        return replicas
-
-    @contextmanager
-    def undone_on_error(self) -> Generator[None]:
-        """Empty all that was written if an error occurs."""
-        try:
-            yield
-        except BaseException as error:
-            failed = [one.folder for one in self._written if one.log.failure is not None]
-            self._ends.update(dict.fromkeys(self._ends, 0))
-            with _uninterrupted():
-                left = self._undo()
-            if left:
-                raise SourceError(
-                    f"{error}. What was restored could not be removed from {', '.join(left)}: delete the "
-                    "topic, and create it again"
-                ) from error
-            if isinstance(error, (KafkaError, OSError)):
-                place = ", ".join(failed) or "a log"
-                raise SourceError(f"{place} could not be written: {error}") from error
-            raise
-
-    def _undo(self) -> list[str]:
-        """Empty all that was written; return the folders of the logs for which that failed."""
-        left: list[str] = []
-        # First those that could not be written: that makes room on a full disk, which the others need.
-        for replica in sorted(self._written, key=lambda one: one.log.failure is None):
-            try:
-                replica.empty()
-            except (SourceError, KafkaError, OSError):
-                left.append(replica.folder)
-        return left
-
-    def finish(self) -> None:
-        """Note in the checkpoints what was written. Raises OSError."""
-        for directory in self._directories:
-            directory.write_checkpoints(self._ends)
-
-    def write(self, replicas: Sequence[_Replica], one: RestoredPartition, history: _History) -> None:
-        """Write all replicas of a partition. Raises SourceError, KafkaError, OSError."""
-        for replica in replicas:
-            self._written.append(replica)
-            replica.begin(one.start)
-        for records in _joined(_restored(one, history)):
-            for replica in replicas:
-                replica.append(records)
-        for replica in replicas:
-            replica.flush()
-        one.replicas = len(replicas)
-        self._ends[one.part] = one.end
-
-
-@contextmanager
-def _uninterrupted() -> Generator[None]:
-    """Ignore further signals to end: a user may press Ctrl-C twice. Other threads than the first get none."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-class _Directory:
-    """A log directory of a stopped broker."""
-
-    def __init__(self, runtime: Runtime, place: str, node_id: int) -> None:
-        self._runtime = runtime
-        self._options = ManagerOptions(node_id=node_id, directories=[place], entropy=runtime.entropy)
-        self._place = place
-        self._broker_epoch = UNKNOWN_BROKER_EPOCH
-        self._manager: LogManager | None = None
-
-    @property
-    def manager(self) -> LogManager:
-        """Raises SourceError if it could not be opened again."""
-        if self._manager is None:
-            raise SourceError(f"{self._place} is closed")
-        return self._manager
-
-    @property
-    def wall_ms(self) -> int:
-        return self._runtime.clock.wall_ms()
-
-    def open(self) -> None:
-        """Raises SourceError; then it stays closed."""
-        manager = self._open()
-        if manager.previous_broker_epoch is not None:
-            self._broker_epoch = manager.previous_broker_epoch
-        if manager.has_gaps or manager.duplicates or any(manager.seconds.items()):
-            self.close({})
-            raise SourceError(
-                f"{self._place} has logs that are damaged, or being moved: start its broker, and stop it "
-                "when `nilometer status` shows no such replica"
-            )
-
-    def _open(self) -> LogManager:
-        try:
-            self._manager = LogManager.open(self._runtime.disk, self._options, wall_ms=self.wall_ms)
-        except (LockHeld, CorruptCheckpoint, NoLogDirectory) as error:
-            raise SourceError(f"{self._place} cannot be opened: {error}") from error
-        return self._manager
-
-    def open_without(self, folder: str) -> None:
-        """Open it again after a write has failed, without the records in ``folder``. Raises SourceError,
-        OSError; then the next start of its broker recovers it."""
-        manager, self._manager = self.manager, None
-        manager.abandon()
-        disk = self._runtime.disk
-        for name in disk.list_directory(folder):
-            if name != names.PARTITION_METADATA:
-                disk.remove(posixpath.join(folder, name))
-        self._open()
-
-    def close(self, ends: Mapping[TopicPartition, int]) -> None:
-        """``ends``: the high watermarks of restored partitions. Raises SourceError."""
-        if self._manager is None:
-            return
-        if errors := self.manager.close(ends, broker_epoch=self._broker_epoch, wall_ms=self.wall_ms):
-            raise SourceError(
-                f"{self._place} could not be closed in order: {errors[0]}. Its broker recovers it at the "
-                "next start"
-            )
-
-    def write_checkpoints(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Raises OSError."""
-        for plan in self.manager.plan_checkpoints(ends):
-            if plan.run():
-                self.manager.note_checkpoint(plan)
-
-
-class _Replica:
-    def __init__(self, directory: _Directory, part: TopicPartition) -> None:
-        self._directory = directory
-        self._part = part
-        self.folder = self.log.folder
-
-    @property
-    def log(self) -> Log:
-        return self._directory.manager.logs[self._part]
-
-    def begin(self, offset: int) -> None:
-        """Let the empty log start at ``offset``, without the epochs of those who have led it."""
-        manager, log = self._directory.manager, self.log
-        truncation = manager.truncate_fully_and_start_at(log, offset, wall_ms=self._directory.wall_ms)
-        for path in truncation.removable:
-            log.files.disk.remove(path)
-        self._directory.write_checkpoints({})  # until then a truncated log accepts nothing
-
-    def append(self, records: bytes) -> None:
-        """Raises KafkaError."""
-        self.log.append_as_follower(records, wall_ms=self._directory.wall_ms)
-
-    def flush(self) -> None:
-        """Raises OSError."""
-        flush_all(self.log, self._directory.wall_ms)
-
-    def empty(self) -> None:
-        """Remove what was appended. Raises SourceError, OSError."""
-        if self.log.failure is not None:  # it cannot be written any more
-            self._directory.open_without(self.folder)
-        self.begin(0)
 
 
 def _joined(restored: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:

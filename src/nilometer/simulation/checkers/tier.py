@@ -24,8 +24,8 @@ def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
             manifests[remote.folder] = remote.manifest
             if remote.error is not None:
                 found.append(f"not converged: the tier of {remote.partition}: {remote.error}")
-            if remote.lag_segments:
-                found.append(f"not converged: {remote.partition} has {remote.lag_segments} uncopied segments")
+            if remote.lag.sealed:
+                found.append(f"not converged: {remote.partition} has {remote.lag.sealed} uncopied segments")
     orphans = [name for name in bucket.objects if not _is_named(name, manifests)]
     found += (f"not converged: the object {name} belongs to no manifest" for name in orphans[:SHOWN])
     return tuple(found)

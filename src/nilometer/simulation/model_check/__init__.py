@@ -6,4 +6,5 @@ delays, loses and repeats messages. :func:`explore` (:mod:`explorer`) visits eve
 first, so that it finds a shortest counterexample; ``explorer.violation`` checks each state.
 :class:`SettingsWorld` (:mod:`settings`) is a separate model, of the settings of topics and brokers.
 :class:`ShareWorld` (:mod:`share`) is another: of a share partition, its leaders, its state and its members.
+:class:`TierWorld` (:mod:`tier`) is one more: of a tiered partition, its leaders, followers and object store.
 """

@@ -34,7 +34,7 @@ from nilometer.storage.segments.indexes import (
     SegmentIndexes,
     TimeIndex,
 )
-from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
+from nilometer.storage.segments.segment_files import IndexFiles, NotCached, SegmentFiles
 from nilometer.storage.segments.transaction_index import AbortedTxn, PackedEntries
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
@@ -82,7 +82,7 @@ def names_batch(files: IndexFiles, log: File, said: Youngest, tail: BatchHeader)
         return tail.max_timestamp < 0
     if _is_in(tail, said):
         return True
-    entry = files.load_offsets_apart().lookup_entry(said.offset)
+    entry = files.entry_apart(said.offset)
     with suppress(KafkaError):
         for batch in scan(log, 0 if entry is None else entry[1], log.size(), chunk_bytes=64 << 10):
             if batch.header.last_offset >= said.offset:
@@ -351,11 +351,17 @@ class LogSegment:
 
     # -- indexes
 
-    def indexes(self, *, only_cached: bool = False) -> SegmentIndexes | None:
-        """Return the indexes, from memory or their files; None if ``only_cached`` and a read would block.
+    def indexes(self) -> SegmentIndexes:
+        """Return the indexes, from memory or their files.
 
         Only for the thread of the log's owner. Raises CorruptIndex, FileNotFoundError.
         """
+        found = self._load(only_cached=False)
+        assert found is not None, "a read that may wait always returns the indexes"
+        return found
+
+    def _load(self, *, only_cached: bool) -> SegmentIndexes | None:
+        """Return the indexes; None if ``only_cached`` and a read would block."""
         found = self._indexes or self._files.index_cache.get(self.log_path)
         if found is not None:
             return found
@@ -363,6 +369,26 @@ class LogSegment:
         if found is not None:
             self._files.index_cache.put(self.log_path, self._checked(found))
         return found
+
+    def entry_if_cached(self, offset: int) -> tuple[int, int] | None:
+        """Return the offset index's last entry not above ``offset``, or None, if that needs no wait for the
+        disk. The log must confirm it.
+
+        Only for the thread of the log's owner. Raises NotCached, CorruptIndex, FileNotFoundError.
+        """
+        found = self._indexes or self._files.index_cache.get(self.log_path)
+        if found is None:
+            if not self._index_files.is_small():
+                return self._index_files.entry_if_cached(offset)
+            found = self._load(only_cached=True)
+            if found is None:
+                raise NotCached
+        return found.offsets.lookup_entry(offset)
+
+    def entry_apart(self, offset: int) -> tuple[int, int] | None:
+        """The same as :meth:`entry_if_cached`, on any thread; it may wait."""
+        found = self._indexes
+        return self._index_files.entry_apart(offset) if found is None else found.offsets.lookup_entry(offset)
 
     def indexes_apart(self) -> SegmentIndexes:
         """Return the indexes without using pool or cache: safe on any thread. Raises as :meth:`indexes`."""
@@ -421,7 +447,6 @@ class LogSegment:
             indexes = self.indexes()
         except (CorruptIndex, FileNotFoundError):
             return 0
-        assert indexes is not None, "a read that may wait always returns the indexes"
         entry = indexes.offsets.lookup_entry(offset - 1)
         return entry[1] if entry is not None and self._is_true(*entry) else 0
 
@@ -440,7 +465,6 @@ class LogSegment:
         CorruptIndex, KafkaError.
         """
         found = self.indexes()
-        assert found is not None, "a read that may wait always returns the indexes"
         self._files.index_cache.forget(self.log_path)
         self._indexes = found
         self._index_files.cut_to(found)

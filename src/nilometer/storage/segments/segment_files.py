@@ -8,13 +8,17 @@ methods marked "on any thread" do not use the pool.
 from __future__ import annotations
 
 import posixpath
+import struct
+from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from nilometer.runtime import Disk, File
 from nilometer.storage import names
 from nilometer.storage.segments.indexes import (
     OFFSET_ENTRY_SIZE,
+    RELATIVE_OFFSET_MAX,
     TIME_ENTRY_SIZE,
     CorruptIndex,
     IndexCache,
@@ -104,6 +108,44 @@ class SegmentFiles(NamedTuple):
         return self.pool.disk
 
 
+WHOLE_BYTES_MAX = 64 << 10
+"""The event loop reads an offset index of at most this size as a whole. A full one has forty times as much:
+of that it reads the entries that a search looks at."""
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+
+
+class NotCached(Exception):
+    """The bytes are not in the page cache, and the reader may not wait for the disk."""
+
+
+class _OffsetsInFile:
+    """The first column of an offset index file, for a search. The zeros that Kafka preallocates are no
+    entries, and belong behind all."""
+
+    __slots__ = ("_read", "_size")
+
+    def __init__(self, read: Callable[[int, int], bytes | None], size: int) -> None:
+        self._read = read
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size // OFFSET_ENTRY_SIZE
+
+    def __getitem__(self, slot: int) -> int:
+        relative, position = self.entry(slot)
+        return relative if relative or position else RELATIVE_OFFSET_MAX + 1
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        data = self._read(slot * OFFSET_ENTRY_SIZE, OFFSET_ENTRY_SIZE)
+        if data is None:
+            raise NotCached
+        if len(data) < OFFSET_ENTRY_SIZE:
+            raise CorruptIndex("the file ends within an entry")
+        relative, position = _OFFSET_ENTRY.unpack(data)
+        return relative, position
+
+
 class IndexFiles:
     __slots__ = ("_base_offset", "_disk", "_folder", "_pool")
 
@@ -160,9 +202,36 @@ class IndexFiles:
         finally:
             file.close()
 
-    def load_offsets_apart(self) -> OffsetIndex:
-        """Read the offset index, on any thread. Raises as :meth:`check_exist`."""
-        return OffsetIndex.parse(self._base_offset, self._disk.read_file(self.path(names.INDEX_SUFFIX)))
+    def is_small(self) -> bool:
+        """Whether the offset index, and so the time index, has few entries. Raises FileNotFoundError."""
+        return self._pool.open(self.path(names.INDEX_SUFFIX)).size() <= WHOLE_BYTES_MAX
+
+    def entry_if_cached(self, offset: int) -> tuple[int, int] | None:
+        """Find what :meth:`OffsetIndex.lookup_entry` finds, without reading all, or a look at the order of
+        the entries: the log must confirm it. Raises NotCached; others as :meth:`check_exist`."""
+        file = self._pool.open(self.path(names.INDEX_SUFFIX))
+        try:
+            return self._find(file.read_at_if_cached, file.size(), offset)
+        finally:
+            self._pool.forget(file.path)
+
+    def entry_apart(self, offset: int) -> tuple[int, int] | None:
+        """The same, on any thread."""
+        file = self._disk.open(self.path(names.INDEX_SUFFIX), writable=False)
+        try:
+            return self._find(file.read_at, file.size(), offset)
+        finally:
+            file.close()
+
+    def _find(
+        self, read: Callable[[int, int], bytes | None], size: int, offset: int
+    ) -> tuple[int, int] | None:
+        offsets = _OffsetsInFile(read, size)
+        slot = bisect_right(offsets, offset - self._base_offset) - 1
+        if slot < 0:
+            return None
+        relative, position = offsets.entry(slot)
+        return self._base_offset + relative, position
 
     def write_unwritten(self, indexes: SegmentIndexes) -> None:
         """Append the entries that are only in memory to the index files."""

@@ -110,12 +110,14 @@ def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that waits for nothing: reading blocks here."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return cast(T, end.value)
-    raise AssertionError("what blocks does not wait")
+    """Return the result of a coroutine that waits for nothing: reading blocks here. It may let others have
+    their turn between two steps (``sleep(0)``): there are none."""
+    while True:
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:
+            return cast(T, end.value)
+        assert awaited is None, "what blocks does not wait"
 
 
 class ReadableObjects:

@@ -1,0 +1,322 @@
+"""Brings tiered topics back from remote storage alone: into empty partitions of brokers that do not run.
+
+The segments are copied to the new topic's folder of the store (``tier.transfer``), and the chain there gets a
+manifest that names them; then each replica begins behind them, with an empty log of its own. So the disks of
+the brokers need no room for the records.
+
+Invariants: a partition that has ever had a record is not written. A run that fails, or is killed, leaves
+partitions that are empty for every reader, or complete; the same command again goes on with the partitions
+that have no manifest of it yet. Brokers that start before remove what an interrupted run has copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import msgspec
+
+from nilometer.pipeline.archive.replica_folders import EmptyReplica, ReplicaFolders, local_replicas
+from nilometer.pipeline.errors import SourceError
+from nilometer.runtime import Runtime
+from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
+from nilometer.storage.names import TopicPartition
+from nilometer.tier.catalogue import StoredPartition, find_partitions
+from nilometer.tier.chain import Chain, Deposed
+from nilometer.tier.format import (
+    DamagedObject,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    partition_folder,
+)
+from nilometer.tier.plan import first_manifest
+from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, copy_partition
+
+T = TypeVar("T")
+_WRITER = "restore"
+ENABLE = "remote.storage.enable"
+
+
+class RestoredTier(msgspec.Struct):
+    """What came back of one partition."""
+
+    stored: StoredPartition
+    part: TopicPartition
+    """The partition that has the records now."""
+    start: int
+    end: int
+    """The offset after the last record, or after the markers behind it."""
+    bytes: int
+    replicas: int
+    records: int | None
+    """None: an earlier run has copied them."""
+    aborted: int | None
+    """Transactions that were aborted because their ends are not in the store; None as for the records."""
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    stored: StoredPartition
+    part: TopicPartition
+    replicas: Sequence[EmptyReplica]
+    folder: str
+    facts: TopicFacts
+
+
+def create_command(stored: Sequence[StoredPartition], name: str) -> str:
+    """Return the command that creates the topic with the settings that it had."""
+    facts = _newest(stored).topic
+    settings = dict(sorted((facts.settings | {ENABLE: "true"}).items()))
+    configs = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
+    return shlex.join(
+        ["nilometer", "topic", "create", name, "--partitions", str(facts.partition_count), *configs]
+    )
+
+
+async def restore(
+    source: ObjectStore,
+    target: ObjectStore,
+    topics: Sequence[str],
+    places: Sequence[str],
+    *,
+    name: str | None = None,
+    topic_id: str | None = None,
+    allows_missing: bool = False,
+    only_here: bool = False,
+    say: Callable[[str], None] = lambda what: None,
+) -> list[RestoredTier]:
+    """Restore ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
+
+    ``target``: the remote storage of these brokers. ``name``: the topic that gets the records of the only one
+    of ``topics``. ``topic_id``: the one to take of several stored topics of a name. ``allows_missing``: what
+    the store lacks is no error. ``only_here``: partitions without a replica in ``places`` are left out.
+    Raises SourceError.
+    """
+    own = {one.topic_id for one in local_replicas(places) if one.part.topic in (name, *topics)}
+    chosen = await explained(_chosen(source, topics, topic_id, own))
+    if not allows_missing:
+        for found in chosen.values():
+            _require_all(found)
+    parts = {
+        one.folder: TopicPartition(name or one.topic, one.partition)
+        for found in chosen.values()
+        for one in found
+    }
+    with ExitStack() as opened:
+        folders = ReplicaFolders(places, set(parts.values()), opened)
+        wanted = [
+            one
+            for topic, found in chosen.items()
+            for one in _wanted(folders, found, parts, name or topic, only_here=only_here)
+        ]
+        run = _Run(source, target, folders, say)
+        with folders.undone_on_error():
+            restored = await explained(run.restore(wanted))
+            folders.finish()
+    return restored
+
+
+async def explained(work: Coroutine[Any, Any, T]) -> T:
+    """Raises SourceError for what the store, or an object in it, refuses."""
+    try:
+        return await work
+    except (ObjectStoreError, DamagedObject) as error:
+        raise SourceError(str(error)) from error
+
+
+async def _chosen(
+    source: ObjectStore, topics: Sequence[str], topic_id: str | None, own: Collection[str | None]
+) -> Mapping[str, list[StoredPartition]]:
+    """Return the stored partitions of each topic. Raises SourceError if they are not there, or several.
+
+    ``own``: the ids of topics that are to get records: what an earlier run has copied for them is none.
+    """
+    stored = await find_partitions(source)
+    chosen = dict[str, list[StoredPartition]]()
+    for topic in dict.fromkeys(topics):
+        named = [one for one in stored if one.topic == topic and not one.is_deleted]
+        ids = {one.topic_id: one.cluster_id for one in named if one.topic_id not in own}
+        if not ids:
+            raise SourceError(
+                f"the store has no records of topic {topic}: `nilometer tier list` shows what it has"
+            )
+        if topic_id is not None and topic_id not in ids:
+            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {', '.join(ids)}")
+        if topic_id is None and len(ids) > 1:
+            places = ", ".join(f"{one} of cluster {cluster}" for one, cluster in ids.items())
+            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {places}")
+        chosen_id = topic_id or next(iter(ids))
+        # Of the others of this id no manifest tells the topic's name.
+        chosen[topic] = [one for one in stored if one.topic_id == chosen_id and not one.is_deleted]
+        for one in chosen[topic]:
+            if one.problem:
+                raise SourceError(f"{one.folder} cannot be read: {one.problem}")
+        chosen[topic] = [one for one in chosen[topic] if one.manifest is not None]
+    return chosen
+
+
+def _newest(stored: Sequence[StoredPartition]) -> Manifest:
+    found = [one.manifest for one in stored if one.manifest is not None]
+    return max(found, key=lambda manifest: manifest.written_ms)
+
+
+def _require_all(stored: Sequence[StoredPartition]) -> None:
+    """Raises SourceError if partitions are missing, or offsets between others."""
+    topic, count = stored[0].topic, _newest(stored).topic.partition_count
+    if lacking := sorted(set(range(count)) - {one.partition for one in stored}):
+        raise SourceError(
+            f"the store has nothing of {len(lacking)} of the {count} partitions of {topic}, {topic}-"
+            f"{lacking[0]} for example: no segment of these was ever copied. --allow-missing restores the "
+            "others, and leaves these empty"
+        )
+    for one in stored:
+        for first, end in one.gaps:
+            raise SourceError(
+                f"the store lacks the offsets {first} to {end - 1} of {topic}-{one.partition}: "
+                f"--allow-missing restores those from {one.start_offset} on"
+            )
+
+
+def _wanted(
+    folders: ReplicaFolders,
+    stored: Sequence[StoredPartition],
+    parts: Mapping[str, TopicPartition],
+    name: str,
+    *,
+    only_here: bool,
+) -> list[_Wanted]:
+    """Return the partitions with their empty replicas. Raises SourceError if one has none, or is in use."""
+    replicas = {
+        one.folder: folders.empty_replicas(parts[one.folder], may_begin_in_tier=True) for one in stored
+    }
+    leaves_out = only_here and any(replicas.values())
+    count = _newest(stored).topic.partition_count
+    if (found := folders.partitions_of(name)) and max(found) >= count:
+        raise SourceError(f"{name} has more than the {count} partitions of the stored topic: create it again")
+    wanted = list[_Wanted]()
+    for one in stored:
+        part = parts[one.folder]
+        if not replicas[one.folder]:
+            if leaves_out:
+                continue
+            raise SourceError(
+                f"no broker has a replica of {part} here. Start the brokers, create the topic with\n"
+                f"  {create_command(stored, name)}\n"
+                "stop them, and restore again. If it is on other machines, --only-here leaves it to them"
+            )
+        assert one.manifest is not None, "without a manifest it is not restored"
+        cluster_id, topic_id = folders.identity(part)
+        facts = msgspec.structs.replace(
+            one.manifest.topic, cluster_id=cluster_id, topic_id=topic_id, topic=name, metadata_entry=0
+        )
+        folder = partition_folder(cluster_id, topic_id, one.partition)
+        if folder == one.folder:
+            raise SourceError(f"{part} is the topic whose records are in {one.folder}: it needs no restore")
+        wanted.append(_Wanted(one, part, replicas[one.folder], folder, facts))
+    return wanted
+
+
+class _Run:
+    def __init__(
+        self, source: ObjectStore, target: ObjectStore, folders: ReplicaFolders, say: Callable[[str], None]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._folders = folders
+        self._say = say
+        self._runtime = Runtime.system()
+        self._room = asyncio.Semaphore(SEGMENTS_AT_ONCE)
+        self._partitions = asyncio.Semaphore(SEGMENTS_AT_ONCE)
+        self._copied_bytes = 0
+
+    async def restore(self, wanted: Sequence[_Wanted]) -> list[RestoredTier]:
+        chains = [await self._chain(one) for one in wanted]  # all that may be refused, before the first write
+        total = sum(segment.log_bytes for one in wanted for segment in one.stored.segments)
+
+        def on_bytes(count: int) -> None:
+            self._copied_bytes += count
+            self._say(f"{self._copied_bytes:,} of {total:,} bytes copied")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                copies = [
+                    group.create_task(self._copy(one, chain, on_bytes))
+                    for one, chain in zip(wanted, chains, strict=True)
+                ]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return [self._begin(one, *copy.result()) for one, copy in zip(wanted, copies, strict=True)]
+
+    async def _chain(self, one: _Wanted) -> Chain:
+        """Return the chain of the new partition. Raises SourceError if it has segments of another writer."""
+        chain = Chain(self._target, one.folder, _writer(one.stored) + self._name())
+        last = await chain.read()
+        is_own = last is not None and last.writer.startswith(_WRITER)
+        if last is not None and (last.is_deleted or (last.segments and not is_own)):
+            raise SourceError(
+                f"{one.folder} has records, or a deleted topic, already: create the topic again, and restore "
+                "into the new one"
+            )
+        if not is_own and any(replica.log.log_end_offset for replica in one.replicas):
+            raise SourceError(f"{one.part} has had records: create the topic again")
+        return chain
+
+    async def _copy(
+        self, one: _Wanted, chain: Chain, on_bytes: Callable[[int], None]
+    ) -> tuple[Manifest, int | None, int | None]:
+        """Return the manifest that names the copies, how many records, and how many ended transactions."""
+        last = chain.last
+        if last is not None and last.writer.startswith(_writer(one.stored)):
+            self._say(f"{one.part} was copied by an earlier run")
+            return last, None, None
+        async with self._partitions:
+            found = await copy_partition(
+                self._source,
+                one.stored,
+                self._target,
+                one.folder,
+                new_name=self._name,
+                room=self._room,
+                on_bytes=on_bytes,
+            )
+        await self._name_copies(one, chain, found.segments)
+        assert chain.last is not None, "it was written"
+        return chain.last, found.records, found.aborted
+
+    async def _name_copies(self, one: _Wanted, chain: Chain, segments: tuple[RemoteSegment, ...]) -> None:
+        now_ms = self._runtime.clock.wall_ms()
+        last = chain.last or first_manifest(one.facts, 0)
+        following = msgspec.structs.replace(
+            last.without(last.segments, now_ms),
+            segments=segments,
+            log_start_offset=one.stored.start_offset,
+            written_ms=now_ms,
+            topic=one.facts,
+        )
+        try:
+            is_written = await chain.append_at_rest(LEADER_EPOCH, following)
+        except Deposed as error:
+            raise SourceError(f"{one.part} is in use: {error}") from error
+        if not is_written:
+            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
+
+    def _begin(
+        self, one: _Wanted, manifest: Manifest, records: int | None, aborted: int | None
+    ) -> RestoredTier:
+        start, end = manifest.log_start_offset, manifest.end_offset
+        self._folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
+        return RestoredTier(
+            one.stored, one.part, start, end, manifest.log_bytes, len(one.replicas), records, aborted
+        )
+
+    def _name(self) -> str:
+        return self._runtime.entropy.bytes(8).hex()
+
+
+def _writer(stored: StoredPartition) -> str:
+    """Return how the manifests of a restore from this state of the store begin the name of their writer."""
+    assert stored.manifest is not None, "without a manifest it is not restored"
+    return f"{_WRITER}-{stored.cluster_id}-{stored.topic_id}-{stored.manifest.number}-"

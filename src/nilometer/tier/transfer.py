@@ -1,0 +1,238 @@
+"""Copies what the store has of a partition to the folder of another topic, from store to store; checks it.
+
+The records stay as they are: offsets, timestamps, keys, values, headers, transactions. What only the former
+cluster knows changes:
+
+- all batches have the leader epoch :data:`LEADER_EPOCH`, since no leader of the new topic has a lower one;
+- the state of the producers is empty, because the new cluster gives the same ids to others;
+- a transaction whose end is not in the store is aborted there: a last segment of the new folder has the
+  markers. A reader of committed records sees no record of it.
+
+A piece of a segment is in memory at a time, and nothing is written to disks. An object that is copied has a
+new name each time, and no reader sees it until a manifest names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStore
+from nilometer.storage.producers import CorruptSnapshot, SnapshotEntry, decode_snapshot, encode_snapshot
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.tier.catalogue import StoredPartition
+from nilometer.tier.format import (
+    DamagedObject,
+    IndexSections,
+    RemoteSegment,
+    decode_index,
+    encode_index,
+    parse_indexes,
+)
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, batches, check_batch, read_header, set_leader_epoch
+from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
+
+LEADER_EPOCH = 0
+PIECE_BYTES = 4 << 20
+"""So much of a segment is read at once; more for a larger batch."""
+SEGMENTS_AT_ONCE = 4
+NO_PRODUCERS = encode_snapshot(())
+
+
+class CheckedPiece(msgspec.Struct, frozen=True):
+    """Whole batches of a segment, whose CRCs and offsets are right."""
+
+    records: bytearray
+    places: list[int]
+    """Where its batches begin."""
+    count: int
+    """How many records they have, control records not counted."""
+
+
+async def checked_pieces(
+    store: ObjectStore, folder: str, segment: RemoteSegment
+) -> AsyncIterator[CheckedPiece]:
+    """Read the segment's log file. Raises ObjectStoreError, DamagedObject."""
+    name, size = folder + segment.log_name, segment.log_bytes
+    position, offset, rest = 0, segment.base_offset, b""
+    while position < size:
+        length = min(max(PIECE_BYTES, _missing(rest)), size - position)
+        data = await store.get(name, position, length)
+        if len(data) != length:
+            raise DamagedObject(f"{name} ends at byte {position + len(data)} instead of {size}")
+        position += length
+        records, places, count, end = bytearray(rest + data), list[int](), 0, 0
+        try:
+            for at, header in batches(records):
+                check_batch(records, at, header)
+                if header.base_offset < offset:
+                    raise DamagedObject(f"{name}: offset {header.base_offset} where {offset} is the least")
+                places.append(at)
+                offset, end = header.next_offset, at + header.size
+                count += 0 if header.is_control else header.records_count
+        except KafkaError as error:
+            at = position - len(records) + end
+            raise DamagedObject(f"{name} is damaged at byte {at}: {error.message}") from error
+        rest = bytes(records[end:])
+        del records[end:]
+        yield CheckedPiece(records, places, count)
+    if rest or offset > segment.end_offset:
+        reason = "its last batch is not whole" if rest else f"its offsets go on to {offset - 1}"
+        raise DamagedObject(f"{name} is damaged: {reason}")
+
+
+def _missing(rest: bytes) -> int:
+    """Return how many bytes the batch lacks that begins in ``rest``."""
+    return read_header(rest).size - len(rest) if len(rest) >= HEADER_BYTES else 0
+
+
+async def checked_index(store: ObjectStore, folder: str, segment: RemoteSegment) -> IndexSections:
+    """Read the segment's indexes. Raises ObjectStoreError, DamagedObject."""
+    name = folder + segment.index_name
+    sections = decode_index(await store.get(name), name)
+    parse_indexes(sections, segment.base_offset, name)
+    _open_transactions(sections, name)
+    return sections
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What was copied of one partition, under its new names."""
+
+    segments: tuple[RemoteSegment, ...]
+    records: int
+    """Those of all batches copied: some may be below the log start offset."""
+    aborted: int
+    """How many transactions were aborted because their ends are not in the store."""
+
+
+async def copy_partition(
+    source: ObjectStore,
+    partition: StoredPartition,
+    target: ObjectStore,
+    folder: str,
+    *,
+    new_name: Callable[[], str],
+    room: asyncio.Semaphore,
+    on_bytes: Callable[[int], None],
+) -> Copied:
+    """Copy the segments to ``folder``, with the markers of transactions that have no end.
+
+    ``new_name`` returns a random part of objects' names; ``room`` bounds how many segments are copied at
+    once; ``on_bytes`` is told what was copied. Raises ObjectStoreError, DamagedObject.
+    """
+
+    async def copy(segment: RemoteSegment) -> tuple[RemoteSegment, int]:
+        async with room:
+            return await _copy(source, partition.folder, segment, target, folder, new_name(), on_bytes)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(copy(one)) for one in partition.segments]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    segments = [task.result()[0] for task in tasks]
+    last = await _end_transactions(source, partition, target, folder, new_name())
+    if last is not None:
+        segments.append(last[0])
+    records = sum(task.result()[1] for task in tasks)
+    return Copied(tuple(segments), records, 0 if last is None else last[1])
+
+
+async def _copy(
+    source: ObjectStore,
+    source_folder: str,
+    segment: RemoteSegment,
+    target: ObjectStore,
+    folder: str,
+    attempt: str,
+    on_bytes: Callable[[int], None],
+) -> tuple[RemoteSegment, int]:
+    sections = await checked_index(source, source_folder, segment)
+    index = encode_index(sections._replace(producers=NO_PRODUCERS))
+    entry = msgspec.structs.replace(
+        segment, attempt=attempt, index_bytes=len(index), epochs=((LEADER_EPOCH, segment.base_offset),)
+    )
+    records = 0
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal records
+        async for piece in checked_pieces(source, source_folder, segment):
+            for at in piece.places:
+                set_leader_epoch(piece.records, at, LEADER_EPOCH)
+            records += piece.count
+            if piece.records:
+                yield bytes(piece.records)
+            on_bytes(len(piece.records))
+
+    await target.upload(folder + entry.log_name, parts())
+    await target.put(folder + entry.index_name, index)
+    return entry, records
+
+
+def _open_transactions(sections: IndexSections, name: str) -> list[SnapshotEntry]:
+    """Return the producers whose transactions are open at the segment's end, by the first offset of these."""
+    if not sections.producers:
+        return []
+    try:
+        entries = {one.producer_id: one for one in decode_snapshot(sections.producers)}  # the last one counts
+    except CorruptSnapshot as error:
+        raise DamagedObject(f"{name}: {error}") from error
+    found = [one for one in entries.values() if one.current_txn_first_offset >= 0]
+    return sorted(found, key=lambda one: one.current_txn_first_offset)
+
+
+async def _end_transactions(
+    source: ObjectStore, partition: StoredPartition, target: ObjectStore, folder: str, attempt: str
+) -> tuple[RemoteSegment, int] | None:
+    """Write a segment that aborts the transactions which are open at the end; None if there are none."""
+    if not partition.segments:
+        return None
+    before = partition.segments[-1]
+    name = partition.folder + before.index_name
+    running = _open_transactions(await checked_index(source, partition.folder, before), name)
+    if not running:
+        return None
+    base, timestamp = before.end_offset, max(before.max_timestamp, 0)
+    markers, aborted = list[bytes](), list[bytes]()
+    for offset, one in enumerate(running, start=base):
+        marker = EndTxnMarker(ControlType.ABORT, max(one.coordinator_epoch, 0), timestamp)
+        markers.append(
+            build_end_txn_marker(
+                marker,
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                base_offset=offset,
+                partition_leader_epoch=LEADER_EPOCH,
+            )
+        )
+        following = running[offset - base + 1 :]
+        stable = following[0].current_txn_first_offset if following else offset + 1
+        aborted.append(AbortedTxn(one.producer_id, one.current_txn_first_offset, offset, stable).encode())
+    log, index = b"".join(markers), encode_index(IndexSections(b"", b"", b"".join(aborted), NO_PRODUCERS))
+    entry = RemoteSegment(
+        base, base + len(running) - 1, timestamp, len(log), len(index), True, attempt, ((LEADER_EPOCH, base),)
+    )
+    await target.put(folder + entry.log_name, log)
+    await target.put(folder + entry.index_name, index)
+    return entry, len(running)
+
+
+async def check_partition(
+    store: ObjectStore, partition: StoredPartition, say: Callable[[str], None]
+) -> list[str]:
+    """Read all objects that the partition's manifest names; return what is wrong. Raises ObjectStoreError."""
+    problems = list[str]()
+    for segment in () if partition.manifest is None else partition.manifest.segments:
+        say(partition.folder + segment.log_name)
+        try:
+            await checked_index(store, partition.folder, segment)
+            async for _ in checked_pieces(store, partition.folder, segment):
+                pass
+        except ObjectNotFound as error:
+            problems.append(f"{error.name} is missing")
+        except DamagedObject as error:
+            problems.append(str(error))
+    return problems

@@ -1,0 +1,147 @@
+"""Two clusters with one id, of which one was restored from a backup: only one writes to the tier."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.broker.tiering.remote_partition import BEHIND_MS_MAX, MetadataBehind
+from nilometer.storage.topic_config import LogConfig
+from nilometer.tier.chain import Contested
+from support.tier.former_partition import batch, former
+from support.tier.led_log import LedLog
+from support.tier.remote_segments import TOPIC
+
+CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
+
+
+def other(led: LedLog, *, claim: int = 0) -> LedLog:
+    """The leader of the same partition in another cluster, with a log of its own."""
+    found = LedLog(CONFIG, store=led.store, claim=claim)
+    found.leader_epoch = 3
+    found.log.epochs.begin(3, 0)
+    found.append(batch(0, 4))
+    found.log.roll_now(1)
+    found.append(batch(4, 4))
+    return found
+
+
+def test_a_cluster_with_a_higher_claim_takes_the_tier_and_the_former_one_says_so() -> None:
+    led = former()
+
+    async def main() -> None:
+        present = other(led, claim=1)
+        present.leader_epoch = 1  # below that of the former leader
+        await present.tier()
+        assert present.remote.manifest is not None
+        assert [one.base_offset for one in present.remote.manifest.segments] == [0]
+        led.append(batch(20, 1))
+        led.log.roll_now(1)
+        with pytest.raises(Contested, match="this one copies and removes nothing there"):
+            await led.remote.run_round()
+        with pytest.raises(Contested):
+            await led.remote.delete()
+        assert led.log.size, "what was not copied stays"
+
+    asyncio.run(main())
+
+
+def test_a_follower_deletes_nothing_because_of_another_clusters_manifest() -> None:
+    led = former()
+
+    async def main() -> None:
+        follower = other(led)
+        follower.leader_epoch = 2  # as the last manifest's
+        present = other(led, claim=1)
+        present.leader_epoch = 2
+        await present.tier()
+        follower.is_led_here = False
+        await follower.remote.run_round()
+        assert follower.log.tiered_offset == 0
+
+    asyncio.run(main())
+
+
+def test_metadata_that_were_restored_from_an_older_backup_stop_the_copying_until_a_claim() -> None:
+    led = former()
+
+    async def main() -> None:
+        behind = other(led)
+        behind.facts = structs.replace(TOPIC, metadata_entry=TOPIC.metadata_entry - 1)
+        objects = dict(led.store.bucket.objects)
+        assert not await behind.remote.run_round()  # for a moment it may be so
+        behind.now_ms += BEHIND_MS_MAX
+        with pytest.raises(MetadataBehind, match=r"set nilometer\.tier\.claim=1 on all"):
+            await behind.remote.run_round()
+        assert led.store.bucket.objects == objects
+        claiming = other(led, claim=1)
+        claiming.facts = behind.facts
+        await claiming.remote.run_round()
+        assert claiming.remote.manifest is not None and claiming.remote.manifest.rank == (1, 3)
+        behind.facts = TOPIC
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_catches_up_with_the_metadata_goes_on() -> None:
+    led = former()
+
+    async def main() -> None:
+        behind = other(led)
+        behind.facts = structs.replace(TOPIC, metadata_entry=TOPIC.metadata_entry - 1)
+        assert not await behind.remote.run_round()
+        behind.facts = TOPIC
+        behind.now_ms += BEHIND_MS_MAX
+        await behind.remote.run_round()
+        assert behind.remote.manifest is not None and behind.remote.manifest.rank == (0, 3)
+
+    asyncio.run(main())
+
+
+def sweeping(led: LedLog, *, number: int, claim: int = 0) -> tuple[RemoteLogs, SimpleNamespace]:
+    """Return what sweeps in a cluster that knows no topic, and its clock."""
+    now = SimpleNamespace(ms=0)
+    image = SimpleNamespace(
+        live_brokers=lambda: [SimpleNamespace(id=1)], topic_by_id=lambda _: None, number=number
+    )
+    logs: Any = RemoteLogs.__new__(RemoteLogs)
+    logs._metadata, logs._broker_id, logs._store = SimpleNamespace(image=image), 1, led.store
+    logs._parts = SimpleNamespace(cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim)
+    logs._config = SimpleNamespace(unknown_topic_grace_ms=1_000)
+    logs._runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: now.ms))
+    logs._unknown_since_ms, logs._swept_ms = {}, -1
+    return logs, now
+
+
+@pytest.mark.parametrize(
+    ("number", "claim", "is_removed"),
+    [
+        (TOPIC.metadata_entry, 0, True),
+        (TOPIC.metadata_entry - 1, 0, False),  # the topic may be created only later
+        (TOPIC.metadata_entry, 1, False),  # of the former cluster, whose metadata are lost
+    ],
+)
+def test_a_topic_that_no_metadata_know_is_said_and_removed_much_later(
+    number: int, claim: int, is_removed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    led = former()
+    logs, now = sweeping(led, number=number, claim=claim)
+
+    async def main() -> None:
+        await logs.sweep()
+        assert caplog.messages == [], "the leader may be removing it"
+        now.ms = 600
+        await logs.sweep()
+        (said,) = caplog.messages
+        assert "1 topics that this cluster does not know, cluster/topic-id/ for example" in said
+        assert led.store.bucket.objects
+        now.ms = 1_000
+        await logs.sweep()
+        assert bool(led.store.bucket.objects) != is_removed
+
+    asyncio.run(main())

@@ -1,0 +1,301 @@
+"""Restoring tiered topics from their store alone, into the empty replicas of stopped brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from nilometer.pipeline.archive import tier_restore
+from nilometer.pipeline.archive.replica_folders import EmptyReplica
+from nilometer.pipeline.archive.tier_restore import RestoredTier, restore
+from nilometer.pipeline.errors import SourceError
+from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.tier import transfer
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import Manifest, TopicFacts, partition_folder
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import (
+    decode_records,
+)
+from support.logs.stopped_brokers import BROKER_EPOCH, EVENTS, WALL_MS, broker_folder, opened
+from support.tier.former_partition import CONFIG, batch, former
+from support.tier.led_log import LedLog, Store
+from support.tier.remote_segments import FOLDER, TOPIC
+
+NEW = structs.replace(TOPIC, cluster_id="c", topic_id="b" * 21 + "A", metadata_entry=0)
+NEW_FOLDER = partition_folder(NEW.cluster_id, NEW.topic_id, 0)
+
+
+def run(led: LedLog, *places: Path, **given: object) -> list[RestoredTier]:
+    return asyncio.run(restore(led.store, led.store, ["events"], [str(one) for one in places], **given))  # type: ignore[arg-type]
+
+
+async def read(led: LedLog, start: int) -> tuple[list[tuple[object, ...]], set[AbortedTxn], set[int]]:
+    """Read the tier from ``start`` on: the records, the aborted transactions, and the leader epochs."""
+    found, aborted, epochs, offset = list[tuple[object, ...]](), set[AbortedTxn](), set[int](), start
+    while offset < led.log.local_start_offset:
+        records, more = await led.remote.read(offset, 200, read_committed=True)
+        aborted |= set(more)
+        for at, header in batches(records):
+            epochs.add(header.partition_leader_epoch)
+            offset = header.next_offset
+            for one in decode_records(records, at, header):
+                found.append((one.offset, one.timestamp, one.key, one.value, one.headers))
+    return [one for one in found if one[0] >= start], aborted, epochs
+
+
+def leading(led: LedLog, place: Path, work: Callable[[LedLog], None], facts: TopicFacts = NEW) -> None:
+    """Call ``work`` with the leader of the restored partition, as the next start of its broker has it."""
+    manager = opened(place)
+    log = manager.logs[EVENTS]
+    log.configure(CONFIG)
+    leader = LedLog(CONFIG, log=log, store=led.store, facts=facts)
+    leader.leader_epoch = 1
+    log.epochs.begin(1, log.log_end_offset)
+    assert manager.previous_broker_epoch == BROKER_EPOCH, "it was closed in order"
+    assert not manager.damages
+    work(leader)
+    manager.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS)
+
+
+def ends_at(offset: int) -> Callable[[LedLog], None]:
+    def check(leader: LedLog) -> None:
+        assert leader.log.log_end_offset == offset
+
+    return check
+
+
+async def last_manifest(store: Store, folder: str = NEW_FOLDER) -> Manifest | None:
+    return await Chain(store, folder, "").read()
+
+
+def test_all_records_come_back_and_the_next_leader_goes_on_behind_them(tmp_path: Path) -> None:
+    led = former()
+    first, second = broker_folder(tmp_path / "one"), broker_folder(tmp_path / "two")
+    (result,) = run(led, first, second)
+    assert (result.start, result.end, result.records, result.replicas, result.aborted) == (0, 18, 18, 2, 0)
+    expected, _, former_epochs = asyncio.run(read(led, 0))
+    assert former_epochs == {0, 1, 2}
+    assert [one[0] for one in expected] == list(range(18))
+
+    def go_on(leader: LedLog) -> None:
+        log = leader.log
+        assert (log.log_start_offset, log.local_start_offset, log.log_end_offset, log.size) == (0, 18, 18, 0)
+        assert log.epochs.entries[0] == (0, 0)
+
+        async def main() -> None:
+            assert await read(leader, 0) == (expected, set(), {0})
+            leader.append(batch(18, 3))
+            log.roll_now(1)
+            await leader.tier()
+            assert (log.local_start_offset, log.log_start_offset) == (21, 0)
+            records, _, epochs = await read(leader, 0)
+            assert ([one[0] for one in records], epochs) == (list(range(21)), {0, 1})
+            manifest = leader.remote.manifest
+            assert manifest is not None
+            assert (manifest.leader_epoch, manifest.topic, manifest.dropped) == (1, NEW, ())
+
+        asyncio.run(main())
+
+    leading(led, first, go_on)
+    manager = opened(second)
+    assert manager.initial_high_watermark(EVENTS) == 18
+    assert manager.logs[EVENTS].log_end_offset == 18
+    manager.close({}, broker_epoch=BROKER_EPOCH, wall_ms=WALL_MS)
+
+
+def test_transactions_without_an_end_in_the_store_are_aborted(tmp_path: Path) -> None:
+    """The abort of 10 and the commit of 9 were in the active segment only."""
+    led = former(transactions=True)
+    place = broker_folder(tmp_path / "one")
+    (result,) = run(led, place)
+    assert (result.end, result.aborted) == (30, 2)
+
+    def check(leader: LedLog) -> None:
+        assert leader.log.log_end_offset == 30
+        assert not leader.log.producers.producers, "the new cluster gives their ids to others"
+        assert leader.log.last_stable_offset(30) == 30
+
+        async def main() -> None:
+            records, aborted, _ = await read(leader, 0)
+            assert [one[0] for one in records] == list(range(30))
+            assert aborted == {
+                AbortedTxn(7, 18, 20, 21),
+                AbortedTxn(9, 24, 28, 26),
+                AbortedTxn(10, 26, 29, 30),
+            }
+            state = await leader.remote.state_at(30) if await leader.remote.run_round() else None
+            assert state is None
+            state = await leader.remote.state_at(30)
+            assert (state.start_offset, state.producers) == (30, transfer.NO_PRODUCERS)
+
+        asyncio.run(main())
+
+    leading(led, place, check)
+
+
+def test_a_log_that_began_within_a_segment_begins_there_again(tmp_path: Path) -> None:
+    led = former()
+    led.log.advance_log_start_offset(8, led.log.log_end_offset)
+    asyncio.run(led.tier())
+    place = broker_folder(tmp_path / "one")
+    (result,) = run(led, place)
+    assert (result.start, result.end) == (8, 18)
+
+    def check(leader: LedLog) -> None:
+        assert (leader.log.log_start_offset, leader.log.local_start_offset) == (8, 18)
+        records, _, _ = asyncio.run(read(leader, 8))
+        assert [one[0] for one in records] == list(range(8, 18))
+
+    leading(led, place, check)
+
+
+@pytest.mark.parametrize("where", ["copies", "replicas"])
+def test_a_run_that_is_killed_is_repeated(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed: nothing is undone."""
+    led = former()
+    first, second = broker_folder(tmp_path / "one"), broker_folder(tmp_path / "two")
+    places = (first, second)
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore.ReplicaFolders, "_undo", lambda _self: [])
+        if where == "copies":
+            puts = 0
+            put = led.store.put
+
+            async def dying(name: str, data: bytes) -> None:
+                nonlocal puts
+                puts += 1
+                if puts > 1:
+                    raise ObjectStoreError("killed")
+                await put(name, data)
+
+            patch.setattr(led.store, "put", dying)
+            with pytest.raises(SourceError, match="killed"):
+                run(led, *places)
+        else:
+            begin, begun = EmptyReplica.begin_in_tier, list[str]()
+
+            def dying_begin(self: EmptyReplica, *args: object) -> None:
+                if begun:
+                    raise Killed
+                begun.append(self.folder)
+                begin(self, *args)  # type: ignore[arg-type]
+
+            patch.setattr(EmptyReplica, "begin_in_tier", dying_begin)
+            with pytest.raises(Killed):
+                run(led, *places)
+    copied = set(led.store.bucket.objects)
+    (result,) = run(led, *places)
+    assert (result.start, result.end, result.replicas) == (0, 18, 2)
+    if where == "replicas":
+        assert result.records is None
+        assert set(led.store.bucket.objects) == copied, "nothing is copied twice"
+    for place in places:
+        leading(
+            led, place, lambda leader: None if leader.log.log_end_offset == 18 else pytest.fail("its end")
+        )
+
+
+def test_a_leader_that_starts_after_a_run_was_killed_shows_nothing_and_removes_the_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+
+    class Killed(BaseException):
+        pass
+
+    def dying(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmptyReplica, "begin_in_tier", dying)
+        patch.setattr(EmptyReplica, "empty", lambda _self: None)
+        with pytest.raises(Killed):
+            run(led, place)
+
+    def lead(leader: LedLog) -> None:
+        async def main() -> None:
+            await leader.tier()
+            assert (leader.log.log_end_offset, leader.remote.remote_bytes) == (0, 0)
+            leader.now_ms += 5_000
+            await leader.tier()
+
+        asyncio.run(main())
+        names = [name for name in led.store.bucket.objects if name.startswith(NEW_FOLDER)]
+        assert not [name for name in names if name.endswith((".log", ".index"))]
+
+    leading(led, place, lead)
+    (result,) = run(led, place)
+    assert (result.start, result.end, result.records) == (0, 18, 18)
+
+
+def test_what_is_in_use_is_not_restored_into(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    run(led, place)
+    leading(led, place, lambda leader: asyncio.run(leader.tier()))
+    with pytest.raises(SourceError, match="create the topic again"):
+        run(led, place)
+
+
+def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    led = former()
+    objects = led.store.bucket.objects
+    (name,) = [one for one in objects if one.startswith(FOLDER + f"{6:020d}") and one.endswith(".log")]
+    objects[name] = objects[name][:80] + b"#" + objects[name][81:]
+    place = broker_folder(tmp_path / "one")
+    with pytest.raises(SourceError, match=f"{name} is damaged at byte 0"):
+        run(led, place)
+    leading(led, place, ends_at(0))
+    assert asyncio.run(last_manifest(led.store)) is None
+
+
+def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    with pytest.raises(SourceError, match="the store has no records of topic other"):
+        asyncio.run(restore(led.store, led.store, ["other"], [str(place)]))
+    with pytest.raises(SourceError, match="no topic events with the id x, but topic-id"):
+        run(led, place, topic_id="x")
+    with pytest.raises(SourceError, match="no broker has a replica of old-0 here") as refused:
+        run(led, place, name="old")
+    assert "nilometer topic create old --partitions 1 --config remote.storage.enable=true\n" in str(
+        refused.value
+    )
+
+    async def lose_the_middle() -> None:
+        chain = Chain(led.store, FOLDER, "x")
+        last = await chain.read()
+        assert last is not None
+        count = structs.replace(last.topic, partition_count=2)
+        gone = structs.replace(last.without([last.segments[1]], 0), topic=count)
+        assert await chain.append_at_rest(0, gone)
+
+    asyncio.run(lose_the_middle())
+    with pytest.raises(SourceError, match="nothing of 1 of the 2 partitions of events, events-1 for example"):
+        run(led, place)
+    (result,) = run(led, place, allows_missing=True)
+    assert (result.start, result.end, result.stored.gaps) == (12, 18, [(6, 12)])
+
+
+def test_a_topic_restored_beside_its_first_one_must_be_chosen(tmp_path: Path) -> None:
+    led = former()
+    run(led, broker_folder(tmp_path / "one"))
+    other = broker_folder(tmp_path / "two", TopicPartition("x", 0), EVENTS)
+    with pytest.raises(SourceError, match=f"choose --topic-id {NEW.topic_id} of cluster c, topic-id of"):
+        run(led, other)
+    (result,) = run(led, other, topic_id="topic-id")
+    assert result.end == 18
