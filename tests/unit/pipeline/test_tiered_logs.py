@@ -6,6 +6,7 @@ import itertools
 import pickle
 import random
 import shutil
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ from support.pipeline.archives import (
     rows_of,
     set_topic_id,
 )
+from support.pipeline.large_tier import RECORDS, make_tier, plan_elsewhere
 from support.pipeline.tiered_folders import FolderTier
 from support.s3_server import BUCKET, s3_server
 
@@ -114,6 +116,24 @@ def test_a_plan_needs_manifests_only(log, tier, both):
         assert len(wanted) >= 9
 
 
+def test_many_segments_are_planned_in_little_memory(tmp_path):
+    make_tier(tmp_path, 4, 50)
+    for given in ({}, COMMITTED):
+        planned = plan_elsewhere(tmp_path, given)
+        assert (planned.slices, planned.offsets) == (200, 200 * RECORDS)
+        assert planned.peak_bytes < 400e6
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_segments_are_planned_in_little_memory(tmp_path):
+    make_tier(tmp_path, 200, 500)
+    for given in ({}, COMMITTED):
+        planned = plan_elsewhere(tmp_path, given)
+        print(f"{given}: {planned.seconds:.1f} s, {planned.peak_bytes / 1e6:.0f} MB")
+        assert (planned.slices, planned.offsets) == (100_000, 100_000 * RECORDS)
+        assert planned.peak_bytes < 500e6
+
+
 def test_the_log_start_is_where_the_manifest_or_the_checkpoint_says(log, tier, both):
     leave_to_tier(log, 0, 100, 200)
     tier.write(tier.manifest, log_start_offset=123)
@@ -125,6 +145,8 @@ def test_the_log_start_is_where_the_manifest_or_the_checkpoint_says(log, tier, b
     assert offsets_of(**both) == list(range(300, 400))
     with pytest.raises(DataLoss, match="its log starts at 300"):
         offsets_of(**both, startingOffsets='{"events": {"0": 5}}')
+    log.checkpoint(log_start=350)
+    assert offsets_of(**both) == offsets_of(**both, **COMMITTED) == list(range(350, 400))
 
 
 def test_segments_of_other_leaders_overlap_and_nothing_is_read_twice(log, tier, tmp_path):
@@ -243,6 +265,23 @@ def test_a_lost_object_is_an_error_with_topic_partition_and_offsets(log, tier, i
         read(wanted, options)
     wanted, options = planned(tier=tier.root, failOnDataLoss="false")
     assert read(wanted, options) == [*range(100), *range(200, 300)]
+
+
+def test_a_gap_around_the_log_start_is_named(log, tier, both):
+    leave_to_tier(log, 0, 100, 200)
+    log.checkpoint(log_start=150)
+    tier.write(tier.manifest, segments=(tier.manifest.segments[0], tier.manifest.segments[2]))
+    with pytest.raises(DataLoss, match="offsets 150 to 199 of events-0 are neither"):
+        offsets_of(**both)
+
+
+def test_a_batch_that_claims_to_be_longer_than_its_object_is_damage(tier):
+    path = tier.folder / tier.manifest.segments[1].log_name
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">i", data, 8, len(data))
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="is damaged at byte 0: it ends in a batch"):
+        offsets_of(tier=tier.root)
 
 
 def test_an_object_that_is_shorter_than_its_manifest_says_is_damaged(tier):

@@ -353,13 +353,12 @@ def _joined(archived: StoredPartition | None, live: LogPart | None) -> ReadableL
             run[-1].end_offset,
         )
         for run in runs
-        if run[-1].end_offset > first
     ]
     if live is not None:
         _require_same_history(archived, live)
         start = max(live.start, archived.end)
         # An empty part after a gap stays: it shows that records are missing.
-        if start > archived.end or live.end > start or not parts:
+        if start > archived.end or live.end > start:
             parts.append(replace(live, start=start, end=max(start, live.end)))
     return ReadableLog((*(() if live is None else _only_in_tier(live, first)), *parts))
 

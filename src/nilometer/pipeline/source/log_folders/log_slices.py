@@ -513,7 +513,11 @@ def _newest_snapshot(part: LogPart) -> tuple[int, dict[int, int]] | None:
             continue
         try:
             entries = decode_snapshot(disk.read_file(_path(folder, offset, names.SNAPSHOT_SUFFIX)))
-        except (FileNotFoundError, CorruptSnapshot):
+        except CorruptSnapshot:
+            continue
+        except FileNotFoundError:
+            if part.replica.segments_in_tier:
+                raise  # so the read is planned again
             continue
         return offset, {
             one.producer_id: one.current_txn_first_offset

@@ -231,10 +231,7 @@ class TieredFolder:
 
     def read_file(self, path: str) -> bytes:
         segment, suffix = self._found(path)
-        section: bytes = getattr(self._sections_of(segment), _SECTIONS[suffix])
-        if not section and suffix == names.SNAPSHOT_SUFFIX:
-            raise FileNotFoundError(errno.ENOENT, "no producers are known", path)
-        return section
+        return getattr(self._sections_of(segment), _SECTIONS[suffix])
 
     def __getattr__(self, name: str) -> NoReturn:
         raise io.UnsupportedOperation(f"{name}: remote storage is only read here")
