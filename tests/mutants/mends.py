@@ -1825,6 +1825,20 @@ COSTS = tuple(
             ("unit/storage/test_bounds_of_a_log.py",),
         ),
         (
+            "of-a-long-index-interval",
+            "a fetch walks over a million headers where a topic has a long index interval",
+            "return min(self.index_interval_bytes, INDEX_INTERVAL_MAX)",
+            "return self.index_interval_bytes",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-a-long-walk",
+            "a fetch walks over a million headers where the index of a segment has no entries",
+            "walk_bytes = WALK_BYTES_MAX if only_cached else size",
+            "walk_bytes = size",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
             "of-aborted-in-the-tier",
             "a fetch from remote storage tells all of thousands of transactions that were open then",
             "are_few = len(found) <= ABORTED_MAX",
