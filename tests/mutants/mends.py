@@ -1827,6 +1827,27 @@ COSTS = tuple(
             ("unit/storage/test_bounds_of_a_log.py",),
         ),
         (
+            "of-a-long-index-interval",
+            "a fetch walks over a million headers where a topic has a long index interval",
+            "return min(self.index_interval_bytes, INDEX_INTERVAL_MAX)",
+            "return self.index_interval_bytes",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-a-long-walk",
+            "a fetch walks over a million headers where the index of a segment has no entries",
+            "walk_bytes = WALK_BYTES_MAX if only_cached else size",
+            "walk_bytes = size",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-batches-in-the-tier",
+            "a fetch from remote storage checks thousands of batches on the event loop",
+            "return self._cache.disk.offload(lambda: piece.records_from(at, header, max_bytes, segment))",
+            "return asyncio.sleep(0, piece.records_from(at, header, max_bytes, segment))",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
             "of-aborted-in-the-tier",
             "a fetch from remote storage tells all of thousands of transactions that were open then",
             "are_few = len(found) <= ABORTED_MAX",
@@ -1836,7 +1857,7 @@ COSTS = tuple(
         (
             "of-indexes-in-the-tier",
             "the first fetch from a segment in remote storage parses its indexes on the event loop",
-            "return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
+            "return await self.disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
             "return parse_indexes(sections, segment.base_offset, name)",
             ("unit/tier/test_reader.py",),
         ),

@@ -196,10 +196,12 @@ async def test_of_thousands_of_aborted_transactions_only_those_of_the_records_ar
     assert (await reader.aborted(3, 4, records))[0] == open_then[3:]
 
 
-async def test_indexes_are_parsed_beside_the_event_loop(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a full segment have half a million entries."""
+async def test_indexes_and_batches_are_checked_beside_the_event_loop(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The indexes of a full segment have half a million entries, a response thousands of batches."""
     disk, beside = OffloadingDisk(), list[bool]()
-    for name in ("decode_index", "parse_indexes"):
+    for name in ("decode_index", "parse_indexes", "skip_good_batches"):
         parse = getattr(tier_reader, name)
 
         def noted(*arguments: Any, parse: Any = parse) -> Any:
@@ -209,7 +211,7 @@ async def test_indexes_are_parsed_beside_the_event_loop(tier: Tier, monkeypatch:
         monkeypatch.setattr(tier_reader, name, noted)
     reader = RemoteReader(RemoteCache(tier.store, disk, 1 << 20), FOLDER, tier.manifest)
     await reader.read(0, 1)
-    assert beside == [True, True]
+    assert beside == [True, True, True]
 
 
 async def test_segments_without_aborted_transactions_are_not_read_to_know_of_none(tier: Tier) -> None:
