@@ -33,7 +33,7 @@ TIER = "unit/storage/test_tiering.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
-FROM_STORE = "unit/pipeline/test_tier_restore.py"
+FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
