@@ -6,8 +6,8 @@ Who runs it decides about pauses: :class:`nilometer.broker.turns.LongWork` serve
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,3 +19,14 @@ def at_once(steps: Generator[int, None, T]) -> T:
             next(steps)
         except StopIteration as done:
             return done.value
+
+
+def without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that waits for nothing. It may let others have their turn between two
+    steps (``sleep(0)``): here are none."""
+    while True:
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            return done.value
+        assert awaited is None, "a coroutine that must not wait waits"

@@ -176,6 +176,21 @@ def test_offsets_that_compaction_left_out_are_not_missing(tmp_path):
         assert offsets_of(tier=tier.root, **given) == [*range(50), *range(120, 130)]
 
 
+def test_a_segment_that_compaction_has_emptied_is_passed_over(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    for end in (50, 100, 150):
+        if end != 100:
+            append(log, 5)
+        log.next_offset = end
+        log.roll()
+    log.checkpoint()
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, 50, 100)
+    assert [one.log_bytes > 0 for one in tier.manifest.segments] == [True, False, True]
+    for given in (*DIVISIONS, COMMITTED):
+        assert offsets_of(tier=tier.root, **given) == [*range(50), *range(100, 150)]
+
+
 # --- which manifests count
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -226,15 +226,16 @@ def export_command(
     """Write the records of topics to Parquet files, as fast as the files can be read.
 
     Reads the log directories of brokers, running or not, up to the checkpointed high watermark, and changes
-    nothing in them. A run adds the records that the folder does not have yet, all or none of them. The files
-    are below data, in a folder for each run.
+    nothing in them. With --option tier=URI, the brokers' nilometer.tier.uri, records of tiered topics are
+    read that are in remote storage only; without a folder, from there alone. A run adds the records that the
+    folder does not have yet, all or none of them. The files are below data, in a folder for each run.
     """
     given = parse_pairs(options, "--option")
     for name in given:
         if name.lower() in _INSTEAD:
             raise click.UsageError(f"--option {name}: use {_INSTEAD[name.lower()]}")
     try:
-        places = chosen_places(data_dir, log_dirs)
+        places = _exported_places(data_dir, log_dirs, given)
         given |= {"paths": json.dumps(places), "subscribe": ",".join(topics)}
         exported = _run_export(given, folder, columns, cast("Compression", compression), master, spark_log)
     except PipelineError as error:
@@ -245,6 +246,14 @@ def export_command(
     ranges = [(str(part), start, end) for part, (start, end) in exported.ranges.items()]
     print_table(("partition", "from offset", "up to offset"), ranges)
     click.echo(f"Wrote {exported.rows:,} records to {exported.files:,} files, {exported.bytes:,} bytes.")
+
+
+def _exported_places(data_dir: Path | None, log_dirs: str | None, given: Mapping[str, str]) -> list[str]:
+    """Return the folders; none, if none is named and there is no local cluster, for what is elsewhere."""
+    is_elsewhere = not {name.lower() for name in given}.isdisjoint(("archive", "tier"))
+    if is_elsewhere and data_dir is None and log_dirs is None and not Path(DEFAULT_DATA_DIR).exists():
+        return []
+    return chosen_places(data_dir, log_dirs)
 
 
 def _run_export(
