@@ -96,7 +96,9 @@ class RemoteLogs:
         """By topic."""
         copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
         fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
-        self._cache = RemoteCache(store, runtime.disk, config.index_cache_bytes, fetches.wait)
+        self._cache = RemoteCache(
+            store, runtime.disk, config.index_cache_bytes, fetches.wait, turns.wait_next
+        )
         self._parts = RemoteParts(
             runtime=runtime,
             store=store,
