@@ -1848,6 +1848,13 @@ COSTS = tuple(
             ("unit/tier/test_reader.py",),
         ),
         (
+            "of-searches-in-the-tier",
+            "ten searches by time in remote storage each take a step in every iteration of the event loop",
+            "await self._cache.next_turn()  # each step may take a millisecond",
+            "await asyncio.sleep(0)",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
             "of-aborted-in-the-tier",
             "a fetch from remote storage tells all of thousands of transactions that were open then",
             "are_few = len(found) <= ABORTED_MAX",

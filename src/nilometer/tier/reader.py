@@ -121,6 +121,10 @@ def _look_at(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
+async def _next_iteration() -> None:
+    await asyncio.sleep(0)
+
+
 class RemoteCache:
     """The bytes and indexes of remote segments that were read last."""
 
@@ -130,10 +134,13 @@ class RemoteCache:
         disk: Disk,
         index_bytes_max: int,
         before_request: Callable[[int], Awaitable[None]] | None = None,
+        next_turn: Callable[[], Awaitable[None]] = _next_iteration,
     ) -> None:
         """``disk``: on whose threads indexes are parsed, and batches checked. ``before_request``: waits until
-        so many bytes may be requested, for a limit on the bandwidth."""
+        so many bytes may be requested, for a limit on the bandwidth. ``next_turn``: waits until a search may
+        take its next step."""
         self._store = store
+        self.next_turn = next_turn
         self.disk = disk
         self._before_request = before_request
         self.chunks: SharedCache[bytes] = SharedCache(CHUNKS_CACHED_BYTES, len)
@@ -255,7 +262,7 @@ class RemoteReader:
                 before, floor = (piece, at, header), header.next_offset
             position += piece.end
             if behind is None and position < segment.log_bytes:
-                await asyncio.sleep(0)
+                await self._cache.next_turn()
                 continue
             if start == 0 or floor > indexed:
                 break
@@ -340,11 +347,26 @@ class RemoteReader:
                 for at, header in piece.batches():
                     piece.check(at, header)  # or a damaged header could hide the wanted record
                     if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
-                        found = await _first_in(piece, at, header, timestamp, offset_min)
+                        found = await self._first_in(piece, at, header, timestamp, offset_min)
                         if found is not None:
                             return found
                 position += piece.end
-                await asyncio.sleep(0)
+                await self._cache.next_turn()
+        return None
+
+    async def _first_in(
+        self, piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
+    ) -> TimestampOffset | None:
+        try:
+            for heads in record_heads(piece.buffer, at, header):
+                for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
+                    if stamp >= timestamp and header.base_offset + delta >= offset_min:
+                        return TimestampOffset(
+                            stamp, header.base_offset + delta, header.partition_leader_epoch
+                        )
+                await self._cache.next_turn()  # each step may take a millisecond
+        except KafkaError as error:
+            raise piece.damage(at, str(error)) from error
         return None
 
     async def state_at(self, offset: int) -> LogState:
@@ -435,17 +457,3 @@ def _check_last(before: tuple[_Piece, int, BatchHeader] | None) -> None:
     if before is not None:
         piece, at, header = before
         piece.check(at, header)
-
-
-async def _first_in(
-    piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
-) -> TimestampOffset | None:
-    try:
-        for heads in record_heads(piece.buffer, at, header):
-            for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
-                if stamp >= timestamp and header.base_offset + delta >= offset_min:
-                    return TimestampOffset(stamp, header.base_offset + delta, header.partition_leader_epoch)
-            await asyncio.sleep(0)  # each step may take a millisecond
-    except KafkaError as error:
-        raise piece.damage(at, str(error)) from error
-    return None
