@@ -1,7 +1,8 @@
 """Work in steps: a generator that yields after each step how many elements it had, and returns the result.
 
 Who runs it decides about pauses: :class:`nilometer.broker.turns.LongWork` serves others between two steps,
-:func:`at_once` makes none. Cores of all layers are written so, and this is below all of them.
+:func:`with_pauses` pauses after each, :func:`at_once` makes none. Cores of all layers are written so, and
+this is below all of them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,25 @@ def at_once(steps: Generator[int, None, T]) -> T:
             return done.value
 
 
+class _Pause:
+    """Lets the event loop serve others, as ``asyncio.sleep(0)`` does, for cores that know no event loop."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def with_pauses(steps: Generator[int, None, T]) -> T:
+    """Take all steps, with a pause after each, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+        await _Pause()
+
+
 def without_waiting(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that waits for nothing. It may let others have their turn between two
-    steps (``sleep(0)``): here are none."""
+    """Return the result of a coroutine that waits for nothing, but may pause: here are no others to serve."""
     while True:
         try:
             awaited = work.send(None)
