@@ -14,16 +14,13 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from support.eventually import eventually
-from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster
+from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster, objects_below
 
 COMMITTED = {"isolation.level": "read_committed"}
 
 
 def cluster(folder: Path, tier: Path) -> TieredCluster:
-    def objects() -> list[str]:
-        return sorted(str(path.relative_to(tier)) for path in tier.rglob("*") if path.is_file())
-
-    return TieredCluster(folder, tier.as_uri(), objects)
+    return TieredCluster(folder, tier.as_uri(), lambda: objects_below(tier))
 
 
 def messages(tiered: TieredCluster, topic: str, end: int, **settings: object) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from support.eventually import eventually
-from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster
+from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster, objects_below
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,9 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiered(tier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredCluster]:
-    def objects() -> list[str]:
-        return sorted(str(path.relative_to(tier)) for path in tier.rglob("*") if path.is_file())
-
-    with closing(TieredCluster(tmp_path_factory.mktemp("brokers"), tier.as_uri(), objects)) as cluster:
+    with closing(
+        TieredCluster(tmp_path_factory.mktemp("brokers"), tier.as_uri(), lambda: objects_below(tier))
+    ) as cluster:
         yield cluster
 
 

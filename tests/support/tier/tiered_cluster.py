@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,12 @@ TIERED = {
 }
 VALUE = b"v" * 1_000
 RECORDS = 4_000
+
+
+def objects_below(folder: Path) -> list[str]:
+    """Return the files in a store's folder, from which brokers remove folders meanwhile."""
+    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 class TieredCluster:
