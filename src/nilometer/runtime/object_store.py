@@ -176,8 +176,7 @@ class FileObjectStore:
         def work() -> list[str]:
             self._require_root()
             path = self._path(folder)
-            listed = self._disk.list_directory(path) if self._disk.is_directory(path) else []
-            return [f"{folder}{one}/" for one in listed if self._disk.is_directory(path + one)]
+            return [f"{folder}{one}/" for one in self._entries(path) if self._disk.is_directory(path + one)]
 
         return await self._run(folder, work)
 
@@ -188,7 +187,7 @@ class FileObjectStore:
         while folders:
             folder = folders.pop()
             path = posixpath.join(self._root, folder)
-            for one in self._disk.list_directory(path) if self._disk.is_directory(path) else ():
+            for one in self._entries(path):
                 name = posixpath.join(folder, one)
                 if not (name.startswith(prefix) or prefix.startswith(f"{name}/")):
                     continue
@@ -197,6 +196,12 @@ class FileObjectStore:
                 else:
                     found.append(name)
         return found
+
+    def _entries(self, folder: str) -> list[str]:
+        try:
+            return self._disk.list_directory(folder)
+        except FileNotFoundError:
+            return []  # there is none, or others have removed it meanwhile
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name)

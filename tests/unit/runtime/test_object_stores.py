@@ -18,6 +18,7 @@ from nilometer.runtime.object_store import (
     folder_of,
 )
 from nilometer.runtime.runtime import open_object_store
+from nilometer.runtime.system_disk import SystemDisk
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from support.logs.memory_disk import MemoryDisk
 from support.s3_server import S3Server, s3_server
@@ -227,3 +228,21 @@ async def test_a_folder_that_others_remove_while_it_is_written_to_is_created_aga
 
     await asyncio.gather(*(work(store, f"a/b/{place}") for place, store in enumerate(stores)))
     assert list((tmp_path / "tier").iterdir()) == []
+
+
+async def test_a_folder_that_is_removed_while_it_is_listed_has_no_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tier").mkdir()
+    store = open_object_store((tmp_path / "tier").as_uri(), "writer")
+    await store.put("a/b/one", b"1")
+    list_directory = SystemDisk.list_directory
+
+    def removed_before(disk: SystemDisk, path: str) -> list[str]:
+        if path.endswith("a/b"):
+            (tmp_path / "tier/a/b/one").unlink()
+            (tmp_path / "tier/a/b").rmdir()
+        return list_directory(disk, path)
+
+    monkeypatch.setattr(SystemDisk, "list_directory", removed_before)
+    assert await store.names("a/") == []
