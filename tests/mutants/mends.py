@@ -2347,6 +2347,13 @@ TIERED = (
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
     ),
     Mutant(
+        "copies-without-earlier-transactions",
+        "after a move to another directory, consumers get records of a transaction that was aborted",
+        "    if source.begins_in_tier:\n        # Without",
+        "    if False:\n        # Without",
+        (TIER,),
+    ),
+    Mutant(
         "tiered-records-replaced",
         "after a truncation other records count as copied",
         "        self.tiered_offset = min(self.tiered_offset, end_offset)\n",

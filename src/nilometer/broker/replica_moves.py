@@ -394,7 +394,7 @@ class ReplicaMoves:
             elif step.kind is StepKind.TRUNCATE:
                 copying.truncate(copy, step.offset, wall_ms=wall_ms)
             elif step.kind is StepKind.START_AGAIN:
-                copying.start_again(copy, step.offset, wall_ms=wall_ms)
+                copying.start_again(log, copy, step.offset, wall_ms=wall_ms)
             if flushes:
                 copying.flush(copy, wall_ms=wall_ms)
             return copied

@@ -23,6 +23,7 @@ from nilometer.storage.errors import (
 )
 from nilometer.storage.log import Log
 from nilometer.storage.log_state import LogState
+from nilometer.storage.producers import CorruptSnapshot
 from nilometer.storage.removal import delete_below_log_start
 from nilometer.wire.compression import Bytes
 
@@ -131,7 +132,7 @@ def append_copied(source: Log, copy: Log, records: Bytes, *, wall_ms: int) -> in
     try:
         info = copy.append_as_follower(records, wall_ms=wall_ms)
     except UnexpectedAppendOffset:  # a batch of the source contains the end of the copy
-        start_again(copy, source.local_start_offset, wall_ms=wall_ms)
+        start_again(source, copy, source.local_start_offset, wall_ms=wall_ms)
         return 0
     return 0 if info is None else info.size
 
@@ -153,9 +154,19 @@ def truncate(copy: Log, offset: int, *, wall_ms: int) -> None:
     _remove(copy, truncation.removable)
 
 
-def start_again(copy: Log, offset: int, *, wall_ms: int) -> None:
-    """Remove all records of ``copy``, which starts at ``offset`` then. Raises as :func:`truncate`."""
+def start_again(source: LogState, copy: Log, offset: int, *, wall_ms: int) -> None:
+    """Remove all records of ``copy``, which starts at ``offset`` then. Raises as :func:`truncate`.
+
+    If the records of ``source`` below are in remote storage, its snapshot says which producers had written
+    them: a transaction may end here that began there.
+    """
     _remove(copy, copy.truncate_fully_and_start_at(offset, wall_ms=wall_ms).removable)
+    if source.begins_in_tier:
+        # Without a snapshot they are unknown, as in a log that is opened without one.
+        with contextlib.suppress(FileNotFoundError, CorruptSnapshot):
+            snapshot = source.files.disk.read_file(source.producers.snapshot_path(offset))
+            copy.producers.restore(snapshot, offset, wall_ms)
+            copy.producers.take_snapshot(sync=True)
 
 
 def follow_log_start(copy: Log, offset: int, *, wall_ms: int) -> None:

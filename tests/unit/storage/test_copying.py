@@ -103,7 +103,7 @@ class Copied:
             copying.truncate(copy, step.offset, wall_ms=1)
             self.manager.hold_future(self.second)
         elif step.kind is StepKind.START_AGAIN:
-            copying.start_again(copy, step.offset, wall_ms=1)
+            copying.start_again(log, copy, step.offset, wall_ms=1)
             self.manager.hold_future(self.second)
         self.checkpoint()
         return step.kind

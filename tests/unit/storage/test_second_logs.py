@@ -116,7 +116,7 @@ class MovedLog:
             elif step.kind is StepKind.TRUNCATE:
                 copying.truncate(copy, step.offset, wall_ms=1)
             else:
-                copying.start_again(copy, step.offset, wall_ms=1)
+                copying.start_again(log, copy, step.offset, wall_ms=1)
             copying.flush(copy, wall_ms=1)
 
     def crash(self, seed: int | None) -> None:

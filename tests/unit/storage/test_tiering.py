@@ -281,8 +281,16 @@ def test_records_that_replace_truncated_ones_are_not_taken_for_those_in_remote_s
 
 
 def aborted_transaction(log: Log) -> None:
+    begin_transaction(log)
+    end_transaction(log)
+
+
+def begin_transaction(log: Log) -> None:
     records = build_batch((b"a",), producer=(9, 0, 0), transactional=True)
     log.append_as_leader(records, leader_epoch=2, wall_ms=1)
+
+
+def end_transaction(log: Log) -> None:
     marker = build_end_txn_marker(EndTxnMarker(ControlType.ABORT, 0, 1), producer_id=9, producer_epoch=0)
     log.append_as_leader(marker, leader_epoch=2, wall_ms=1, origin=AppendOrigin.COORDINATOR)
 
@@ -447,6 +455,29 @@ def test_a_power_cut_while_a_replica_begins_leaves_all_or_an_empty_log(seed: int
     assert outcomes >= {(2, False), (30, False), (leader.local_start_offset, True)}
 
 
+def test_a_copy_knows_the_transactions_that_began_in_remote_storage() -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk, directories=("/data", "/other"))
+    log = written_log(manager)
+    begin_transaction(log)
+    log.roll_now(1)
+    end_transaction(log)
+    log.roll_now(1)
+    log.note_tiered(31)
+    flush(log)
+    assert delete_local(log)
+    assert log.local_start_offset == 31
+    target = next(each.path for each in manager.directories if each.path != manager.directory_of(KEY))
+    plan = manager.plan_future(KEY, target, wall_ms=1)
+    copy = manager.add_future(plan, plan.make()).log
+    write_checkpoints(manager)
+    while (step := next_step(log, copy)).kind is not StepKind.NOTHING:
+        if step.kind is StepKind.START_AGAIN:
+            start_again(log, copy, step.offset, wall_ms=1)
+        copy_slice(log, copy, 500, truncations=log.truncations, wall_ms=1)
+    assert copy.aborted_transactions(31, 32) == log.aborted_transactions(31, 32) != []
+
+
 @pytest.mark.parametrize("are_epochs_lost", [False, True], ids=["", "epochs lost"])
 def test_a_move_to_another_directory_keeps_where_the_log_begins(are_epochs_lost: bool) -> None:
     disk = MemoryDisk()
@@ -463,7 +494,7 @@ def test_a_move_to_another_directory_keeps_where_the_log_begins(are_epochs_lost:
     write_checkpoints(manager)
     while (step := next_step(log, second.log)).kind is not StepKind.NOTHING:
         if step.kind is StepKind.START_AGAIN:
-            start_again(second.log, step.offset, wall_ms=1)
+            start_again(log, second.log, step.offset, wall_ms=1)
         copy_slice(log, second.log, 500, truncations=log.truncations, wall_ms=1)
         follow_log_start(second.log, log.local_start_offset, wall_ms=1)
     second.note_progress()

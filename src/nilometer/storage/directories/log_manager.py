@@ -575,6 +575,8 @@ class LogManager:
         assert log.topic_id is not None, "a log in use belongs to a topic"
         name = names.future_folder_name(topic_partition, self._options.entropy.uuid().hex)
         assert name is not None, "the name of a topic that is moved is short enough"
+        # If records are in remote storage only, the first step of the copying begins behind them.
+        start = 0 if log.begins_in_tier else log.local_start_offset
         return NewFuture(
             self._disk,
             topic_partition,
@@ -583,9 +585,7 @@ class LogManager:
             posixpath.join(directory.path, name),
             directory.prepare_folder(topic_partition, self._options.entropy),
             log.config,
-            self._options.open_options(
-                clean=True, wall_ms=wall_ms, is_new=True, log_start_offset=log.local_start_offset
-            ),
+            self._options.open_options(clean=True, wall_ms=wall_ms, is_new=True, log_start_offset=start),
             log.may_have_gaps,
         )
 
