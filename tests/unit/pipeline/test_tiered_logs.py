@@ -263,6 +263,15 @@ def test_a_lost_object_is_an_error_with_topic_partition_and_offsets(log, tier, i
     assert read(wanted, options) == [*range(100), *range(200, 300)]
 
 
+def test_an_object_that_a_search_by_time_needs_is_not_passed_over(tier):
+    for path in tier.objects(100):
+        path.unlink()
+    given = {"tier": tier.root, "startingTimestamp": 1_150}
+    with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage"):
+        offsets_of(**given)
+    assert offsets_of(**given, failOnDataLoss="false") == list(range(200, 300))
+
+
 def test_a_gap_around_the_log_start_is_named(log, tier, both):
     leave_to_tier(log, 0, 100, 200)
     log.checkpoint(log_start=150)
