@@ -1,13 +1,14 @@
 """Work in steps: a generator that yields after each step how many elements it had, and returns the result.
 
 Who runs it decides about pauses: :class:`nilometer.broker.turns.LongWork` serves others between two steps,
-:func:`at_once` makes none. Cores of all layers are written so, and this is below all of them.
+:func:`with_pauses` pauses after each, :func:`at_once` makes none. Cores of all layers are written so, and
+this is below all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,3 +20,30 @@ def at_once(steps: Generator[int, None, T]) -> T:
             next(steps)
         except StopIteration as done:
             return done.value
+
+
+class _Pause:
+    """Lets the event loop serve others, as ``asyncio.sleep(0)`` does, for cores that know no event loop."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def with_pauses(steps: Generator[int, None, T]) -> T:
+    """Take all steps, with a pause after each, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+        await _Pause()
+
+
+def without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that waits for nothing, but may pause: here are no others to serve."""
+    while True:
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            return done.value
+        assert awaited is None, "a coroutine that must not wait waits"

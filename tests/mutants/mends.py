@@ -34,6 +34,8 @@ TIERED_LOG = "unit/pipeline/test_tiered_logs.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
+FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
+CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -1826,6 +1828,34 @@ COSTS = tuple(
             ("unit/storage/test_bounds_of_a_log.py",),
         ),
         (
+            "of-a-long-index-interval",
+            "a fetch walks over a million headers where a topic has a long index interval",
+            "return min(self.index_interval_bytes, INDEX_INTERVAL_MAX)",
+            "return self.index_interval_bytes",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-a-long-walk",
+            "a fetch walks over a million headers where the index of a segment has no entries",
+            "walk_bytes = WALK_BYTES_MAX if only_cached else size",
+            "walk_bytes = size",
+            ("unit/storage/test_bounds_of_a_log.py",),
+        ),
+        (
+            "of-batches-in-the-tier",
+            "a fetch from remote storage checks thousands of batches on the event loop",
+            "return self._cache.disk.offload(lambda: piece.records_from(at, header, max_bytes, segment))",
+            "return asyncio.sleep(0, piece.records_from(at, header, max_bytes, segment))",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
+            "of-searches-in-the-tier",
+            "ten searches by time in remote storage each take a step in every iteration of the event loop",
+            "await self._cache.next_turn()  # each step may take a millisecond",
+            "await asyncio.sleep(0)",
+            ("unit/tier/test_reader.py",),
+        ),
+        (
             "of-aborted-in-the-tier",
             "a fetch from remote storage tells all of thousands of transactions that were open then",
             "are_few = len(found) <= ABORTED_MAX",
@@ -1835,7 +1865,7 @@ COSTS = tuple(
         (
             "of-indexes-in-the-tier",
             "the first fetch from a segment in remote storage parses its indexes on the event loop",
-            "return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
+            "return await self.disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))",
             "return parse_indexes(sections, segment.base_offset, name)",
             ("unit/tier/test_reader.py",),
         ),
@@ -2404,8 +2434,8 @@ TIERED = (
     Mutant(
         "successors-copies-swept",
         "a leader that was deposed while it sweeps removes what its successor has copied",
-        "        manifest = await self._read_chain()\n        if manifest is None or not self._is",
-        "        manifest = self._chain.last\n        if manifest is None or not self._is",
+        "        manifest = await self._read_chain()\n        if manifest is None or not self._is_current",
+        "        manifest = self._chain.last\n        if manifest is None or not self._is_current",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
     ),
     Mutant(
@@ -2414,6 +2444,69 @@ TIERED = (
         "            self._orphans_since_ms = self._monotonic_ms  # until now",
         "            pass  # until now",
         ("unit/broker/test_sweeps_of_deposed_leaders.py",),
+    ),
+    Mutant(
+        "restored-with-former-epochs",
+        "restored batches have leader epochs that no leader of the new cluster has had",
+        "set_leader_epoch(piece.records, at, LEADER_EPOCH)",
+        "pass",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-with-former-producers",
+        "the ids of former producers, which others get now, are known in a restored topic",
+        "encode_index(sections._replace(producers=NO_PRODUCERS))",
+        "encode_index(sections)",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-without-ends",
+        "records of a transaction whose end is not in the store are committed when it is restored",
+        "    if not running:\n        return None",
+        "    if running or not running:\n        return None",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "restored-over-records",
+        "a topic that has records in remote storage is restored into",
+        "last.is_deleted or (last.segments and not is_own)",
+        "last.is_deleted",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "copied-twice",
+        "a restore that was killed copies again what it had copied",
+        "if last is not None and last.writer.startswith(_writer(one.stored)):",
+        "if False:",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "claims-ignored",
+        "a former cluster goes on to write where another one has taken over",
+        "if last.claim > self._claim:",
+        "if False:",
+        ("unit/tier/test_chain.py", CLAIMS),
+    ),
+    Mutant(
+        "two-writers-of-an-epoch",
+        "two clusters with the same metadata write one chain, each behind the other",
+        "if last.rank == rank and last.writer != self._writer:",
+        "if False:",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "older-metadata-copy",
+        "a cluster whose metadata were restored from an older backup copies at once",
+        "if manifest is not None and self._is_behind(manifest):",
+        "if False:",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "unknown-topics-swept-at-once",
+        "the records of topics that restored metadata do not know are removed at once",
+        "if now_ms - since_ms >= grace_ms]",
+        "]",
+        (CLAIMS,),
     ),
     Mutant(
         "local-bytes-counted-twice",

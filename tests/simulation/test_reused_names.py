@@ -45,7 +45,7 @@ def _judged(*seen: dict[tuple[int, int], str]) -> list[str]:
         await reuser._compare(runtime_of_no_process, topic)
 
     world = World(1)
-    reuser = Reuser(world.host("clients"), "nowhere:1", flush_each=False)
+    reuser = Reuser(world.host("clients"), "nowhere:1", flush_each=False, configs={})
     runtime_of_no_process: Any = None
     world.run(main)
     return reuser.violations
@@ -91,7 +91,7 @@ class _Metadata:
 def _play(main: Callable[[NameReuser, Runtime], Coroutine[Any, Any, None]]) -> None:
     world = World(1)
     host = world.host("clients")
-    reuser = NameReuser(host, "nowhere:1", flush_each=False)
+    reuser = NameReuser(host, "nowhere:1", flush_each=False, configs={})
 
     async def scenario(_: World) -> None:
         assert await host.start("reuser", lambda runtime: main(reuser, runtime)).exited is None

@@ -140,6 +140,10 @@ class Disk(Protocol):
         """Remove a folder and its content. May block."""
         ...
 
+    def remove_empty_folder(self, path: str) -> None:
+        """Remove a folder. Raises OSError with ENOTEMPTY if something is in it."""
+        ...
+
     def read_file(self, path: str) -> bytes: ...
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:

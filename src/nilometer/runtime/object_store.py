@@ -84,6 +84,8 @@ OpenObjectStore = Callable[[str, str], ObjectStore]
 _UNFINISHED = ".unfinished"
 """The end of the name of a file that is being written. Such a name is listed, so that it can be removed."""
 _unfinished_numbers = itertools.count(1)
+FOLDER_ATTEMPTS_MAX = 16
+"""How often a folder is created again that another process has found empty, and removed."""
 
 
 class FileObjectStore:
@@ -148,8 +150,20 @@ class FileObjectStore:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.remove(path)
                 self._disk.sync_directory(posixpath.dirname(path))
+                self._remove_empty_folders(posixpath.dirname(path))
 
         await self._run(name, work)
+
+    def _remove_empty_folders(self, folder: str) -> None:
+        """Remove ``folder``, and those above it, as far as nothing is in them."""
+        while folder != self._root:
+            try:
+                self._disk.remove_empty_folder(folder)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    return
+                raise
+            folder = posixpath.dirname(folder)
 
     async def names(self, prefix: str) -> list[str]:
         return await self._run(prefix, lambda: sorted(self._list(prefix)))
@@ -188,20 +202,29 @@ class FileObjectStore:
         return posixpath.join(self._root, name)
 
     def _begin(self, path: str, data: bytes) -> str:
-        folder = posixpath.dirname(path)
-        if not self._disk.is_directory(folder):
-            self._require_root()
-            self._disk.make_directories(folder)
-            sync_ancestors(self._disk, folder)
         temporary = f"{path}.{self._writer}-{next(_unfinished_numbers)}{_UNFINISHED}"
         try:
-            with contextlib.closing(self._disk.open(temporary, create=True)) as file:
+            with contextlib.closing(self._create(temporary)) as file:
                 _append(file, data)
         except OSError:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 self._disk.remove(temporary)
             raise
         return temporary
+
+    def _create(self, path: str) -> File:
+        """Create a file and its folders, which others remove when they are empty."""
+        folder = posixpath.dirname(path)
+        for _ in range(FOLDER_ATTEMPTS_MAX):
+            try:
+                if not self._disk.is_directory(folder):
+                    self._require_root()
+                    self._disk.make_directories(folder)
+                    sync_ancestors(self._disk, folder)
+                return self._disk.open(path, create=True)
+            except FileNotFoundError:
+                continue
+        raise OSError(errno.EBUSY, "its folder is removed again and again", path)
 
     def _extend(self, temporary: str, data: bytes) -> None:
         with contextlib.closing(self._disk.open(temporary)) as file:

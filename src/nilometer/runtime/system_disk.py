@@ -174,6 +174,9 @@ class SystemDisk:
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path)
 
+    def remove_empty_folder(self, path: str) -> None:
+        os.rmdir(path)
+
     def read_file(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()

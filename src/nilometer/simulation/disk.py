@@ -727,6 +727,9 @@ class VirtualDisk:
         for name, node in entries:
             remove = self.remove_tree if isinstance(node, FolderNode) else self.remove
             remove(f"{path}/{name}")
+        self.remove_empty_folder(path)
+
+    def remove_empty_folder(self, path: str) -> None:
         self._begin("remove", path)
         folder, name = self._disk.parent(path)
         if self._disk.folder(path).entries:

@@ -32,6 +32,12 @@ class StoreFaults:
     late_ms: float = 0
     """If set, a request that fails without effect may have its effect up to so much later."""
     is_reachable: bool = True
+    away_s: float = 0
+    """For how long it cannot be reached, once in each ``cycle_s``."""
+    cycle_s: float = 1
+
+    def is_away(self, now_s: float) -> bool:
+        return not self.is_reachable or now_s % self.cycle_s < self.away_s
 
 
 @dataclass
@@ -113,7 +119,7 @@ class VirtualObjectStore:
     async def _request(self, name: str, effect: Callable[[], T], *, is_read: bool = False) -> T:
         faults, chance = self._bucket.faults, self._chance
         await asyncio.sleep(chance.uniform(0, faults.latency_ms) / 1000)
-        if not faults.is_reachable or chance.random() < faults.refused:
+        if faults.is_away(asyncio.get_running_loop().time()) or chance.random() < faults.refused:
             if faults.late_ms and not is_read:
                 delay_s = chance.uniform(0, faults.late_ms) / 1000
                 # Whatever becomes of the process that asked: the store has its request.

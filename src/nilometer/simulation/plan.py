@@ -153,6 +153,14 @@ class TopicPlan:
         return configs | ({"flush.messages": "1"} if self.flush_each else {})
 
 
+TIERED = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "0",
+    "internal.segment.bytes": "600",
+}
+"""The settings of a topic whose sealed segments are in remote storage only."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     seed: int
@@ -513,6 +521,8 @@ def _tier(chance: random.Random, wanted: bool | None) -> StoreFaults | None:
         refused=chance.choice((0.0, 0.02, 0.2)),
         unanswered=chance.choice((0.0, 0.02, 0.1)),
         late_ms=chance.choice((0.0, 500.0, 5_000.0)),
+        away_s=chance.choice((0.0, 3.0, 8.0)),
+        cycle_s=20.0,
     )
 
 
@@ -527,14 +537,19 @@ def _tier_settings(chance: random.Random) -> dict[str, str]:
 
 
 def _with_remote_storage(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
-    """Let the older records of some topics be in remote storage only."""
+    """Let the older records of some topics be in remote storage only.
+
+    Of these, retention deletes by age: the bytes that are kept are not on the disks, where they are counted.
+    """
     return tuple(
         replace(
             topic,
             segment_bytes=chance.choice((600, 2_000)),
             local_retention_bytes=chance.choice((0, 1_000, 10_000)),
+            retention_ms=max(topic.retention_ms, 8_000) if topic.is_deleted else -1,
+            retention_bytes=-1,
         )
-        if not topic.is_deleted and chance.random() < 0.7
+        if chance.random() < 0.7
         else topic
         for topic in topics
     )

@@ -42,7 +42,7 @@ from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
 from nilometer.simulation.object_store import StoreFaults
-from nilometer.simulation.plan import Plan, TopicPlan
+from nilometer.simulation.plan import TIERED, Plan, TopicPlan
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.admin_programs import (
@@ -216,10 +216,13 @@ class RunClients:
                 for number in range(group.members)
             ]
         durable = plan.machines_lost_max > 1 or (plan.one_machine and Kind.POWER in plan.kinds)
-        self._reuser = NameReuser(host, servers, flush_each=durable) if plan.reuses_names else None
+        tiered = TIERED if plan.tier is not None else dict[str, str]()
+        self._reuser = (
+            NameReuser(host, servers, flush_each=durable, configs=tiered) if plan.reuses_names else None
+        )
         self._compactor = CompactedTopicWriter(host, servers, flush_each=durable) if plan.compacts else None
         self.transactions = (
-            TransactionWorkload(cluster, host, plan.transactions, flush_each=durable)
+            TransactionWorkload(cluster, host, plan.transactions, flush_each=durable, configs=tiered)
             if plan.transactions is not None
             else None
         )

@@ -56,7 +56,17 @@ NAMES = tuple(map(str, PLAIN))
 
 
 class TransactionWorkload:
-    def __init__(self, cluster: Cluster, clients: Host, plan: TransactionPlan, *, flush_each: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clients: Host,
+        plan: TransactionPlan,
+        *,
+        flush_each: bool,
+        configs: Mapping[str, str],
+    ) -> None:
+        """``configs``: further settings of the topics that are not compacted."""
+        self._configs = configs
         self._cluster = cluster
         self._clients = clients
         self._bumps_epochs = plan.version >= EPOCH_BUMP_VERSION
@@ -136,7 +146,7 @@ class TransactionWorkload:
     # ── the run ─────────────────────────────────────────────────────────────────────────────────
     async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
         """Create the programs' topics and, by a first request, the internal topics. Raises KafkaError."""
-        plain = SMALL_SEGMENTS | self._durable
+        plain = {**SMALL_SEGMENTS, **self._durable, **self._configs}
         counts = Counter(each.topic for each in PLAIN)
         for name, count in counts.items():
             await admin.ensure_topic(NewTopic(name, count, REPLICAS, plain))

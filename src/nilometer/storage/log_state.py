@@ -267,7 +267,7 @@ class LogState:
             self.folder,
             base_offset,
             created_ms=wall_ms,
-            index_interval_bytes=self.config.index_interval_bytes,
+            index_interval_bytes=self.config.indexed_bytes,
             jitter_ms=self._jitter_ms(),
         )
         self.name_changes += 1

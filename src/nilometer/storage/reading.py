@@ -92,6 +92,12 @@ ReadBytes = Callable[[int, int], Bytes | None]
 """Reads ``(position, length)`` bytes of the log file; None if they are not in memory (page cache)."""
 
 
+WALK_BYTES_MAX = 256 << 10
+"""So many bytes of batches the event loop walks over to the one that a reader wants, four times as many as
+there are between two entries of an index. More follow an entry of an index that was written with a longer
+interval, or cannot be read."""
+
+
 class Outcome(enum.Enum):
     """Why a search in one segment returned no batch."""
 
@@ -125,6 +131,9 @@ class Search(NamedTuple):
     """How many bytes to read at a time."""
     read_bytes: ReadBytes
     may_have_gaps: bool
+    walk_bytes: int
+    """The search ends, as one that has to wait, when it has walked over more: it would hold the event loop
+    for too long."""
 
 
 def locate_from_entry(search: Search, entry: tuple[int, int] | None) -> Window | Outcome:
@@ -171,6 +180,7 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
     turns out to be damage.
     """
     segment, offset, size = search.segment, search.offset, search.size
+    walk_end = position + search.walk_bytes
     before: tuple[int, BatchHeader] | None = None
     while size - position >= HEADER_BYTES:
         buffer = search.read_bytes(position, min(search.wanted, size - position))
@@ -197,6 +207,8 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
                 return Window(position, buffer, at, header)
             before = (position + at, header)
             at += header.size
+            if walk_end < position + at < size:
+                return Outcome.WOULD_WAIT
         if at == 0:
             break
         position += at
@@ -397,7 +409,8 @@ def _read_segment(
         size = segment.size
         end_offset = higher.base_offset if higher is not None else log.log_end_offset
         wanted = max_bytes + READ_AHEAD_BYTES
-        search = Search(segment, offset, size, end_offset, wanted, read_bytes, log.may_have_gaps)
+        walk_bytes = WALK_BYTES_MAX if only_cached else size
+        search = Search(segment, offset, size, end_offset, wanted, read_bytes, log.may_have_gaps, walk_bytes)
         window = _locate(log, search, only_cached=only_cached)
         if isinstance(window, Outcome):
             return window

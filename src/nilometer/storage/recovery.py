@@ -171,7 +171,7 @@ def find_segments(
             base_offset,
             size=disk.file_size(posixpath.join(folder, names.offset_name(base_offset, names.LOG_SUFFIX))),
             created_ms=wall_ms,
-            index_interval_bytes=config.index_interval_bytes,
+            index_interval_bytes=config.indexed_bytes,
         )
         for base_offset in sorted(bases)
     ]
@@ -390,7 +390,7 @@ class LogLoader:
                 self._folder,
                 start,
                 created_ms=self._options.wall_ms,
-                index_interval_bytes=self._config.index_interval_bytes,
+                index_interval_bytes=self._config.indexed_bytes,
             )
         )
         loaded.log_end_offset = start

@@ -158,7 +158,7 @@ flush.ms: long 0.. by:log.flush.interval.ms = {LONG_MAX}
 follower.replication.throttled.replicas: list =
     Replicas (partition:broker, or *) whose replication is throttled on the follower's side.
 index.interval.bytes: int 0.. by:log.index.interval.bytes = 4096
-    Approximate bytes of records between two entries of an index.
+    Approximate bytes of records between two entries of an index; at most 64 KiB.
 internal.segment.bytes: int 1..
     Overrides segment.bytes without its lower limit: for tests.
 leader.replication.throttled.replicas: list =
@@ -298,6 +298,11 @@ DECOMPRESSED_FACTOR = 100
 to 50 times."""
 
 
+INDEX_INTERVAL_MAX = 64 << 10
+"""A fetch walks over the batches that follow an entry of an index: of a longer interval they may be
+millions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The settings of one log, as typed values. Times are in milliseconds."""
@@ -342,6 +347,11 @@ class LogConfig:
     def decompressed_bytes_max(self) -> int:
         """The largest decompressed size (bytes) of a producer's batch whose records the leader must read."""
         return min(self.max_decompressed_message_bytes, DECOMPRESSED_FACTOR * self.max_message_bytes)
+
+    @property
+    def indexed_bytes(self) -> int:
+        """How many bytes of batches may follow an entry of an index before there is another one."""
+        return min(self.index_interval_bytes, INDEX_INTERVAL_MAX)
 
     @property
     def is_copied_to_tier(self) -> bool:

@@ -505,6 +505,10 @@ class _FaultyDisk(SystemDisk):
         self._strike("remove", path)
         super().remove_tree(path)
 
+    def remove_empty_folder(self, path: str) -> None:
+        self._strike("remove", path)
+        super().remove_empty_folder(path)
+
     def read_file(self, path: str) -> bytes:
         self._strike("read", path)
         return super().read_file(path)

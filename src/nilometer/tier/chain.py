@@ -19,11 +19,10 @@ have been removed. The same holds for a manifest that was created, so its writer
 
 from __future__ import annotations
 
-import asyncio
-
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.steps import with_pauses
 from nilometer.tier.format import (
     HEAD,
     DamagedObject,
@@ -239,10 +238,4 @@ class Chain:
             data = await self._store.get(self._folder + manifest_name(number))
         except ObjectNotFound:
             return None
-        steps = decoding_manifest(data, number)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
-            await asyncio.sleep(0)
+        return await with_pauses(decoding_manifest(data, number))

@@ -121,6 +121,10 @@ def _look_at(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
+async def _next_iteration() -> None:
+    await asyncio.sleep(0)
+
+
 class RemoteCache:
     """The bytes and indexes of remote segments that were read last."""
 
@@ -130,11 +134,14 @@ class RemoteCache:
         disk: Disk,
         index_bytes_max: int,
         before_request: Callable[[int], Awaitable[None]] | None = None,
+        next_turn: Callable[[], Awaitable[None]] = _next_iteration,
     ) -> None:
-        """``disk``: on whose threads indexes are parsed. ``before_request``: waits until so many bytes may be
-        requested, for a limit on the bandwidth."""
+        """``disk``: on whose threads indexes are parsed, and batches checked. ``before_request``: waits until
+        so many bytes may be requested, for a limit on the bandwidth. ``next_turn``: waits until a search may
+        take its next step."""
         self._store = store
-        self._disk = disk
+        self.next_turn = next_turn
+        self.disk = disk
         self._before_request = before_request
         self.chunks: SharedCache[bytes] = SharedCache(CHUNKS_CACHED_BYTES, len)
         self.indexes: SharedCache[RemoteIndexes] = SharedCache(index_bytes_max, _index_weight)
@@ -143,13 +150,13 @@ class RemoteCache:
         """Return the segment's index object, which is not kept."""
         name = folder + segment.index_name
         data = await self._request(name, 0, segment.index_bytes)
-        return await self._disk.offload(lambda: decode_index(data, name))
+        return await self.disk.offload(lambda: decode_index(data, name))
 
     async def indexes_of(self, folder: str, segment: RemoteSegment) -> RemoteIndexes:
         async def fetch() -> RemoteIndexes:
             sections = await self.sections(folder, segment)
             name = folder + segment.index_name
-            return await self._disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))
+            return await self.disk.offload(lambda: parse_indexes(sections, segment.base_offset, name))
 
         return await self.indexes.get(folder + segment.index_name, fetch)
 
@@ -165,8 +172,10 @@ class RemoteCache:
             await self.chunks.get((name, number), self._chunk(name, number, size))
             for number in range(first, last + 1)
         ]
-        joined = parts[0] if len(parts) == 1 else b"".join(parts)
-        return joined[start - first * CHUNK_BYTES : end - first * CHUNK_BYTES]
+        start, end = start - first * CHUNK_BYTES, end - first * CHUNK_BYTES
+        if len(parts) == 1:
+            return parts[0][start:end]
+        return await self.disk.offload(lambda: b"".join(parts)[start:end])
 
     async def close(self) -> None:
         await self.chunks.close()
@@ -247,13 +256,13 @@ class RemoteReader:
                     raise piece.damage(at, f"offset {header.base_offset} where {floor} is the least")
                 if header.last_offset >= offset:
                     if header.base_offset <= offset:
-                        return piece.records_from(at, header, max_bytes, segment)
+                        return await self._records_from(piece, at, header, max_bytes, segment)
                     behind = at, header
                     break
                 before, floor = (piece, at, header), header.next_offset
             position += piece.end
             if behind is None and position < segment.log_bytes:
-                await asyncio.sleep(0)
+                await self._cache.next_turn()
                 continue
             if start == 0 or floor > indexed:
                 break
@@ -263,7 +272,13 @@ class RemoteReader:
         if behind is None:
             return None
         await self._check_behind(segment, piece, *behind)
-        return piece.records_from(*behind, max_bytes, segment)
+        return await self._records_from(piece, *behind, max_bytes, segment)
+
+    def _records_from(
+        self, piece: _Piece, at: int, header: BatchHeader, max_bytes: int, segment: RemoteSegment
+    ) -> Awaitable[RemoteRecords]:
+        """Check batches beside the event loop: 4 MiB of small ones take 10 ms."""
+        return self._cache.disk.offload(lambda: piece.records_from(at, header, max_bytes, segment))
 
     async def _check_behind(
         self, segment: RemoteSegment, piece: _Piece, at: int, header: BatchHeader
@@ -332,11 +347,26 @@ class RemoteReader:
                 for at, header in piece.batches():
                     piece.check(at, header)  # or a damaged header could hide the wanted record
                     if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
-                        found = await _first_in(piece, at, header, timestamp, offset_min)
+                        found = await self._first_in(piece, at, header, timestamp, offset_min)
                         if found is not None:
                             return found
                 position += piece.end
-                await asyncio.sleep(0)
+                await self._cache.next_turn()
+        return None
+
+    async def _first_in(
+        self, piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
+    ) -> TimestampOffset | None:
+        try:
+            for heads in record_heads(piece.buffer, at, header):
+                for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
+                    if stamp >= timestamp and header.base_offset + delta >= offset_min:
+                        return TimestampOffset(
+                            stamp, header.base_offset + delta, header.partition_leader_epoch
+                        )
+                await self._cache.next_turn()  # each step may take a millisecond
+        except KafkaError as error:
+            raise piece.damage(at, str(error)) from error
         return None
 
     async def state_at(self, offset: int) -> LogState:
@@ -427,17 +457,3 @@ def _check_last(before: tuple[_Piece, int, BatchHeader] | None) -> None:
     if before is not None:
         piece, at, header = before
         piece.check(at, header)
-
-
-async def _first_in(
-    piece: _Piece, at: int, header: BatchHeader, timestamp: int, offset_min: int
-) -> TimestampOffset | None:
-    try:
-        for heads in record_heads(piece.buffer, at, header):
-            for delta, stamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
-                if stamp >= timestamp and header.base_offset + delta >= offset_min:
-                    return TimestampOffset(stamp, header.base_offset + delta, header.partition_leader_epoch)
-            await asyncio.sleep(0)  # each step may take a millisecond
-    except KafkaError as error:
-        raise piece.damage(at, str(error)) from error
-    return None

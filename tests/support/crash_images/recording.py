@@ -262,9 +262,15 @@ class RecordingDisk:
         for name in self.list_directory(path):
             below = posixpath.join(path, name)
             (self.remove_tree if self.is_directory(below) else self.remove)(below)
+        self.remove_empty_folder(path)
+
+    def remove_empty_folder(self, path: str) -> None:
+        if not self._is_recorded(path):
+            self._inner.remove_empty_folder(path)
+            return
         with self._lock:
             self._begin()
-            self._inner.remove_tree(path)  # an empty folder
+            self._inner.remove_empty_folder(path)
             self._note(Remove(path))
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:

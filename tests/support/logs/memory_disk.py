@@ -251,6 +251,11 @@ class MemoryDisk:
         folder, name = self._parent(path)
         folder.change({name: None})
 
+    def remove_empty_folder(self, path: str) -> None:
+        if self._folder(path).entries:
+            raise OSError(errno.ENOTEMPTY, "not empty", path)
+        self.remove_tree(path)
+
     def read_file(self, path: str) -> bytes:
         self.reads += 1
         return bytes(self._file(path).data)

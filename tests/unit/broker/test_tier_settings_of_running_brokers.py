@@ -38,7 +38,8 @@ class Broker:
             entropy=SimpleNamespace(bytes=bytes),
             disk=MemoryDisk(),
         )
-        parts: tuple[Any, ...] = (config, runtime, None, replicas, metadata, None, "c", BrokerId(1), None)
+        turns = SimpleNamespace(wait_next=None)
+        parts: tuple[Any, ...] = (config, runtime, None, replicas, metadata, None, "c", BrokerId(1), turns)
         self.logs = RemoteLogs(*parts)
         self._fold(ControllerElected(controller_id=TERM.controller_id, incarnation=TERM.incarnation,
                                      controller_epoch=TERM.controller_epoch))  # fmt: skip

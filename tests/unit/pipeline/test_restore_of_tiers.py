@@ -26,7 +26,7 @@ from nilometer.wire.records import (
 from support.logs.stopped_brokers import BROKER_EPOCH, EVENTS, WALL_MS, broker_folder, opened
 from support.tier.former_partition import CONFIG, batch, former
 from support.tier.led_log import LedLog, Store
-from support.tier.remote_segments import FOLDER, TOPIC
+from support.tier.remote_segments import FOLDER, TOPIC, manifest, segment
 
 NEW = structs.replace(TOPIC, cluster_id="c", topic_id="b" * 21 + "A", metadata_entry=0)
 NEW_FOLDER = partition_folder(NEW.cluster_id, NEW.topic_id, 0)
@@ -130,10 +130,10 @@ def test_transactions_without_an_end_in_the_store_are_aborted(tmp_path: Path) ->
                 AbortedTxn(9, 24, 28, 26),
                 AbortedTxn(10, 26, 29, 30),
             }
-            state = await leader.remote.state_at(30) if await leader.remote.run_round() else None
-            assert state is None
-            state = await leader.remote.state_at(30)
-            assert (state.start_offset, state.producers) == (30, transfer.NO_PRODUCERS)
+            assert not await leader.remote.run_round()
+            for offset, end in ((20, 28), (30, 30)):
+                state = await leader.remote.state_at(offset)
+                assert (state.start_offset, state.producers) == (end, transfer.NO_PRODUCERS)
 
         asyncio.run(main())
 
@@ -249,6 +249,21 @@ def test_what_is_in_use_is_not_restored_into(tmp_path: Path) -> None:
     leading(led, place, lambda leader: asyncio.run(leader.tier()))
     with pytest.raises(SourceError, match="create the topic again"):
         run(led, place)
+
+
+def test_a_topic_whose_replicas_alone_are_empty_keeps_its_records_in_the_store(tmp_path: Path) -> None:
+    led = former()
+
+    async def write() -> None:
+        chain = Chain(led.store, NEW_FOLDER, "its leader")
+        await chain.read()
+        assert await chain.append(4, structs.replace(manifest(segment(0, 9)), topic=NEW))
+
+    asyncio.run(write())
+    before = dict(led.store.bucket.objects)
+    with pytest.raises(SourceError, match="has records, or a deleted topic, already"):
+        run(led, broker_folder(tmp_path / "one"))
+    assert led.store.bucket.objects == before
 
 
 def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> None:

@@ -197,3 +197,33 @@ def test_a_uri_that_is_no_store_is_refused() -> None:
     for wrong, reason in (("http://x", "file:///"), ("s3://b/p?x=1", "option x"), ("s3:///p", "BUCKET")):
         with pytest.raises(ValueError, match=reason):
             open_object_store(wrong, "writer")
+
+
+async def test_a_folder_of_files_is_removed_with_its_last_object(tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    store = open_object_store((tmp_path / "tier").as_uri(), "writer")
+    await store.put("cluster/topic/0/a", b"1")
+    await store.put("cluster/topic/0/b", b"2")
+    await store.put("cluster/other/0/c", b"3")
+    await store.remove("cluster/topic/0/a")
+    assert await store.folders("cluster/") == ["cluster/other/", "cluster/topic/"]
+    await store.remove("cluster/topic/0/b")
+    assert await store.folders("cluster/") == ["cluster/other/"]
+    await store.remove("cluster/other/0/c")
+    assert list((tmp_path / "tier").iterdir()) == []
+    await store.put("cluster/topic/0/a", b"4")
+    assert await store.get("cluster/topic/0/a") == b"4"
+
+
+async def test_a_folder_that_others_remove_while_it_is_written_to_is_created_again(tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    stores = [open_object_store((tmp_path / "tier").as_uri(), writer) for writer in ("one", "two")]
+
+    async def work(store: ObjectStore, name: str) -> None:
+        for number in range(50):
+            await store.put(name, b"%d" % number)
+            assert await store.get(name) == b"%d" % number
+            await store.remove(name)
+
+    await asyncio.gather(*(work(store, f"a/b/{place}") for place, store in enumerate(stores)))
+    assert list((tmp_path / "tier").iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from log_model import build_batch
 
@@ -12,11 +14,11 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import SEQUENCE_MAX
-from nilometer.storage.reading import READ_AHEAD_BYTES
+from nilometer.storage.reading import READ_AHEAD_BYTES, WALK_BYTES_MAX
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.indexes import OFFSET_ENTRY_SIZE
 from nilometer.storage.segments.segment_files import WHOLE_BYTES_MAX, SegmentFiles
-from nilometer.storage.topic_config import LogConfig
+from nilometer.storage.topic_config import INDEX_INTERVAL_MAX, LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.logs.compaction_scenario import CompactionScenario
 from support.logs.log_cleaner import clean_log, make_durable
@@ -151,3 +153,28 @@ def test_a_read_looks_at_few_entries_of_a_large_index(only_cached: bool) -> None
     found = log.read(ENTRIES, 1, log.log_end_offset, only_cached=only_cached)
     assert found is not None and found.records
     assert 0 < disk.index_bytes < 30 * OFFSET_ENTRY_SIZE
+
+
+def test_a_long_interval_of_the_index_leaves_few_batches_to_walk_over() -> None:
+    """Over the headers of all batches of a segment, a fetch walked for seconds."""
+    log = new_log(LogConfig(index_interval_bytes=2**31 - 1))
+    size = len(build_batch((b"one", b"two")))
+    while log.size < 3 * INDEX_INTERVAL_MAX:
+        append(log)
+    indexes = log.segments.active.indexes()
+    positions = [position for _, position in indexes.offsets.entries()]
+    assert len(positions) == 2
+    assert all(later - before <= INDEX_INTERVAL_MAX + size for before, later in pairwise((0, *positions)))
+
+
+def test_a_read_on_the_event_loop_leaves_a_long_walk_to_another_thread() -> None:
+    """As over a segment that was written before with a longer interval."""
+    log = new_log(LogConfig())
+    while log.size < 2 * WALK_BYTES_MAX:
+        append(log)
+    log.segments.active.reset_indexes()
+    log.read_hints = {}
+    last = log.log_end_offset - 1
+    assert log.read(last, 1, log.log_end_offset, only_cached=True) is None
+    found = log.read(last, 1, log.log_end_offset)
+    assert found is not None and found.records

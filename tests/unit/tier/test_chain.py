@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec import structs
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
 from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed
-from nilometer.tier.format import DamagedObject, Manifest, encode_manifest, manifest_name
+from nilometer.tier.format import SEGMENTS_OF_A_LINE, DamagedObject, Manifest, encode_manifest, manifest_name
 from support.tier.remote_segments import FOLDER, manifest, segment
 
 
@@ -317,3 +318,28 @@ async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
     with pytest.raises(DamagedObject, match="CRC"):
         await chain_on(bucket)[0].remove_all()
     assert len(bucket.objects) == 2
+
+
+async def turns_of_others(count: int) -> int:
+    """Read a manifest of so many segments; return how often another task had its turn meanwhile."""
+    bucket = Bucket()
+    segments = tuple(segment(10 * number, 10 * number + 9) for number in range(count))
+    written = structs.replace(manifest(), number=0, leader_epoch=0, segments=segments)
+    bucket.write(FOLDER + manifest_name(0), encode_manifest(written))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    reader, _ = chain_on(bucket)
+    assert await reader.read() == written
+    others.cancel()
+    return turns
+
+
+async def test_others_are_served_while_a_manifest_with_many_segments_is_read() -> None:
+    assert await turns_of_others(4 * SEGMENTS_OF_A_LINE) >= await turns_of_others(SEGMENTS_OF_A_LINE) + 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from nilometer.tier import reader as tier_reader
 from nilometer.tier.format import DamagedObject, Manifest, decode_index, encode_index
 from nilometer.tier.reader import RemoteCache, RemoteReader
 from nilometer.wire.record_batch import batches
+from nilometer.wire.record_heads import RecordHeads
 from nilometer.wire.records import decode_records
 from support.logs.folder_logs import FolderLog
 from support.logs.memory_disk import MemoryDisk
@@ -196,10 +197,12 @@ async def test_of_thousands_of_aborted_transactions_only_those_of_the_records_ar
     assert (await reader.aborted(3, 4, records))[0] == open_then[3:]
 
 
-async def test_indexes_are_parsed_beside_the_event_loop(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a full segment have half a million entries."""
+async def test_indexes_and_batches_are_checked_beside_the_event_loop(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The indexes of a full segment have half a million entries, a response thousands of batches."""
     disk, beside = OffloadingDisk(), list[bool]()
-    for name in ("decode_index", "parse_indexes"):
+    for name in ("decode_index", "parse_indexes", "skip_good_batches"):
         parse = getattr(tier_reader, name)
 
         def noted(*arguments: Any, parse: Any = parse) -> Any:
@@ -209,7 +212,30 @@ async def test_indexes_are_parsed_beside_the_event_loop(tier: Tier, monkeypatch:
         monkeypatch.setattr(tier_reader, name, noted)
     reader = RemoteReader(RemoteCache(tier.store, disk, 1 << 20), FOLDER, tier.manifest)
     await reader.read(0, 1)
-    assert beside == [True, True]
+    assert beside == [True, True, True]
+
+
+async def test_a_search_by_time_waits_for_its_turn_before_each_step(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header may promise a time that none of its millions of records has; ten searches go on at once."""
+    steps = turns = 0
+
+    def without_it(*_: object) -> Iterator[RecordHeads]:
+        nonlocal steps
+        for _ in range(5):
+            steps += 1
+            yield RecordHeads([0], [0], [], 0)
+
+    async def next_turn() -> None:
+        nonlocal turns
+        turns += 1
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(tier_reader, "record_heads", without_it)
+    cache = RemoteCache(tier.store, MemoryDisk(), 1 << 20, next_turn=next_turn)
+    assert await RemoteReader(cache, FOLDER, tier.manifest).offset_for_timestamp(39, 0) is None
+    assert 5 == steps <= turns
 
 
 async def test_segments_without_aborted_transactions_are_not_read_to_know_of_none(tier: Tier) -> None:

@@ -104,7 +104,9 @@ class RemoteLogs:
         self._file_config = config
         self._copies = Bandwidth(runtime.clock, config.copy_bytes_per_second)
         self._fetches = Bandwidth(runtime.clock, config.fetch_bytes_per_second)
-        self._cache = RemoteCache(store, runtime.disk, config.index_cache_bytes, self._fetches.wait)
+        self._cache = RemoteCache(
+            store, runtime.disk, config.index_cache_bytes, self._fetches.wait, turns.wait_next
+        )
         self._parts = RemoteParts(
             runtime=runtime,
             store=store,

@@ -5,7 +5,8 @@ That its records are the acknowledged ones is checked by the readers, who read e
 
 from __future__ import annotations
 
-from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
+from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
 from nilometer.tier.format import HEAD, Manifest, manifest_number
 
@@ -38,3 +39,17 @@ def _is_named(name: str, manifests: dict[str, Manifest | None]) -> bool:
         return False
     number = manifest_number(own)
     return own == HEAD or own in manifest.objects or (number is not None and number >= manifest.oldest)
+
+
+def remote_batches(leader: BrokerNode, bucket: Bucket, partition: str) -> list[StoredBatch]:
+    """Return the batches of a partition that its leader has in remote storage, each once."""
+    logs = None if leader.broker is None else leader.broker.parts.remote_logs
+    found: list[StoredBatch] = []
+    for remote in () if logs is None else logs:
+        if str(remote.partition) != partition or remote.manifest is None:
+            continue
+        for segment in remote.manifest.segments:
+            end = found[-1].last_offset + 1 if found else 0
+            data = bucket.objects[remote.folder + segment.log_name]
+            found += (batch for _, batch in batches_with_positions(data) if batch.base_offset >= end)
+    return found

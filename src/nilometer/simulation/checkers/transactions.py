@@ -21,6 +21,7 @@ from nilometer.invariants import check as check_logs
 from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.history import History, Outcome, Partition, check, find_cycle
+from nilometer.simulation.checkers.tier import remote_batches
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import FileNode, FolderNode, HostDisk
 from nilometer.transactions.shard import TransactionShard
@@ -364,7 +365,7 @@ def judge_log(name: str, batches: Sequence[ProducerBatch]) -> Iterator[str]:
 
 
 def read_leader(cluster: Cluster, partition: TopicPartition) -> list[ProducerBatch]:
-    """Return the batches of the leader's log, read from its disk; empty without a leader."""
+    """Return the batches of the leader's log, from its disk and remote storage; empty without a leader."""
     return [of_batch(batch) for batch in stored_by_leader(cluster, partition)]
 
 
@@ -375,7 +376,9 @@ def stored_by_leader(cluster: Cluster, partition: TopicPartition) -> list[Stored
         return []
     node = cluster.nodes[int(state.leader)]
     places = node.places_of(str(partition))
-    return read_batches_from(node.host.disk, places[0], 0) if places else []
+    local = read_batches_from(node.host.disk, places[0], 0) if places else []
+    remote = remote_batches(node, cluster.world.bucket, str(partition))
+    return [*(batch for batch in remote if not local or batch.base_offset < local[0].base_offset), *local]
 
 
 class _First(NamedTuple):
@@ -539,10 +542,17 @@ def read_index(disk: HostDisk, folder: str) -> set[Aborted]:
 
 
 def compare_indexes(cluster: Cluster, partition: TopicPartition) -> Iterator[str]:
-    """Yield the differences between the logs on all replicas' disks and the indexes beside them, at rest."""
+    """Yield the differences between the logs on all replicas' disks and the indexes beside them, at rest.
+
+    A transaction may have begun in what is in remote storage only.
+    """
+    by_leader = stored_by_leader(cluster, partition)
     for node in cluster.nodes.values():
         for folder in node.places_of(str(partition)):
-            expected = expected_index(read_batches_from(node.host.disk, folder, 0))
+            local = read_batches_from(node.host.disk, folder, 0)
+            start = local[0].base_offset if local else 0
+            whole = [*(batch for batch in by_leader if batch.base_offset < start), *local]
+            expected = {one for one in expected_index(whole) if one.last >= start}
             found = read_index(node.host.disk, folder)
             if found != expected:
                 yield (

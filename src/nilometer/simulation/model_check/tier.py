@@ -15,8 +15,8 @@ from __future__ import annotations
 import copy
 import enum
 import itertools
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -26,6 +26,7 @@ from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.tables import Table
 from nilometer.simulation.model_check.world import Step
+from nilometer.steps import without_waiting
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
@@ -48,7 +49,6 @@ NOT_LOST = "a leader that was in sync finds in remote storage what its log lacks
 KEPT = "what the retention keeps does not expire"
 SOUND = "every manifest can be read"
 
-T = TypeVar("T")
 Record = tuple[int, int]
 """The leader epoch and the value of a record; every value is produced once."""
 Content = bytes | tuple[Record, ...]
@@ -190,15 +190,6 @@ class _Store:
         raise NotImplementedError("a chain has one folder")
 
 
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of what never waits."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("the store of the model answers at once")
-
-
 class _Bucket:
     """What the store has at one moment."""
 
@@ -210,7 +201,7 @@ class _Bucket:
         self.last: Manifest | None = None
         """The last manifest, as a broker finds it that knows nothing."""
         try:
-            self.last = _at_once(Chain(store, FOLDER, "").read())
+            self.last = without_waiting(Chain(store, FOLDER, "").read())
         except (DamagedObject, ObjectStoreError) as error:
             self.damage = str(error)
         self.named = _named(self.last)
@@ -591,9 +582,9 @@ class TierWorld:
         outcome: object = None
         try:
             if following is None:
-                _at_once(chain.read())
+                without_waiting(chain.read())
             else:
-                outcome = _at_once(chain.append(LeaderEpoch(broker.leads), following))
+                outcome = without_waiting(chain.append(LeaderEpoch(broker.leads), following))
         except Deposed:
             outcome = DEPOSED
         except ObjectStoreError:

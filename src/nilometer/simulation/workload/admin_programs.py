@@ -357,14 +357,16 @@ class _OneTopic:
 class NameReuser(AdminProgram):
     gap_s = (0.0, 2.0)
 
-    def __init__(self, host: Host, bootstrap_servers: str, *, flush_each: bool) -> None:
+    def __init__(
+        self, host: Host, bootstrap_servers: str, *, flush_each: bool, configs: Mapping[str, str]
+    ) -> None:
         super().__init__("reuser", host, bootstrap_servers)
         self.violations: list[str] = []
         self.incarnations = 0
         self.producers = 0
         self.compared = 0
         """How often all records of a topic were read back."""
-        self._configs = {"min.insync.replicas": "2", "segment.ms": "5000"}
+        self._configs = {"min.insync.replicas": "2", "segment.ms": "5000", **configs}
         if flush_each:
             self._configs["flush.messages"] = "1"
         self._topic: Incarnation | None = None

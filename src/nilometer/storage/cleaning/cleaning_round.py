@@ -333,7 +333,7 @@ class CleaningRound:
         statistics = self.statistics
         inputs = [segment.base_offset for segment in group]
         self._writer = writer = CleanedSegmentWriter(
-            self._disk, self._folder, inputs, self._config.index_interval_bytes
+            self._disk, self._folder, inputs, self._config.indexed_bytes
         )
         for segment in group:
             for batch in self._batches(segment):
@@ -481,7 +481,7 @@ class LogCleaning:
             replacement.base_offset,
             size=replacement.size,
             created_ms=wall_ms,
-            index_interval_bytes=log.config.index_interval_bytes,
+            index_interval_bytes=log.config.indexed_bytes,
         )
         removable: list[str] = []
         log.begin_replacement()

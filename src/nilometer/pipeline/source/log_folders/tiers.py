@@ -14,15 +14,16 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, cast
+from typing import NoReturn, cast
 
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
 from nilometer.runtime import Disk, File
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.steps import without_waiting
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition
 from nilometer.tier.chain import Chain
@@ -35,8 +36,6 @@ from nilometer.tier.format import (
     decode_index,
     partition_folder,
 )
-
-T = TypeVar("T")
 
 _PREFIX = "tier:"
 
@@ -104,20 +103,9 @@ def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -
     objects = cast(ObjectStore, ReadableObjects(disk, path))
     chain = Chain(objects, partition_folder(cluster_id, topic_id, partition), "")
     try:
-        return _at_once(chain.read())
+        return without_waiting(chain.read())
     except (DamagedObject, ObjectStoreError) as error:
         raise SourceError(f"{shown_folder(store)}: {error}") from error
-
-
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that waits for nothing: reading blocks here. It may let others have
-    their turn between two steps (``sleep(0)``): there are none."""
-    while True:
-        try:
-            awaited = work.send(None)
-        except StopIteration as end:
-            return cast(T, end.value)
-        assert awaited is None, "what blocks does not wait"
 
 
 class ReadableObjects:

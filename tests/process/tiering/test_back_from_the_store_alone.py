@@ -134,4 +134,4 @@ def test_a_topic_comes_back_in_another_cluster_and_goes_on(tmp_path: Path) -> No
         second.wait_tiered("again", part["end"] + RECORDS // 2)
         new = second.keys("again", part["end"], 2 * RECORDS)
         assert new == list(range(RECORDS, 2 * RECORDS))
-        assert messages(second, "again", end) == everything
+        assert second.keys("again", 0, 2 * RECORDS) == [int(one[2]) for one in committed] + new
