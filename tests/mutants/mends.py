@@ -30,6 +30,7 @@ POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
 QUORUM_OF_BROKERS = "process/quorum/test_quorum_of_brokers.py"
 TIER = "unit/storage/test_tiering.py"
+TIERED_LOG = "unit/pipeline/test_tiered_logs.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
@@ -2609,8 +2610,68 @@ TIERED = (
     ),
 )
 
+TIERED_LOGS = (
+    Mutant(
+        "tiered-log-abort-that-left-the-disk",
+        "an aborted transaction is read if its index leaves the disk while a read is planned",
+        "disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes",
+        "pass",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-index-that-is-gone",
+        "an aborted transaction is read if its index is gone from remote storage",
+        "            if part.replica.tier is not None or part.replica.segments_in_tier:\n",
+        "            if False:\n",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-old-manifest",
+        "an object that another one has replaced is not found by those who planned before",
+        "self._disk, self._folder = open_place(self._place)  # by the manifest of now",
+        "pass",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-stale-start",
+        "records that were deleted since the manifest was written are read",
+        "first = max(first, live.replica.checkpointed_start)",
+        "pass",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-compacted-end",
+        "the records after an offset that compaction left out are taken for lost",
+        "following = segment_end or self._base_above(bases[slot])",
+        "following = self._base_above(bases[slot])",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-batch-too-long",
+        "a damaged batch hides those behind it in its object",
+        "if at < len(buffer) and is_tiered(self._place):",
+        "if False:",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-whole-object",
+        "an object of another size is read",
+        "if (size := file.size()) != segment.log_bytes:",
+        "if (size := file.size()) < 0:",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-left-the-disk",
+        "what leaves the disk after the plan is taken for lost",
+        "reader = SliceReader(self._tier,",
+        "reader = SliceReader(self._place,",
+        (TIERED_LOG,),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *TIERED,
+    *TIERED_LOGS,
     *METADATA_QUORUM,
     *DIRECTORY_MOVES,
     *FOUND_LOGS,

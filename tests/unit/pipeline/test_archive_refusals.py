@@ -27,6 +27,7 @@ from support.pipeline.archives import (
     problems_in,
     set_topic_id,
 )
+from support.pipeline.tiered_folders import FolderTier
 
 
 @pytest.fixture
@@ -254,6 +255,18 @@ def test_places_with_options_lead_to_places_below_and_are_shown_without_secrets(
 def test_what_is_wrong_with_the_options_is_said(given, says):
     with pytest.raises((OptionError, SourceError), match=says):
         offsets_of(**given)
+
+
+def test_nothing_is_archived_into_the_remote_storage_of_the_cluster(log, target):
+    (log.log_dir / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=cluster\n")
+    FolderTier(target).copy(log, 0, 100)
+    with pytest.raises(
+        SourceError, match=r"archive is the remote storage of .* cluster cluster, which brokers"
+    ):
+        archive_topic(log.log_dir, target)
+    assert not (target / "events").exists()
+    archive_topic(log.log_dir, target / "archives")
+    assert (target / "archives" / "events").exists()
 
 
 def test_a_topic_that_is_not_archived_is_said(log, target):

@@ -28,7 +28,6 @@ from support.pipeline.archives import (
     rows_of,
     set_topic_id,
 )
-from support.pipeline.large_tier import RECORDS, make_tier, plan_elsewhere
 from support.pipeline.tiered_folders import FolderTier
 from support.s3_server import BUCKET, s3_server
 
@@ -114,24 +113,6 @@ def test_a_plan_needs_manifests_only(log, tier, both):
         wanted, _ = planned(bounds, **both, bytesPerPartition=700)
         assert [one.end for one in wanted[:-1]] == [one.start for one in wanted[1:]]
         assert len(wanted) >= 9
-
-
-def test_many_segments_are_planned_in_little_memory(tmp_path):
-    make_tier(tmp_path, 4, 50)
-    for given in ({}, COMMITTED):
-        planned = plan_elsewhere(tmp_path, given)
-        assert (planned.slices, planned.offsets) == (200, 200 * RECORDS)
-        assert planned.peak_bytes < 400e6
-
-
-@pytest.mark.soak
-def test_a_hundred_thousand_segments_are_planned_in_little_memory(tmp_path):
-    make_tier(tmp_path, 200, 500)
-    for given in ({}, COMMITTED):
-        planned = plan_elsewhere(tmp_path, given)
-        print(f"{given}: {planned.seconds:.1f} s, {planned.peak_bytes / 1e6:.0f} MB")
-        assert (planned.slices, planned.offsets) == (100_000, 100_000 * RECORDS)
-        assert planned.peak_bytes < 500e6
 
 
 def test_the_log_start_is_where_the_manifest_or_the_checkpoint_says(log, tier, both):
@@ -280,6 +261,15 @@ def test_a_lost_object_is_an_error_with_topic_partition_and_offsets(log, tier, i
         read(wanted, options)
     wanted, options = planned(tier=tier.root, failOnDataLoss="false")
     assert read(wanted, options) == [*range(100), *range(200, 300)]
+
+
+def test_an_object_that_a_search_by_time_needs_is_not_passed_over(tier):
+    for path in tier.objects(100):
+        path.unlink()
+    given = {"tier": tier.root, "startingTimestamp": 1_150}
+    with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage"):
+        offsets_of(**given)
+    assert offsets_of(**given, failOnDataLoss="false") == list(range(200, 300))
 
 
 def test_a_gap_around_the_log_start_is_named(log, tier, both):

@@ -43,7 +43,7 @@ from nilometer.pipeline.source.log_folders.places import (
     shown,
     view_directory,
 )
-from nilometer.pipeline.source.log_folders.storages import open_folder, shown_folder
+from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
@@ -685,9 +685,24 @@ def archive(
             f"topic {missing[0]} has no replica in {where}: `nilometer topic list` shows topics"
         )
     target.require()
+    _require_no_tier(target, replicas)
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
     return [_archive_partition(target, group, say) for group in groups]
+
+
+def _require_no_tier(target: ArchiveTarget, replicas: Sequence[ReplicaFolder]) -> None:
+    """Raise SourceError if the target is the remote storage of the replicas' brokers, who write it alone."""
+    for cluster_id in sorted({one.directory.cluster_id or "" for one in replicas} - {""}):
+        place = join(target.place, cluster_id)
+        disk, folder = open_folder(place)
+        with explained(target.place):
+            is_tier = disk.is_directory(folder)
+        if is_tier:
+            raise SourceError(
+                f"{shown_folder(target.place)} is the remote storage of tiered topics of cluster "
+                f"{cluster_id}, which brokers write: give another place"
+            )
 
 
 def _archive_partition(

@@ -391,26 +391,30 @@ def _require_same_history(archived: StoredPartition, live: LogPart) -> None:
 _WHOLE_SEGMENTS = 1 << 62
 
 
-def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
+def offset_for_time(
+    replica: ReplicaFolder, milliseconds: int, start: int, end: int, *, fail_on_data_loss: bool = False
+) -> int | None:
     """Return the first offset in [start, end) with a timestamp at or after ``milliseconds``, or None.
 
     Records need not be in the order of their timestamps: the result is the first in the order of offsets. As
     in brokers, a control record counts too.
-    Raises FileNotFoundError if the partition is deleted meanwhile.
+    Raises FileNotFoundError if the partition is deleted meanwhile; with ``fail_on_data_loss`` DataLoss, if an
+    object of remote storage is gone that may have the record.
     """
+    fails = fail_on_data_loss and bool(replica.segments_in_tier)
     slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
     for one in slices:
-        found = _first_in(replica, milliseconds, one.start, one.end)
+        found = _first_in(reader_of(replica, fail_on_data_loss=fails), milliseconds, one.start, one.end)
         if found is not None:
             return found
     replica.segments()  # raises if the partition was deleted: then None would be wrong
     return None
 
 
-def _first_in(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
+def _first_in(reader: SliceReader, milliseconds: int, start: int, end: int) -> int | None:
     from nilometer.pipeline.decode import batch_kernels as fields
 
-    for table in reader_of(replica).tables(start, end):
+    for table in reader.tables(start, end):
         late = (table.column(fields.MAX_TIMESTAMP) >= milliseconds) & (table.next_offsets > start)
         positions: Sequence[int] = table.column(fields.POSITION)[late].tolist()
         for position in positions:
@@ -521,7 +525,7 @@ def _resolved(
     if isinstance(bound, int):
         return {part: log.start if bound == EARLIEST else log.end for part, log in logs.items()}
     if isinstance(bound, AtTime):
-        return _at_times(bound, logs)
+        return _at_times(options, bound, logs)
     given = _for_each(name, bound, logs)
     found: dict[TopicPartition, int] = {}
     for part, log in logs.items():
@@ -533,13 +537,15 @@ def _resolved(
     return found
 
 
-def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict[TopicPartition, int]:
+def _at_times(
+    options: LogOptions, bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]
+) -> dict[TopicPartition, int]:
     times = (
         dict.fromkeys(logs, bound.milliseconds)
         if isinstance(bound.milliseconds, int)
         else _for_each(bound.option, bound.milliseconds, logs)
     )
-    offsets = each(lambda one: _first_at(one[1], times[one[0]]), logs.items())
+    offsets = each(lambda one: _first_at(options, one[1], times[one[0]]), logs.items())
     found: dict[TopicPartition, int] = {}
     for (part, log), offset in zip(logs.items(), offsets, strict=True):
         if offset is None and not bound.or_latest:
@@ -553,9 +559,11 @@ def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
     return found
 
 
-def _first_at(log: ReadableLog, milliseconds: int) -> int | None:
+def _first_at(options: LogOptions, log: ReadableLog, milliseconds: int) -> int | None:
+    fails = options.common.fail_on_data_loss
     for one in log.parts:
-        offset = offset_for_time(one.replica, milliseconds, one.start, min(one.end, log.end))
+        end = min(one.end, log.end)
+        offset = offset_for_time(one.replica, milliseconds, one.start, end, fail_on_data_loss=fails)
         if offset is not None:
             is_first = one.start == offset and one.replica.only_in_tier(list(one.bases)) is not None
             return log.start if is_first else offset  # there may be another one in remote storage

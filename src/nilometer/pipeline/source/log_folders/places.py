@@ -116,6 +116,7 @@ class LogDirectoryView:
     recovery_points: dict[TopicPartition, int]
     cleaned: dict[TopicPartition, int]
     errors: tuple[str, ...] = ()
+    cluster_id: str | None = None
 
     @property
     def name(self) -> str:
@@ -299,6 +300,7 @@ def view_directory(place: str) -> LogDirectoryView:
         read(names.RECOVERY_POINT_CHECKPOINT),
         read(CLEANER_CHECKPOINT),
         tuple(errors),
+        identity.cluster_id if identity else None,
     )
 
 
