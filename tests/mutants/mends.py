@@ -1856,6 +1856,13 @@ COSTS = tuple(
             ("unit/tier/test_reader.py",),
         ),
         (
+            "of-requests-to-controllers",
+            "a request that names a million partitions holds the event loop of a node of the quorum",
+            "if size > REQUEST_BYTES_MAX and key != own_apis.ASK_QUORUM:",
+            "if False:",
+            ("unit/broker/test_turns_at_listeners.py",),
+        ),
+        (
             "of-aborted-in-the-tier",
             "a fetch from remote storage tells all of thousands of transactions that were open then",
             "are_few = len(found) <= ABORTED_MAX",

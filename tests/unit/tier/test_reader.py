@@ -221,7 +221,7 @@ async def test_a_search_by_time_waits_for_its_turn_before_each_step(
     """A header may promise a time that none of its millions of records has; ten searches go on at once."""
     steps = turns = 0
 
-    def without_it(*_: object) -> Iterator[RecordHeads]:
+    def without_it(*_arguments: object) -> Iterator[RecordHeads]:
         nonlocal steps
         for _ in range(5):
             steps += 1

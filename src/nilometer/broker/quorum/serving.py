@@ -86,6 +86,9 @@ PER_ADDRESS_MAX = 50
 PROOF_TIMEOUT_S = 5.0
 FRAME_BYTES_BEFORE = 4 * 1024
 FRAME_BYTES_MAX = 16 << 20
+REQUEST_BYTES_MAX = 8 * 1024
+"""Of a request of Kafka's, which is about one partition: a larger one may name a million, and all are decoded
+and answered at once."""
 API_VERSIONS_NEWEST = 4
 UNKNOWN_NODE = 1 << 30
 """The id of a node in its connection's context, if it is let in without saying who it is."""
@@ -286,6 +289,9 @@ class QuorumService:
                 return (messages.encode_unsupported_api_versions(header.correlation_id, served),)
             if not low <= version <= high:
                 raise CloseConnection(f"version {version} of API {key} is not served by controllers")
+            size = memoryview(frame).nbytes
+            if size > REQUEST_BYTES_MAX and key != own_apis.ASK_QUORUM:
+                raise CloseConnection(f"a request of {size} bytes (at most {REQUEST_BYTES_MAX})")
             is_open = key in (ApiKey.API_VERSIONS, own_apis.PROVE_BROKER)
             is_let_in = connection.context.is_broker
             if not is_open and not is_let_in and not (key == own_apis.ASK_QUORUM and self._asks(connection)):
