@@ -1860,7 +1860,7 @@ COSTS = tuple(
             "a request that names a million partitions holds the event loop of a node of the quorum",
             "if size > REQUEST_BYTES_MAX and key != own_apis.ASK_QUORUM:",
             "if False:",
-            ("unit/broker/test_turns_at_listeners.py",),
+            ("process/quorum/test_turns_at_listeners.py",),
         ),
         (
             "of-aborted-in-the-tier",

@@ -160,7 +160,7 @@ def let_every_leader_write(patch: pytest.MonkeyPatch) -> None:
         return self._last
 
     patch.setattr(Chain, "read", read)
-    patch.setattr(Chain, "_check_may_write", lambda self, leader_epoch: None)
+    patch.setattr(Chain, "check_may_write", lambda self, leader_epoch: None)
 
 
 async def take_no_answer_for_success(self: Any, manifest: Manifest) -> bool:
