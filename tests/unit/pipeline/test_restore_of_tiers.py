@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -36,9 +37,9 @@ def run(led: LedLog, *places: Path, **given: object) -> list[RestoredTier]:
     return asyncio.run(restore(led.store, led.store, ["events"], [str(one) for one in places], **given))  # type: ignore[arg-type]
 
 
-async def read(led: LedLog, start: int) -> tuple[list[tuple[object, ...]], set[AbortedTxn], set[int]]:
+async def read(led: LedLog, start: int) -> tuple[list[tuple[Any, ...]], set[AbortedTxn], set[int]]:
     """Read the tier from ``start`` on: the records, the aborted transactions, and the leader epochs."""
-    found, aborted, epochs, offset = list[tuple[object, ...]](), set[AbortedTxn](), set[int](), start
+    found, aborted, epochs, offset = list[tuple[Any, ...]](), set[AbortedTxn](), set[int](), start
     while offset < led.log.local_start_offset:
         records, more = await led.remote.read(offset, 200, read_committed=True)
         aborted |= set(more)
