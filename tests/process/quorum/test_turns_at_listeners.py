@@ -9,18 +9,26 @@ import pytest
 from nilometer.broker.connection import ServedConnection
 from nilometer.broker.quorum.serving import REQUEST_BYTES_MAX, QuorumService
 from nilometer.broker.responses import CloseConnection
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.turns import Turns
 from nilometer.identifiers import BrokerId
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey, api_name
 from nilometer.wire.messages import api, encode_request
-from support.brokers.quorum_nodes import KEY, settings_of
 
 
 def service_of() -> tuple[QuorumService, ServedConnection]:
-    settings, runtime = settings_of(1, 9_093), Runtime.system()
-    service = QuorumService(settings, runtime, KEY, VoterKey(BrokerId(1), "folder"), Turns(runtime.clock))
+    config = {
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    }
+    settings, runtime = BrokerConfig(config).quorum, Runtime.system()
+    assert settings is not None
+    service = QuorumService(settings, runtime, None, VoterKey(BrokerId(1), "folder"), Turns(runtime.clock))
     return service, service.new_connection(settings.listeners[0])
 
 
