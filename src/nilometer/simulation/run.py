@@ -500,6 +500,12 @@ class _Run:
         self._failed_disks = FailedDisks(self._cluster)
         self._checkpoint_files = CheckpointFiles(self._cluster)
         self._compactions = cleanup.CompactionCounts(self._cluster)
+        self._remote_changes = tier.RemoteChanges(
+            self._cluster,
+            world.bucket,
+            int(plan.settings.get("nilometer.tier.grace.ms", "0")) / 1000,
+            clocks_agree=Kind.CLOCK not in plan.kinds,
+        )
         for host in self._cluster.machines:
             host.disk.on_error = self._failed_disks.on_error
         self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
@@ -612,6 +618,7 @@ class _Run:
         self._checkpoint_files.look()
         self._breaches.look()
         self._compactions.look()
+        self._remote_changes.look()
         if self._clients.transactions is not None:
             self._clients.transactions.look()
         if self.recorder is not None:
@@ -707,6 +714,7 @@ class _Run:
         verdict.find(Exit.CRASH, self._failed_disks.violations)
         verdict.find(Exit.WRONG_RESULT, self._checkpoint_files.violations)
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])
+        verdict.find(Exit.WRONG_RESULT, self._remote_changes.violations[:FINDINGS_SHOWN])
         verdict.highest = self._bounds.highest
         self._clients.judge_changers(verdict)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))

@@ -1,9 +1,12 @@
-"""What remote storage must have when a run is at rest: all that is sealed, and no object without a purpose.
+"""What remote storage must have when a run is at rest: all that is sealed, and no object without a purpose;
+and what may happen in it at any time (:class:`RemoteChanges`).
 
 That its records are the acknowledged ones is checked by the readers, who read every topic from its start.
 """
 
 from __future__ import annotations
+
+import json
 
 from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
@@ -11,6 +14,83 @@ from nilometer.simulation.object_store import Bucket
 from nilometer.tier.format import HEAD, Manifest, manifest_number
 
 SHOWN = 3
+GRACE_SLACK = 0.8
+"""Clocks differ, and a request takes a while: so much of the grace period has to pass."""
+
+
+class RemoteChanges:
+    """Checks each change of the store, without the product's decoder: ``violations`` are the findings.
+
+    A manifest has one content for ever; what the last one names is there, and stays for the grace period
+    after that. What is in it is stable: ``look`` compares the manifests of leaders with their logs.
+    """
+
+    def __init__(self, cluster: Cluster, bucket: Bucket, grace_s: float, *, clocks_agree: bool) -> None:
+        self._cluster = cluster
+        self._bucket = bucket
+        self._least_s = grace_s * GRACE_SLACK if clocks_agree else 0.0
+        self._manifests: dict[str, bytes] = {}
+        self._named: dict[str, frozenset[str]] = {}
+        """By folder, the objects of the segments that the last manifest names."""
+        self._left_s: dict[str, float] = {}
+        """When an object was in the last manifest for the last time."""
+        self.violations: list[str] = []
+        before = bucket.on_change
+
+        def on_change(name: str) -> None:
+            if before is not None:
+                before(name)
+            self._on_change(name)
+
+        bucket.on_change = on_change
+
+    def look(self) -> None:
+        for node in self._cluster.nodes.values():
+            logs = None if node.broker is None or not node.is_running else node.broker.parts.remote_logs
+            for remote in () if logs is None else logs:
+                partition, manifest = remote.partition, remote.manifest
+                if manifest is None or not manifest.segments or not partition.is_led_here:
+                    continue
+                high_watermark = partition.replica.high_watermark
+                if high_watermark < partition.log.epochs.entries[-1][1]:
+                    continue  # a new leader does not know yet what was committed
+                stable = partition.log.last_stable_offset(high_watermark)
+                if manifest.leader_epoch == partition.leader_epoch and manifest.end_offset > stable:
+                    self._find(
+                        f"{partition} has {manifest.end_offset} records there, of which {stable} are stable"
+                    )
+
+    def _on_change(self, name: str) -> None:
+        folder, slash, own = name.rpartition("/")
+        folder += slash
+        now_s = self._cluster.world.loop.time()
+        data = self._bucket.objects.get(name)
+        if own.startswith("manifest-"):
+            if data is not None:
+                self._on_manifest(folder, name, data, now_s)
+        elif data is None and name in self._named.get(folder, ()):
+            self._find(f"{name} is removed, which the last manifest names")
+        elif data is None and now_s < self._left_s.pop(name, -self._least_s) + self._least_s:
+            self._find(f"{name} is removed before the grace period is over")
+
+    def _on_manifest(self, folder: str, name: str, data: bytes, now_s: float) -> None:
+        if self._manifests.setdefault(name, data) != data:
+            self._find(f"{name} is written a second time")
+        manifest = json.loads(data.splitlines()[0])
+        if manifest["is_deleted"]:
+            self._named.pop(folder, None)
+            self._left_s = {one: at_s for one, at_s in self._left_s.items() if not one.startswith(folder)}
+            return
+        stems = (f"{folder}{one[0]:020d}-{one[6]}" for one in manifest["segments"])
+        named = frozenset(stem + end for stem in stems for end in (".log", ".index"))
+        if missing := sorted(named - self._bucket.objects.keys()):
+            self._find(f"{name} names {missing[0]}, which is not there")
+        for one in self._named.get(folder, frozenset()) - named:
+            self._left_s[one] = now_s
+        self._named[folder] = named
+
+    def _find(self, what: str) -> None:
+        self.violations.append(f"remote storage: {what}")
 
 
 def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
