@@ -39,15 +39,18 @@ def run(led: LedLog, *places: Path, **given: object) -> list[RestoredTier]:
 
 async def read(led: LedLog, start: int) -> tuple[list[tuple[Any, ...]], set[AbortedTxn], set[int]]:
     """Read the tier from ``start`` on: the records, the aborted transactions, and the leader epochs."""
-    found, aborted, epochs, offset = list[tuple[Any, ...]](), set[AbortedTxn](), set[int](), start
+    found: list[tuple[Any, ...]] = []
+    aborted, epochs, offset = set[AbortedTxn](), set[int](), start
     while offset < led.log.local_start_offset:
         records, more = await led.remote.read(offset, 200, read_committed=True)
         aborted |= set(more)
         for at, header in batches(records):
             epochs.add(header.partition_leader_epoch)
             offset = header.next_offset
-            for one in decode_records(records, at, header):
-                found.append((one.offset, one.timestamp, one.key, one.value, one.headers))
+            found += [
+                (one.offset, one.timestamp, one.key, one.value, one.headers)
+                for one in decode_records(records, at, header)
+            ]
     return [one for one in found if one[0] >= start], aborted, epochs
 
 
