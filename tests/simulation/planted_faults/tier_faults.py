@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -50,7 +50,7 @@ def move_the_log_start(patch: Patch) -> None:
 
 
 def copy_what_is_undecided(patch: Patch) -> None:
-    def up_to_the_active(log: LogState, from_offset: int, stable_offset: int) -> list[SealedSegment]:
+    def up_to_the_active(log: LogState, from_offset: int, stable_offset: int) -> Iterator[SealedSegment]:
         return sealed_segments(log, from_offset, log.log_end_offset)
 
     def first_uncopied(manifest: Manifest, log: plan.LogView) -> plan.LocalSegment | None:
