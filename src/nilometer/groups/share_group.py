@@ -313,7 +313,7 @@ class ShareGroup(GroupWithEpochs[ShareMember, Assignment]):
         """To how many members the target assignment gives each partition."""
         self._usual_names: frozenset[str] = frozenset()
         """Of the last member that joined: most members name the same, and then have the same object."""
-        self.unwritten: UnwrittenTarget | None = None
+        self.unwritten: UnwrittenTarget[Assignment] | None = None
         """Soft state: the target assignment that is being written."""
         self.asked: InitializeShareState | DeleteShareState | None = None
         """Soft state: what the share coordinator was asked, and has not answered."""

@@ -71,6 +71,7 @@ from nilometer.groups.turn import (
     TimerKey,
     Turn,
     UnwrittenTarget,
+    partition_count,
 )
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -336,7 +337,7 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
             len(group.members) + sum(map(len, assignable.values())) <= AT_ONCE_MAX
             and group.subscribers.total() <= NAMED_AT_ONCE_MAX
         ):
-            self._write_target(draft, UnwrittenTarget(group.group_epoch, compute()))
+            self._write_target(draft, UnwrittenTarget(group.group_epoch, compute(), partition_count))
         else:
             turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
 
@@ -344,9 +345,9 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         """Write the target assignment that was computed outside."""
         if isinstance(needed, AssignmentNeeded) and group.assigning_epoch == needed.epoch:
             # Otherwise the group was deleted and created again.
-            self._write_target(_Draft(group, turn), UnwrittenTarget(needed.epoch, result))
+            self._write_target(_Draft(group, turn), UnwrittenTarget(needed.epoch, result, partition_count))
 
-    def _write_target(self, draft: _Draft, target: UnwrittenTarget) -> None:
+    def _write_target(self, draft: _Draft, target: UnwrittenTarget[Assignment]) -> None:
         draft.group.unwritten = target
         self._write_on(draft)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -67,20 +67,25 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     it: it shares nothing with the shard."""
 
 
+A = TypeVar("A")
+"""What a member is assigned."""
+
 WRITTEN_AT_ONCE_MAX: Final = 1_000
 """So many members, and topics and partitions of those whose assignment changes, are written in one turn."""
 
 
-class UnwrittenTarget:
+class UnwrittenTarget(Generic[A]):
     """A target assignment that was computed outside of the shard: each turn writes a part of it.
 
     Until the last one writes the assignment epoch, the group is Assigning, and a coordinator that takes over
     computes the target again.
     """
 
-    __slots__ = ("_left", "assigned", "epoch")
+    __slots__ = ("_left", "_weigh", "assigned", "epoch")
 
-    def __init__(self, epoch: int, assigned: Mapping[str, Assignment]) -> None:
+    def __init__(self, epoch: int, assigned: Mapping[str, A], weigh: Callable[[A], int]) -> None:
+        """``weigh``: returns how many topics, partitions and tasks a member's assignment has."""
+        self._weigh = weigh
         self.epoch = epoch
         """The group epoch that it is for."""
         self.assigned = assigned
@@ -91,9 +96,7 @@ class UnwrittenTarget:
         """Whether only the assignment epoch is left."""
         return not self._left
 
-    def next_part(
-        self, members: Container[str], target: Mapping[str, Assignment]
-    ) -> Iterator[tuple[str, Assignment]]:
+    def next_part(self, members: Container[str], target: Mapping[str, A]) -> Iterator[tuple[str, A]]:
         """Yield the next members that are still there and have another assignment, each with its new one."""
         weight = 0
         while self._left and weight < WRITTEN_AT_ONCE_MAX:
@@ -101,7 +104,11 @@ class UnwrittenTarget:
             weight += 1
             if member_id in members and target.get(member_id) != assignment:
                 yield member_id, assignment
-                weight += sum(map(len, assignment.values()))
+                weight += self._weigh(assignment)
+
+
+def partition_count(assignment: Assignment) -> int:
+    return sum(map(len, assignment.values()))
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):

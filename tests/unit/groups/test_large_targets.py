@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 from share_group_harness import ShareWorld
+from streams_group_harness import StreamsWorld
 
 from nilometer.groups import share_groups, turn
 from nilometer.groups.consumer import rebalance
@@ -14,8 +15,10 @@ from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ShareGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberKey,
 )
 from nilometer.groups.share_group import assign_simply
+from nilometer.groups.streams import streams_groups
 from nilometer.groups.topics import Assignment
 from nilometer.wire.errors import ErrorCode
 
@@ -28,11 +31,16 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "WRITTEN_AT_ONCE_MAX", 7)
     monkeypatch.setattr(rebalance, "AT_ONCE_MAX", 0)
     monkeypatch.setattr(share_groups, "AT_ONCE_MAX", 0)
+    monkeypatch.setattr(streams_groups, "AT_ONCE_MAX", 0)
 
 
 def written(world: ConsumerWorld) -> list[str]:
     """Return the members whose target the last call has written."""
-    keys = (ConsumerGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberKey)
+    keys = (
+        ConsumerGroupTargetAssignmentMemberKey,
+        ShareGroupTargetAssignmentMemberKey,
+        StreamsGroupTargetAssignmentMemberKey,
+    )
     return [record.key.member_id for record in world.written if isinstance(record.key, keys) and record.value]
 
 
@@ -155,6 +163,36 @@ def test_a_target_of_a_share_group_is_written_in_several_turns() -> None:
     before = group.hard_state()
     world.fail_over()
     assert world.share_group().hard_state() == before
+
+
+def test_a_target_of_a_streams_group_is_written_in_several_turns() -> None:
+    world = StreamsWorld()
+    world.create("t", 2 * len(MEMBERS))
+    members = [world.streams_member(member_id) for member_id in MEMBERS]
+    while world.needed or world.streams_group().unwritten is not None:
+        world.pass_time(1)
+    world.streams_settle(*members)
+    group = world.streams_group()
+    assert {len(member.active) for member in members} == {2}
+    before = group.assignment_epoch
+    members.pop().leave()
+    members[0].step()
+    world.compute()
+    parts = [written(world)]
+    while group.unwritten is not None:
+        assert (group.state, group.assignment_epoch) == ("Assigning", before)
+        members[1].step()
+        assert members[1].epoch == before and not world.needed
+        parts.append(next_part(world))
+    assert len(parts) > 1 and max(map(len, parts)) <= 3, "each has three tasks at most"
+    assert group.assignment_epoch == group.group_epoch
+    world.streams_settle(*members)
+    assert sorted(task for member in members for task in member.active) == [
+        ("0", partition) for partition in range(2 * len(MEMBERS))
+    ]
+    before_fail_over = group.hard_state()
+    world.fail_over()
+    assert world.streams_group().hard_state() == before_fail_over
 
 
 class Looked(dict[UUID, frozenset[int]]):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from streams_group_harness import STREAMS_SESSION_MS, StreamsClient, StreamsWorld, stateful
 
+from nilometer.groups import turn
 from nilometer.groups.records import decode_record
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
@@ -18,6 +19,7 @@ from nilometer.groups.streams import streams_groups
 from nilometer.groups.streams.group import TASK_BYTES, StreamsGroup
 from nilometer.groups.streams.tasks import Tasks
 from nilometer.groups.streams_topology import Subtopology, Task, TopicInfo, Topology
+from nilometer.groups.turn import WRITTEN_AT_ONCE_MAX
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 
@@ -50,6 +52,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         self, interval_ms: int, delay_ms: int, standbys: int, computes_outside: bool, is_ready: bool
     ) -> None:
         streams_groups.AT_ONCE_MAX = 0 if computes_outside else AT_ONCE_MAX  # type: ignore[misc]
+        turn.WRITTEN_AT_ONCE_MAX = 1 if computes_outside else WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
         self.standbys = standbys
         self.world = StreamsWorld(
             config=GroupConfig(
@@ -183,8 +186,14 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         assert max(running.values(), default=0) <= 1
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
+        try:
+            if hasattr(self, "world"):
+                self.come_to_rest()
+        finally:
+            streams_groups.AT_ONCE_MAX = AT_ONCE_MAX  # type: ignore[misc]
+            turn.WRITTEN_AT_ONCE_MAX = WRITTEN_AT_ONCE_MAX  # type: ignore[misc]
+
+    def come_to_rest(self) -> None:
         world = self.world
         for name in INTERNAL:
             if world.image.topic(name) is not None:

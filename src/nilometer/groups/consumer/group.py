@@ -267,7 +267,7 @@ class ConsumerGroup(GroupWithEpochs[Member, Assignment]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.unwritten: UnwrittenTarget | None = None
+        self.unwritten: UnwrittenTarget[Assignment] | None = None
         """Soft state: the target assignment that is being written."""
         self.regexes: dict[str, ResolvedRegex] = {}
         self.matched_count = 0

@@ -38,7 +38,13 @@ from nilometer.groups.topics import (
     matching_topics,
     topic_partitions,
 )
-from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, UnwrittenTarget
+from nilometer.groups.turn import (
+    AssignmentNeeded,
+    MatchesNeeded,
+    RebalanceNote,
+    UnwrittenTarget,
+    partition_count,
+)
 
 
 class Draft(group_with_epochs.Draft[ConsumerGroup]):
@@ -298,7 +304,10 @@ def member_specs(
 
 def write_target(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
     """Write the assignment that was computed for ``epoch``, or begin to; unchanged members get no record."""
-    draft.group.assigning_epoch, draft.group.unwritten = epoch, UnwrittenTarget(epoch, assigned)
+    draft.group.assigning_epoch, draft.group.unwritten = (
+        epoch,
+        UnwrittenTarget(epoch, assigned, partition_count),
+    )
     write_on(draft)
 
 

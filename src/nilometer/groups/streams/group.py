@@ -47,7 +47,7 @@ from nilometer.groups.streams.tasks import (
     tasks_of,
 )
 from nilometer.groups.streams_topology import NAME_BYTES, Configured, Endpoint, KeyValue, Task, Topology
-from nilometer.groups.turn import SINCE_COMMIT, RetentionStart
+from nilometer.groups.turn import SINCE_COMMIT, RetentionStart, UnwrittenTarget
 from nilometer.wire.errors import ErrorCode
 
 TASK_BYTES: Final = 300
@@ -236,6 +236,8 @@ class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
         """The topology's epoch, if all its topics were there and fit together at that time."""
         self.assignment_configs: Mapping[str, str] = {}
         """The settings with which the last target assignment was made."""
+        self.unwritten: UnwrittenTarget[Tasks] | None = None
+        """Soft state: the target assignment that is being written."""
         self.description_epochs = (-1, -1)
         """Of a plugin of Kafka that this coordinator does not have: they are kept as they were read."""
         self.topology: Topology | None = None

@@ -64,6 +64,7 @@ from nilometer.groups.streams.heartbeat import (
     with_wishes,
 )
 from nilometer.groups.streams.tasks import (
+    NO_TASKS,
     NOTHING_OWNED,
     MemberSpec,
     MemberState,
@@ -89,6 +90,7 @@ from nilometer.groups.turn import (
     ShardState,
     TimerKey,
     Turn,
+    UnwrittenTarget,
 )
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -105,6 +107,8 @@ class StreamsTimer(Enum):
     """Until when a member must confirm that it has revoked tasks."""
     INITIAL_DELAY = auto()
     """Until when a new group waits for more members before its first assignment."""
+    TARGET = auto()
+    """When the next part of a target assignment is written."""
 
 
 _REASONS: Mapping[Enum, str] = {
@@ -155,12 +159,23 @@ class _Draft(Draft[StreamsGroup]):
             ),
         )
 
-    def target(self, epoch: int, assigned: Mapping[str, Tasks], wall_ms: int) -> None:
-        """Write a target assignment; unchanged members get no record."""
-        for member_id, tasks in assigned.items():
-            if self.group.target.get(member_id) != tasks:
+    def target(self) -> bool:
+        """Write the next part of the target assignment, for the members that are still there; return whether
+        there is more of it. Unchanged members get no record. If a static member has been replaced since, the
+        target is given up: the successor has the former one already."""
+        group, target = self.group, self.group.unwritten
+        if target is None:
+            return False
+        if target.epoch > group.assignment_epoch and not any(
+            group.target_of(each) for each in group.members.keys() - target.assigned.keys()
+        ):
+            for member_id, tasks in target.next_part(group.members, group.target):
                 self.target_of(member_id, tasks)
-        self.assignment_epoch(epoch, wall_ms)
+            if not target.is_written:
+                return True
+            self.assignment_epoch(target.epoch, self.turn.wall_ms)
+        group.unwritten = group.assigning_epoch = None
+        return False
 
 
 class StreamsGroups(GroupsOfKind[StreamsGroup]):
@@ -187,6 +202,9 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
             return
         if key.kind is StreamsTimer.INITIAL_DELAY:
             self._assign_if_due(_Draft(group, turn), self._state.config_of(group.group_id))
+            return
+        if key.kind is StreamsTimer.TARGET:
+            self._write_on(_Draft(group, turn))
             return
         member = group.members.get(key.member_id)
         if member is None:
@@ -468,7 +486,7 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         draft.remove_member(member.member_id)
         draft.group_epoch(cause)
         if not group.members:
-            draft.target(group.group_epoch, {}, 0)  # nothing is to be assigned
+            draft.assignment_epoch(group.group_epoch, 0)  # nothing is to be assigned
             self._state.timers.cancel(TimerKey(StreamsTimer.INITIAL_DELAY, group.group_id))
 
     # ── target assignments ──────────────────────────────────────────────────────────────────────
@@ -480,7 +498,7 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         if assignment_delay_ms(group, config.group_streams_assignment_interval_ms, turn.wall_ms) != 0:
             return
         if not configured.is_ready:
-            draft.target(group.group_epoch, dict.fromkeys(group.members, Tasks()), turn.wall_ms)
+            self._write_target(draft, group.group_epoch, dict.fromkeys(group.members, NO_TASKS))
             return
         members = {
             member_id: MemberSpec(
@@ -494,21 +512,26 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         compute = functools.partial(assign_sticky, members, configured.subtopologies, standbys)
         tasks = sum(each.tasks for each in configured.subtopologies.values())
         if len(members) + tasks * (1 + standbys) <= AT_ONCE_MAX:
-            draft.target(group.group_epoch, compute(), turn.wall_ms)
+            self._write_target(draft, group.group_epoch, compute())
         else:
             group.assigning_epoch = group.group_epoch
             turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
 
     def on_computed(self, turn: Turn, group: StreamsGroup, needed: Computation, result: Any) -> None:
-        """Write the target assignment that was computed outside, unless a static member has been replaced
-        since: its successor has the former target already."""
-        if not isinstance(needed, AssignmentNeeded) or group.assigning_epoch != needed.epoch:
-            return  # the group was deleted and created again
-        group.assigning_epoch = None
-        replaced = any(group.target_of(each) for each in group.members.keys() - result.keys())
-        if needed.epoch > group.assignment_epoch and not replaced:
-            assigned = {each: result[each] for each in result if each in group.members}
-            _Draft(group, turn).target(needed.epoch, assigned, turn.wall_ms)
+        """Write the target assignment that was computed outside."""
+        if isinstance(needed, AssignmentNeeded) and group.assigning_epoch == needed.epoch:
+            # Otherwise the group was deleted and created again.
+            self._write_target(_Draft(group, turn), needed.epoch, result)
+
+    def _write_target(self, draft: _Draft, epoch: int, assigned: Mapping[str, Tasks]) -> None:
+        group = draft.group
+        group.assigning_epoch, group.unwritten = epoch, UnwrittenTarget(epoch, assigned, Tasks.__len__)
+        self._write_on(draft)
+
+    def _write_on(self, draft: _Draft) -> None:
+        if draft.target():
+            key = TimerKey(StreamsTimer.TARGET, draft.group.group_id)
+            self._state.timers.schedule(key, draft.turn.now_ms + 1)
 
     # ── description ─────────────────────────────────────────────────────────────────────────────
     def describe(self, group_id: str) -> DescribedStreamsGroup:

@@ -32,8 +32,8 @@ class Tasks(msgspec.Struct, frozen=True):
     standby: frozenset[Task] = frozenset()
     warmup: frozenset[Task] = frozenset()
 
-    def __bool__(self) -> bool:
-        return bool(self.active or self.standby or self.warmup)
+    def __len__(self) -> int:
+        return len(self.active) + len(self.standby) + len(self.warmup)
 
 
 NO_TASKS: Final = Tasks()
