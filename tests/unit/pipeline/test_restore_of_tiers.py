@@ -318,3 +318,55 @@ def test_a_topic_restored_beside_its_first_one_must_be_chosen(tmp_path: Path) ->
         run(led, other)
     (result,) = run(led, other, topic_id="topic-id")
     assert result.end == 18
+
+
+def test_brokers_that_start_while_records_are_copied_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No directory is open meanwhile: what its broker has done since is looked at again."""
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    copy = tier_restore.copy_partition
+
+    async def lead(*given: Any, **more: Any) -> transfer.Copied:
+        found = await copy(*given, **more)
+        chain = Chain(led.store, NEW_FOLDER, "its leader")
+        await chain.read()
+        assert await chain.append(4, structs.replace(manifest(), topic=NEW))
+        return found
+
+    async def append(*given: Any, **more: Any) -> transfer.Copied:
+        await asyncio.to_thread(leading, led, place, lambda leader: leader.append(batch(0, 3)))
+        return await copy(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", append)
+        with pytest.raises(SourceError, match="is not empty: its next offset is 3"):
+            run(led, place)
+    other = broker_folder(tmp_path / "two")
+    led = former()
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", lead)
+        with pytest.raises(SourceError, match="was written to by others: stop the brokers of events-0"):
+            run(led, other)
+    leading(led, other, ends_at(0))
+
+
+def test_a_run_on_another_machine_at_the_same_time_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = former()
+    first, second = broker_folder(tmp_path / "one"), broker_folder(tmp_path / "two")
+    copy = tier_restore.copy_partition
+
+    async def other_first(*given: Any, **more: Any) -> transfer.Copied:
+        with monkeypatch.context() as patch:
+            patch.setattr(tier_restore, "copy_partition", copy)
+            await restore(led.store, led.store, ["events"], [str(second)])
+        return await copy(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", other_first)
+        run(led, first)
+    for place in (first, second):
+        leading(led, place, ends_at(18))

@@ -6,7 +6,8 @@ the brokers need no room for the records.
 
 Invariants: a partition that has ever had a record is not written. A run that fails, or is killed, leaves
 partitions that are empty for every reader, or complete; the same command again goes on with the partitions
-that have no manifest of it yet. Brokers that start before remove what an interrupted run has copied.
+that have no manifest of it yet. While records are copied no directory is open: one whose opener is killed has
+to be recovered by its broker. Brokers that start before remove what an interrupted run has copied.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from nilometer.tier.format import (
     partition_folder,
 )
 from nilometer.tier.plan import first_manifest
-from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, copy_partition
+from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
 T = TypeVar("T")
 _WRITER = "restore"
@@ -105,16 +106,26 @@ async def restore(
         for found in chosen.values()
         for one in found
     }
-    with ExitStack() as opened:
+
+    def opened_by(opened: ExitStack) -> tuple[ReplicaFolders, list[_Wanted]]:
         folders = ReplicaFolders(places, set(parts.values()), opened)
-        wanted = [
+        return folders, [
             one
             for topic, found in chosen.items()
             for one in _wanted(folders, found, parts, name or topic, only_here=only_here)
         ]
-        run = _Run(source, target, folders, say)
+
+    run = _Run(source, target, say)
+    with ExitStack() as opened:
+        _, wanted = opened_by(opened)
+        await explained(run.check(wanted))
+    copies = await explained(run.copy(wanted))
+    with ExitStack() as opened:
+        folders, found_again = opened_by(opened)
+        if [one.folder for one in found_again] != [one.folder for one in wanted]:
+            raise SourceError("the folders of the brokers have changed meanwhile: restore again")
         with folders.undone_on_error():
-            restored = await explained(run.restore(wanted))
+            restored = await explained(run.begin(folders, found_again, copies))
             folders.finish()
     return restored
 
@@ -220,20 +231,24 @@ def _wanted(
 
 
 class _Run:
-    def __init__(
-        self, source: ObjectStore, target: ObjectStore, folders: ReplicaFolders, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, source: ObjectStore, target: ObjectStore, say: Callable[[str], None]) -> None:
         self._source = source
         self._target = target
-        self._folders = folders
         self._say = say
         self._runtime = Runtime.system()
         self._room = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._partitions = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._copied_bytes = 0
 
-    async def restore(self, wanted: Sequence[_Wanted]) -> list[RestoredTier]:
-        chains = [await self._chain(one) for one in wanted]  # all that may be refused, before the first write
+    async def check(self, wanted: Sequence[_Wanted]) -> None:
+        """Raises SourceError for all that may be refused, before the first write."""
+        for one in wanted:
+            last = (await self._chain(one)).last
+            if not _is_own(last) and any(replica.log.log_end_offset for replica in one.replicas):
+                raise SourceError(f"{one.part} has had records: create the topic again")
+
+    async def copy(self, wanted: Sequence[_Wanted]) -> list[Copied | None]:
+        """Copy what no earlier run has copied, and name it in the chains."""
         total = sum(segment.log_bytes for one in wanted for segment in one.stored.segments)
 
         def on_bytes(count: int) -> None:
@@ -242,37 +257,39 @@ class _Run:
 
         try:
             async with asyncio.TaskGroup() as group:
-                copies = [
-                    group.create_task(self._copy(one, chain, on_bytes))
-                    for one, chain in zip(wanted, chains, strict=True)
-                ]
+                copies = [group.create_task(self._copy(one, on_bytes)) for one in wanted]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return [self._begin(one, *copy.result()) for one, copy in zip(wanted, copies, strict=True)]
+        return [copy.result() for copy in copies]
+
+    async def begin(
+        self, folders: ReplicaFolders, wanted: Sequence[_Wanted], copies: Sequence[Copied | None]
+    ) -> list[RestoredTier]:
+        """Let the replicas begin behind what was copied."""
+        manifests = [await self._named(one) for one in wanted]
+        return [
+            _begin(folders, one, manifest, copied)
+            for one, manifest, copied in zip(wanted, manifests, copies, strict=True)
+        ]
 
     async def _chain(self, one: _Wanted) -> Chain:
         """Return the chain of the new partition. Raises SourceError if it has segments of another writer."""
         chain = Chain(self._target, one.folder, _writer(one.stored) + self._name())
         last = await chain.read()
-        is_own = last is not None and last.writer.startswith(_WRITER)
-        if last is not None and (last.is_deleted or (last.segments and not is_own)):
+        if last is not None and (last.is_deleted or (last.segments and not _is_own(last))):
             raise SourceError(
                 f"{one.folder} has records, or a deleted topic, already: create the topic again, and restore "
                 "into the new one"
             )
-        if not is_own and any(replica.log.log_end_offset for replica in one.replicas):
-            raise SourceError(f"{one.part} has had records: create the topic again")
         return chain
 
-    async def _copy(
-        self, one: _Wanted, chain: Chain, on_bytes: Callable[[int], None]
-    ) -> tuple[Manifest, int | None, int | None]:
-        """Return the manifest that names the copies, how many records, and how many ended transactions."""
-        last = chain.last
-        if last is not None and last.writer.startswith(_writer(one.stored)):
-            self._say(f"{one.part} was copied by an earlier run")
-            return last, None, None
+    async def _copy(self, one: _Wanted, on_bytes: Callable[[int], None]) -> Copied | None:
+        """Return what was copied; None if an earlier run has done so."""
         async with self._partitions:
+            chain = await self._chain(one)
+            if _has_copied(one.stored, chain.last):
+                self._say(f"{one.part} was copied by an earlier run")
+                return None
             found = await copy_partition(
                 self._source,
                 one.stored,
@@ -282,9 +299,15 @@ class _Run:
                 room=self._room,
                 on_bytes=on_bytes,
             )
-        await self._name_copies(one, chain, found.segments)
-        assert chain.last is not None, "it was written"
-        return chain.last, found.records, found.aborted
+            await self._name_copies(one, chain, found.segments)
+        return found
+
+    async def _named(self, one: _Wanted) -> Manifest:
+        """Return the manifest of the copies. Raises SourceError if brokers wrote another one meanwhile."""
+        last = (await self._chain(one)).last
+        if last is None or not _has_copied(one.stored, last):
+            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
+        return last
 
     async def _name_copies(self, one: _Wanted, chain: Chain, segments: tuple[RemoteSegment, ...]) -> None:
         now_ms = self._runtime.clock.wall_ms()
@@ -300,17 +323,8 @@ class _Run:
             is_written = await chain.append_at_rest(LEADER_EPOCH, following)
         except Deposed as error:
             raise SourceError(f"{one.part} is in use: {error}") from error
-        if not is_written:
+        if not is_written and not _has_copied(one.stored, chain.last):
             raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
-
-    def _begin(
-        self, one: _Wanted, manifest: Manifest, records: int | None, aborted: int | None
-    ) -> RestoredTier:
-        start, end = manifest.log_start_offset, manifest.end_offset
-        self._folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
-        return RestoredTier(
-            one.stored, one.part, start, end, manifest.log_bytes, len(one.replicas), records, aborted
-        )
 
     def _name(self) -> str:
         return self._runtime.entropy.bytes(8).hex()
@@ -320,3 +334,28 @@ def _writer(stored: StoredPartition) -> str:
     """Return how the manifests of a restore from this state of the store begin the name of their writer."""
     assert stored.manifest is not None, "without a manifest it is not restored"
     return f"{_WRITER}-{stored.cluster_id}-{stored.topic_id}-{stored.manifest.number}-"
+
+
+def _is_own(last: Manifest | None) -> bool:
+    """Return whether a restore has written the last manifest."""
+    return last is not None and last.writer.startswith(_WRITER)
+
+
+def _has_copied(stored: StoredPartition, last: Manifest | None) -> bool:
+    """Return whether it was a restore from this state of the store."""
+    return last is not None and last.writer.startswith(_writer(stored))
+
+
+def _begin(folders: ReplicaFolders, one: _Wanted, manifest: Manifest, copied: Copied | None) -> RestoredTier:
+    start, end = manifest.log_start_offset, manifest.end_offset
+    folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
+    return RestoredTier(
+        one.stored,
+        one.part,
+        start,
+        end,
+        manifest.log_bytes,
+        len(one.replicas),
+        None if copied is None else copied.records,
+        None if copied is None else copied.aborted,
+    )
