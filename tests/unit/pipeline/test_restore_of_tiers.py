@@ -19,7 +19,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
 from nilometer.tier.chain import Chain
-from nilometer.tier.format import Manifest, TopicFacts, partition_folder
+from nilometer.tier.format import Manifest, TopicFacts, encode_manifest, manifest_name, partition_folder
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import (
     decode_records,
@@ -287,7 +287,7 @@ def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:
     place = broker_folder(tmp_path / "one")
     with pytest.raises(SourceError, match="the store has no records of topic other"):
         asyncio.run(restore(led.store, led.store, ["other"], [str(place)]))
-    with pytest.raises(SourceError, match="no topic events with the id x, but topic-id"):
+    with pytest.raises(SourceError, match="no topic events with the id x, but cluster/topic-id"):
         run(led, place, topic_id="x")
     with pytest.raises(SourceError, match="no broker has a replica of old-0 here") as refused:
         run(led, place, name="old")
@@ -314,7 +314,7 @@ def test_a_topic_restored_beside_its_first_one_must_be_chosen(tmp_path: Path) ->
     led = former()
     run(led, broker_folder(tmp_path / "one"))
     other = broker_folder(tmp_path / "two", TopicPartition("x", 0), EVENTS)
-    with pytest.raises(SourceError, match=f"choose --topic-id {NEW.topic_id} of cluster c, topic-id of"):
+    with pytest.raises(SourceError, match=f"choose --topic-id c/{NEW.topic_id}, cluster/topic-id$"):
         run(led, other)
     (result,) = run(led, other, topic_id="topic-id")
     assert result.end == 18
@@ -370,3 +370,69 @@ def test_a_run_on_another_machine_at_the_same_time_is_no_conflict(
         run(led, first)
     for place in (first, second):
         leading(led, place, ends_at(18))
+
+
+def in_another_cluster(led: LedLog, cluster: str, segments: int) -> None:
+    """Copy the folder to another cluster's, whose last manifest names so many segments."""
+    objects = led.store.bucket.objects
+    folder = partition_folder(cluster, TOPIC.topic_id, 0)
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        objects[folder + name.removeprefix(FOLDER)] = objects[name]
+    last = asyncio.run(last_manifest(led.store, FOLDER))
+    assert last is not None
+    facts = structs.replace(TOPIC, cluster_id=cluster)
+    other = structs.replace(last, segments=last.segments[:segments], topic=facts)
+    objects[folder + manifest_name(last.number)] = encode_manifest(other)
+
+
+@pytest.mark.parametrize(("chosen", "end"), [("cluster/topic-id", 18), ("a-cluster/topic-id", 12)])
+def test_one_topic_id_of_two_clusters_must_be_chosen(chosen: str, end: int, tmp_path: Path) -> None:
+    led = former()
+    in_another_cluster(led, "a-cluster", 2)
+    place = broker_folder(tmp_path / "one")
+    for given in (None, "topic-id"):
+        with pytest.raises(SourceError, match="choose --topic-id a-cluster/topic-id, cluster/topic-id"):
+            run(led, place, topic_id=given)
+    for _ in range(2):
+        (result,) = run(led, place, topic_id=chosen)
+        assert (result.start, result.end, result.stored.cluster_id) == (0, end, chosen.partition("/")[0])
+    leading(led, place, ends_at(end))
+
+
+def test_a_topic_of_its_own_id_comes_back_from_the_folder_of_its_former_cluster(tmp_path: Path) -> None:
+    """Its metadata were restored under a new cluster id."""
+    led = former()
+    objects = led.store.bucket.objects
+    folder = partition_folder("former", NEW.topic_id, 0)
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        objects[folder + name.removeprefix(FOLDER)] = objects.pop(name)
+    last = asyncio.run(last_manifest(led.store, folder))
+    assert last is not None
+    moved = structs.replace(last, topic=structs.replace(NEW, cluster_id="former"))
+    objects[folder + manifest_name(last.number)] = encode_manifest(moved)
+    place = broker_folder(tmp_path / "one")
+    for _ in range(2):
+        (result,) = run(led, place)
+        assert (result.start, result.end) == (0, 18)
+
+
+def test_the_topic_itself_needs_no_restore(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    run(led, place)
+    for name in [one for one in led.store.bucket.objects if one.startswith(FOLDER)]:
+        del led.store.bucket.objects[name]
+    with pytest.raises(SourceError, match="is of this very topic, which needs no restore"):
+        run(led, place)
+
+
+def test_folders_with_other_spellings_of_a_number_are_no_partitions(tmp_path: Path) -> None:
+    led = former()
+    objects = led.store.bucket.objects
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        for other in ("00", "9" * 200, "+0"):
+            objects[name.replace("/0/", f"/{other}/")] = objects[name]
+    place = broker_folder(tmp_path / "one")
+    for _ in range(2):
+        (result,) = run(led, place)
+        assert result.end == 18

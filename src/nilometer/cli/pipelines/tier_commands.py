@@ -75,7 +75,9 @@ def list_tier(source: str, topics: tuple[str, ...], verify: bool, as_json: bool)
 @click.option(
     "--as", "name", metavar="TOPIC", help="The topic that gets the records, if it has another name."
 )
-@click.option("--topic-id", metavar="ID", help="Which of several stored topics of that name.")
+@click.option(
+    "--topic-id", metavar="ID", help="Which of several stored topics of that name: ID or CLUSTER/ID."
+)
 @click.option(
     "--to",
     "target",
@@ -166,11 +168,10 @@ async def _listed(
 
     try:
         found = await find_partitions(store, topics)
-        if missing := sorted(set(topics) - {one.topic for one in found}):
-            raise click.ClickException(
-                f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
-            )
         problems = [f"{one.folder}: {one.problem}" for one in found if one.problem]
+        if missing := sorted(set(topics) - {one.topic for one in found}):
+            absent = f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
+            raise click.ClickException("\n".join((absent, *problems)))
         if verify:
             with OutputConsole(stderr=True).status("Checking ...") as status:
                 for one in found:

@@ -92,11 +92,16 @@ async def restore(
     """Restore ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
     ``target``: the remote storage of these brokers. ``name``: the topic that gets the records of the only one
-    of ``topics``. ``topic_id``: the one to take of several stored topics of a name. ``allows_missing``: what
-    the store lacks is no error. ``only_here``: partitions without a replica in ``places`` are left out.
+    of ``topics``. ``topic_id``: the one to take of several stored topics of a name, ``ID`` or ``CLUSTER/ID``.
+    ``allows_missing``: what the store lacks is no error. ``only_here``: partitions without a replica in
+    ``places`` are left out.
     Raises SourceError.
     """
-    own = {one.topic_id for one in local_replicas(places) if one.part.topic in (name, *topics)}
+    own = {
+        (one.directory.cluster_id, one.topic_id)
+        for one in local_replicas(places)
+        if one.part.topic in (name, *topics)
+    }
     chosen = await explained(_chosen(source, topics, topic_id, own))
     if not allows_missing:
         for found in chosen.values():
@@ -139,34 +144,47 @@ async def explained(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _chosen(
-    source: ObjectStore, topics: Sequence[str], topic_id: str | None, own: Collection[str | None]
+    source: ObjectStore,
+    topics: Sequence[str],
+    topic_id: str | None,
+    own: Collection[tuple[str | None, str | None]],
 ) -> Mapping[str, list[StoredPartition]]:
     """Return the stored partitions of each topic. Raises SourceError if they are not there, or several.
 
-    ``own``: the ids of topics that are to get records: what an earlier run has copied for them is none.
+    ``own``: the clusters and ids of topics that are to get records: what an earlier run has copied for them
+    is none.
     """
-    stored = await find_partitions(source)
+    stored = await find_partitions(source, topics)
     chosen = dict[str, list[StoredPartition]]()
     for topic in dict.fromkeys(topics):
-        named = [one for one in stored if one.topic == topic and not one.is_deleted]
-        ids = {one.topic_id: one.cluster_id for one in named if one.topic_id not in own}
-        if not ids:
-            raise SourceError(
-                f"the store has no records of topic {topic}: `nilometer tier list` shows what it has"
-            )
-        if topic_id is not None and topic_id not in ids:
-            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {', '.join(ids)}")
-        if topic_id is None and len(ids) > 1:
-            places = ", ".join(f"{one} of cluster {cluster}" for one, cluster in ids.items())
-            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {places}")
-        chosen_id = topic_id or next(iter(ids))
+        named = {one.topic_key for one in stored if one.topic == topic and not one.is_deleted}
+        keys = sorted(named - set(own))
+        if not keys:
+            raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
+        found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
+        shown = ", ".join(map("/".join, found or keys))
+        if not found:
+            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
+        if len(found) > 1:
+            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {shown}")
         # Of the others of this id no manifest tells the topic's name.
-        chosen[topic] = [one for one in stored if one.topic_id == chosen_id and not one.is_deleted]
+        chosen[topic] = [one for one in stored if one.topic_key == found[0] and not one.is_deleted]
         for one in chosen[topic]:
             if one.problem:
                 raise SourceError(f"{one.folder} cannot be read: {one.problem}")
-        chosen[topic] = [one for one in chosen[topic] if one.manifest is not None]
     return chosen
+
+
+def _nothing_of(topic: str, stored: Sequence[StoredPartition], *, is_own: bool) -> str:
+    if is_own:
+        return (
+            f"what the store has of topic {topic} is of this very topic, which needs no restore: start its "
+            "brokers. --as restores into another topic"
+        )
+    unread = [f"\n{one.folder} cannot be read: {one.problem}" for one in stored if one.problem]
+    return f"the store has no records of topic {topic}: `nilometer tier list` shows what it has" + "".join(
+        unread
+    )
 
 
 def _newest(stored: Sequence[StoredPartition]) -> Manifest:
@@ -177,10 +195,13 @@ def _newest(stored: Sequence[StoredPartition]) -> Manifest:
 def _require_all(stored: Sequence[StoredPartition]) -> None:
     """Raises SourceError if partitions are missing, or offsets between others."""
     topic, count = stored[0].topic, _newest(stored).topic.partition_count
-    if lacking := sorted(set(range(count)) - {one.partition for one in stored}):
+    found = {one.partition for one in stored}
+    lacking = (number for number in range(count) if number not in found)
+    if (first := next(lacking, None)) is not None:
+        missing = count - sum(number < count for number in found)
         raise SourceError(
-            f"the store has nothing of {len(lacking)} of the {count} partitions of {topic}, {topic}-"
-            f"{lacking[0]} for example: no segment of these was ever copied. --allow-missing restores the "
+            f"the store has nothing of {missing} of the {count} partitions of {topic}, {topic}-"
+            f"{first} for example: no segment of these was ever copied. --allow-missing restores the "
             "others, and leaves these empty"
         )
     for one in stored:
