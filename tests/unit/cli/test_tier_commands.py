@@ -143,6 +143,7 @@ def test_what_was_restored_and_what_is_lost_is_said(
     assert run(given) == 0
     shown = capsys.readouterr().out
     assert "events-0" in shown
+    assert "Keep remote.storage.enable=true: the brokers of a topic that is not tiered give up" in shown
     assert "Lost: what was appended after the end, and the committed offsets of groups" in shown
     assert run([*given, "--json"]) == 0
     (part,) = json.loads(capsys.readouterr().out)["partitions"]

@@ -145,6 +145,10 @@ def restore_tier(
         click.echo("Aborted: transactions whose ends are not in the store; no reader of committed records")
         click.echo("sees their records.")
     click.echo(
+        "Keep remote.storage.enable=true: the brokers of a topic that is not tiered give up what is only in "
+        "remote storage, which is all of it."
+    )
+    click.echo(
         "Lost: what was appended after the end, and the committed offsets of groups (`nilometer group "
         "reset-offsets` sets them, by time for example)."
     )
