@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from nilometer.cli import topics
 from nilometer.pipeline.archive import tier_restore
 from nilometer.pipeline.archive.replica_folders import EmptyReplica
 from nilometer.pipeline.archive.tier_restore import RestoredTier, restore
@@ -18,6 +20,7 @@ from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
+from nilometer.tier.catalogue import find_partitions
 from nilometer.tier.chain import Chain
 from nilometer.tier.format import Manifest, TopicFacts, encode_manifest, manifest_name, partition_folder
 from nilometer.wire.record_batch import batches
@@ -436,3 +439,13 @@ def test_folders_with_other_spellings_of_a_number_are_no_partitions(tmp_path: Pa
     for _ in range(2):
         (result,) = run(led, place)
         assert result.end == 18
+
+
+@pytest.mark.parametrize("name", ["old", "-x", "--json"])
+def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
+    """Names that begin with a hyphen are lawful, and look like options."""
+    (stored,) = asyncio.run(find_partitions(former().store))
+    words = shlex.split(tier_restore.create_command([stored], name))
+    assert words[:3] == ["nilometer", "topic", "create"]
+    command = topics.create.make_context("create", words[3:])
+    assert (command.params["names"], command.params["partitions"]) == ((name,), 1)

@@ -72,9 +72,9 @@ def create_command(stored: Sequence[StoredPartition], name: str) -> str:
     facts = _newest(stored).topic
     settings = dict(sorted((facts.settings | {ENABLE: "true"}).items()))
     configs = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
-    return shlex.join(
-        ["nilometer", "topic", "create", name, "--partitions", str(facts.partition_count), *configs]
-    )
+    options = ["--partitions", str(facts.partition_count), *configs]
+    words = [*options, "--", name] if name.startswith("-") else [name, *options]
+    return shlex.join(["nilometer", "topic", "create", *words])
 
 
 async def restore(
