@@ -449,3 +449,63 @@ def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
     assert words[:3] == ["nilometer", "topic", "create"]
     command = topics.create.make_context("create", words[3:])
     assert (command.params["names"], command.params["partitions"]) == ((name,), 1)
+
+
+async def give_up(led: LedLog, count: int, *, is_named: bool = False) -> None:
+    """Expire so many of the first segments, and remove their objects, as after the grace period."""
+    chain = Chain(led.store, FOLDER, "its leader")
+    last = await chain.read()
+    assert last is not None
+    gone = last.segments[:count]
+    if not is_named:
+        following = structs.replace(last.without(gone, 0), log_start_offset=gone[-1].end_offset)
+        assert await chain.append_at_rest(0, following)
+    for one in gone:
+        await led.store.remove(FOLDER + one.log_name)
+        await led.store.remove(FOLDER + one.index_name)
+
+
+def test_segments_that_expire_while_a_partition_is_checked_are_no_damage() -> None:
+    led = former()
+
+    async def main() -> None:
+        (found,) = await find_partitions(led.store)
+        await give_up(led, 2)
+        assert await transfer.check_partition(led.store, found, lambda _: None) == []
+        await give_up(led, 1, is_named=True)
+        (name,) = [one.index_name for one in found.segments[2:]]
+        said = await transfer.check_partition(led.store, found, lambda _: None)
+        assert said == [f"{FOLDER}{name} is missing"]
+
+    asyncio.run(main())
+
+
+def test_segments_that_expire_while_they_are_copied_are_left_out(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    upload, uploads = led.store.upload, 0
+
+    async def expiring(*given: Any) -> None:
+        nonlocal uploads
+        uploads += 1
+        if uploads == 1:
+            await give_up(led, 2)
+        await upload(*given)
+
+    led.store.upload = expiring  # type: ignore[method-assign]
+    (result,) = run(led, place)
+    assert (result.start, result.end, result.records) == (12, 18, 6)
+
+    def check(leader: LedLog) -> None:
+        assert (leader.log.log_start_offset, leader.log.log_end_offset) == (12, 18)
+        records, _, _ = asyncio.run(read(leader, 12))
+        assert [one[0] for one in records] == list(range(12, 18))
+
+    leading(led, place, check)
+
+
+def test_a_segment_that_is_lost_is_named(tmp_path: Path) -> None:
+    led = former()
+    asyncio.run(give_up(led, 1, is_named=True))
+    with pytest.raises(SourceError, match=f"there is no object {FOLDER}"):
+        run(led, broker_folder(tmp_path / "one"))

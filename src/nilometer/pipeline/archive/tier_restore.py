@@ -30,7 +30,6 @@ from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
     DamagedObject,
     Manifest,
-    RemoteSegment,
     TopicFacts,
     partition_folder,
 )
@@ -320,7 +319,7 @@ class _Run:
                 room=self._room,
                 on_bytes=on_bytes,
             )
-            await self._name_copies(one, chain, found.segments)
+            await self._name_copies(one, chain, found)
         return found
 
     async def _named(self, one: _Wanted) -> Manifest:
@@ -330,13 +329,13 @@ class _Run:
             raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
         return last
 
-    async def _name_copies(self, one: _Wanted, chain: Chain, segments: tuple[RemoteSegment, ...]) -> None:
+    async def _name_copies(self, one: _Wanted, chain: Chain, copied: Copied) -> None:
         now_ms = self._runtime.clock.wall_ms()
         last = chain.last or first_manifest(one.facts, 0)
         following = msgspec.structs.replace(
             last.without(last.segments, now_ms),
-            segments=segments,
-            log_start_offset=one.stored.start_offset,
+            segments=copied.segments,
+            log_start_offset=copied.start_offset,
             written_ms=now_ms,
             topic=one.facts,
         )
