@@ -129,17 +129,18 @@ async def copy_partition(
     copies = dict[str, tuple[RemoteSegment, int]]()
 
     async def copy(segment: RemoteSegment) -> None:
-        async with room:
-            copies[segment.attempt] = await _copy(
-                source, partition.folder, segment, target, folder, new_name(), on_bytes
-            )
+        copies[segment.attempt] = await _copy(
+            source, partition.folder, segment, target, folder, new_name(), on_bytes
+        )
 
     async def copy_all() -> tuple[RemoteSegment, int] | None:
         try:
             async with asyncio.TaskGroup() as group:
                 for one in partition.segments:
                     if one.attempt not in copies:
-                        group.create_task(copy(one))
+                        await room.acquire()
+                        # Not within the task: one that is cancelled before its first step would keep it.
+                        group.create_task(copy(one)).add_done_callback(lambda _: room.release())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         return await _end_transactions(source, partition, target, folder, new_name())

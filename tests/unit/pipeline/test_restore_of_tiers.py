@@ -20,9 +20,16 @@ from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
-from nilometer.tier.catalogue import find_partitions
+from nilometer.tier.catalogue import StoredPartition, find_partitions
 from nilometer.tier.chain import Chain
-from nilometer.tier.format import Manifest, TopicFacts, encode_manifest, manifest_name, partition_folder
+from nilometer.tier.format import (
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    encode_manifest,
+    manifest_name,
+    partition_folder,
+)
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import (
     decode_records,
@@ -509,3 +516,35 @@ def test_a_segment_that_is_lost_is_named(tmp_path: Path) -> None:
     asyncio.run(give_up(led, 1, is_named=True))
     with pytest.raises(SourceError, match=f"there is no object {FOLDER}"):
         run(led, broker_folder(tmp_path / "one"))
+
+
+def test_a_partition_of_many_segments_has_few_copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [segment(10 * number, 10 * number + 9) for number in range(300)]
+    stored = StoredPartition(TOPIC.cluster_id, TOPIC.topic_id, 0, manifest(*segments))
+    room, peak, copied = asyncio.Semaphore(4), 0, list[str]()
+
+    async def copy(_source: Any, _folder: str, one: RemoteSegment, *_: Any) -> tuple[RemoteSegment, int]:
+        nonlocal peak
+        peak = max(peak, len(asyncio.all_tasks()))
+        await asyncio.sleep(0)
+        copied.append(one.attempt)
+        if len(copied) == 100:
+            raise ObjectStoreError("it is away")
+        return one, 10
+
+    async def no_markers(*_: Any) -> None: ...
+
+    monkeypatch.setattr(transfer, "_copy", copy)
+    monkeypatch.setattr(transfer, "_end_transactions", no_markers)
+
+    async def main() -> None:
+        given: Any = (None, stored, None, NEW_FOLDER)
+        more: Any = {"new_name": lambda: "x", "room": room, "on_bytes": lambda _: None}
+        with pytest.raises(ObjectStoreError, match="it is away"):
+            await transfer.copy_partition(*given, **more)
+        copied.extend(["the failed one"] * 100)
+        found = await transfer.copy_partition(*given, **more)
+        assert (found.segments, found.records) == (tuple(segments), 3_000)
+
+    asyncio.run(main())
+    assert peak <= 6
