@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import uuid
 from typing import NamedTuple, NewType, TypeAlias
 
@@ -45,6 +46,15 @@ class TopicIdPartition(NamedTuple):
 
     topic_id: TopicId
     partition: int
+
+
+CLUSTER_ID_MAX = 255
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def is_cluster_id(text: str) -> bool:
+    """Return whether a new cluster may have this id: its folder in remote storage has this name."""
+    return _CLUSTER_ID.fullmatch(text) is not None and len(text) <= CLUSTER_ID_MAX and text not in (".", "..")
 
 
 def uuid_to_text(value: uuid.UUID) -> str:

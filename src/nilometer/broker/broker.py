@@ -372,9 +372,9 @@ class Broker:
         tiered = sorted(topic.name for topic in image.topics() if image.is_tiered(topic.name))
         if tiered and self._config.tier is None:
             raise StartFailed(
-                "You have to delete all topics with the property remote.storage.enable=true before disabling "
-                f"tiered storage cluster-wide: {', '.join(tiered[:3])}. "
-                f"Set {SYSTEM_ENABLE}=true on every broker"
+                f"Set {SYSTEM_ENABLE}=true on every broker, since there are tiered topics: "
+                f"{', '.join(tiered[:3])}. Only to end tiered storage cluster-wide, delete all topics with "
+                "the property remote.storage.enable=true, while the brokers still have it"
             )
 
     def _membership(self, parts: BrokerParts) -> Membership:

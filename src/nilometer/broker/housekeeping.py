@@ -100,12 +100,21 @@ class Housekeeping:
 
         def retain(partition: Partition) -> Iterator[int]:
             log = partition.log
-            removed = 0
+            began, removed, was_in_tier = log.log_start_offset, 0, log.begins_in_tier
             while paths := log.delete_old_segments(partition.replica.high_watermark, wall_ms):
                 partition.notify_log_start()
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
                 removed += len(paths)
                 yield len(paths)
+            if was_in_tier and not log.begins_in_tier:
+                partition.notify_log_start()
+                logger.warning(
+                    "%s is not of a tiered topic: its records from offset %d to %d, which remote storage "
+                    "alone has, are given up. With remote.storage.enable=true they would be kept",
+                    partition,
+                    began,
+                    log.local_start_offset - 1,
+                )
             if removed and log.local_start_offset > log.log_start_offset:
                 logger.info(
                     "%s now begins at offset %d here; its records from offset %d on are in remote storage",

@@ -25,7 +25,7 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
 from nilometer.client.settings import parse_server
 from nilometer.config import ConfigError
-from nilometer.identifiers import BrokerId
+from nilometer.identifiers import CLUSTER_ID_MAX, BrokerId, is_cluster_id
 from nilometer.raft.control_records import Endpoint, VoterEntry, directory_uuid
 from nilometer.raft.quorum_state import (
     FOLDER,
@@ -243,7 +243,6 @@ def _document(found: NodeFolder) -> dict[str, Any]:
 # A node that is formatted with the voters of its quorum does not ask the others whether they are blank. The
 # ``meta.properties`` of a directory are written last: without it a directory is not formatted.
 
-CLUSTER_ID_MAX = 255
 MODES = "--standalone, --initial-controllers, or --no-initial-controllers"
 
 
@@ -341,9 +340,11 @@ def format_storage(
 
 
 def _check_cluster_id(cluster_id: str) -> None:
-    if not 0 < len(cluster_id) <= CLUSTER_ID_MAX or not cluster_id.isprintable() or " " in cluster_id:
+    if not is_cluster_id(cluster_id):
         raise click.UsageError(
-            f'--cluster-id {cluster_id!r} is no cluster id: use one as of "nilometer storage random-uuid"'
+            f"--cluster-id {cluster_id!r} is no cluster id, which is a folder's name in remote storage: up "
+            f'to {CLUSTER_ID_MAX} of A-Z a-z 0-9 . _ -, and neither "." nor "..", as of "nilometer '
+            'storage random-uuid"'
         )
 
 

@@ -27,6 +27,7 @@ from nilometer.client.network.cluster_metadata import PartitionMetadata, metadat
 from nilometer.client.network.connection import Connection
 from nilometer.client.settings import SECURITY_KEYS, ClientSecurity, ClientSettings, client_security
 from nilometer.config import ConfigDefinition
+from nilometer.identifiers import is_cluster_id
 from nilometer.local.local_cluster import broker_environment
 from nilometer.runtime import Runtime
 from nilometer.runtime.network import SocketNetwork
@@ -141,7 +142,10 @@ class Cluster:
         secure: bool = False,
         faults: bool = False,
     ) -> None:
-        """Raises ValueError for a number of brokers out of range, and for a setting of :data:`OWN_KEYS`."""
+        """Raises ValueError for a number of brokers out of range, a cluster id that is none, and a setting of
+        :data:`OWN_KEYS`."""
+        if cluster_id is not None and not is_cluster_id(cluster_id):
+            raise ValueError(f"{cluster_id!r} is no cluster id: it consists of A-Z a-z 0-9 . _ -")
         if not 1 <= brokers <= BROKERS_MAX:
             raise ValueError(f"brokers must be between 1 and {BROKERS_MAX}, not {brokers}")
         given = {key: _text(value) for key, value in (settings or {}).items()}

@@ -1,6 +1,7 @@
 """What a store has: the chains of all partitions of all clusters, for who has only the store.
 
-Folders are found by listing them. What a partition has is read from its chain, never from a listing.
+Folders are found by listing them. What a partition has is read from its chain, never from a listing. A
+manifest that no broker can have written for its folder counts as one that cannot be read.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ import msgspec
 
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.tier.chain import Chain, ManifestsGone
-from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, partition_folder
+from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, manifest_name, partition_folder
 
 CHAINS_AT_ONCE = 16
 """So many chains are read at once."""
+
+_NUMBERS_END = 1 << 62
+"""Offsets and timestamps of brokers are far below it; sums of them fit into 64 bits."""
+_PARTITIONS_END = 1 << 31
+_ATTEMPT_MAX = 64
 
 
 class StoredPartition(msgspec.Struct, frozen=True):
@@ -32,6 +38,11 @@ class StoredPartition(msgspec.Struct, frozen=True):
     @property
     def folder(self) -> str:
         return partition_folder(self.cluster_id, self.topic_id, self.partition)
+
+    @property
+    def topic_key(self) -> tuple[str, str]:
+        """What tells its topic from all others: two clusters may have topics of one id."""
+        return self.cluster_id, self.topic_id
 
     @property
     def topic(self) -> str:
@@ -82,6 +93,7 @@ class StoredPartition(msgspec.Struct, frozen=True):
 async def find_partitions(store: ObjectStore, topics: Collection[str] = ()) -> list[StoredPartition]:
     """Return all partitions in the store, or those of ``topics``, by cluster, topic and number.
 
+    One that cannot be read is among those of ``topics`` unless the others of its topic have another name.
     Raises ObjectStoreError.
     """
     reading = asyncio.Semaphore(CHAINS_AT_ONCE)
@@ -95,10 +107,20 @@ async def find_partitions(store: ObjectStore, topics: Collection[str] = ()) -> l
         for cluster in await store.folders("")
         for topic in await store.folders(cluster)
         for partition in await store.folders(topic)
-        if _is_number(partition.split("/")[-2])
+        if _is_partition(partition.split("/")[-2])
     ]
     found = await asyncio.gather(*(read(*place) for place in places))
-    wanted = [one for one in found if not topics or one.topic in topics]
+    names = dict[tuple[str, str], set[str]]()
+    for one in found:
+        names.setdefault(one.topic_key, set()).update({one.topic} - {""})
+
+    def is_wanted(one: StoredPartition) -> bool:
+        if not topics or one.topic in topics:
+            return True
+        known = names[one.topic_key]
+        return bool(one.problem) and (not known or not known.isdisjoint(topics))
+
+    wanted = [one for one in found if is_wanted(one)]
     return sorted(wanted, key=lambda one: (one.cluster_id, one.topic, one.topic_id, one.partition))
 
 
@@ -107,13 +129,39 @@ async def read_partition(
 ) -> StoredPartition:
     """Raises ObjectStoreError."""
     chain = Chain(store, partition_folder(cluster_id, topic_id, partition), "")
+    manifest, problem = None, ""
     try:
-        return StoredPartition(cluster_id, topic_id, partition, await chain.read())
+        manifest = await chain.read()
     except ManifestsGone:
-        return StoredPartition(cluster_id, topic_id, partition, None, "its manifests are gone")
+        problem = "its manifests are gone"
     except DamagedObject as error:
-        return StoredPartition(cluster_id, topic_id, partition, None, str(error))
+        problem = str(error)
+    if manifest is not None and (problem := _problem(manifest, (cluster_id, topic_id, partition))):
+        manifest, problem = None, f"{manifest_name(manifest.number)} {problem}"
+    return StoredPartition(cluster_id, topic_id, partition, manifest, problem)
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+def _problem(manifest: Manifest, place: tuple[str, str, int]) -> str:
+    """Return what a broker cannot have written in the folder of ``place``; empty if there is nothing."""
+    facts = manifest.topic
+    if (facts.cluster_id, facts.topic_id, facts.partition) != place:
+        folder = partition_folder(facts.cluster_id, facts.topic_id, facts.partition)
+        return f"is of the folder {folder} ({facts.topic}-{facts.partition})"
+    if not facts.topic:
+        return "does not tell its topic"
+    if not 0 <= facts.partition_count < _PARTITIONS_END:
+        return f"is of a topic of {facts.partition_count} partitions"
+    if not 0 <= manifest.log_start_offset < _NUMBERS_END:
+        return f"has the log start offset {manifest.log_start_offset}"
+    for one in manifest.segments:
+        if not (one.attempt.isascii() and one.attempt.isalnum() and len(one.attempt) <= _ATTEMPT_MAX):
+            return f"has a segment named {one.attempt[:_ATTEMPT_MAX]!r}"
+        if max(one.last_offset, abs(one.max_timestamp), one.log_bytes, one.index_bytes) >= _NUMBERS_END:
+            return f"has a segment at {one.base_offset} with numbers that are too large"
+    return ""
+
+
+def _is_partition(name: str) -> bool:
+    """Return whether it is a partition's number, as brokers write it."""
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(_PARTITIONS_END))
+    return is_number and str(int(name)) == name and int(name) < _PARTITIONS_END

@@ -37,6 +37,8 @@ MANIFESTS_KEPT = 8
 """How many manifests stay before the last one: a process that knows one of them reads on from there."""
 _ATTEMPTS_MAX = 8
 """How often the search for the end begins again because what it had found was removed."""
+_DIGITS_MAX = 20
+"""Those of a manifest's number in its name."""
 
 
 class Deposed(Exception):
@@ -212,7 +214,8 @@ class Chain:
             head = await self._store.get(self._folder + HEAD)
         except ObjectNotFound:
             return None
-        found = await self._get(int(head)) if head.isdigit() else None
+        is_number = head.isdigit() and len(head) <= _DIGITS_MAX
+        found = await self._get(int(head)) if is_number else None
         if found is not None:
             return found
         # A delayed write may have set it back.

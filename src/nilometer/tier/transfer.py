@@ -22,7 +22,7 @@ import msgspec
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore
 from nilometer.storage.producers import CorruptSnapshot, SnapshotEntry, decode_snapshot, encode_snapshot
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.tier.catalogue import StoredPartition
+from nilometer.tier.catalogue import StoredPartition, read_partition
 from nilometer.tier.format import (
     DamagedObject,
     IndexSections,
@@ -101,6 +101,8 @@ async def checked_index(store: ObjectStore, folder: str, segment: RemoteSegment)
 class Copied(msgspec.Struct, frozen=True):
     """What was copied of one partition, under its new names."""
 
+    start_offset: int
+    """The first offset that can be read."""
     segments: tuple[RemoteSegment, ...]
     records: int
     """Those of all batches copied: some may be below the log start offset."""
@@ -121,24 +123,42 @@ async def copy_partition(
     """Copy the segments to ``folder``, with the markers of transactions that have no end.
 
     ``new_name`` returns a random part of objects' names; ``room`` bounds how many segments are copied at
-    once; ``on_bytes`` is told what was copied. Raises ObjectStoreError, DamagedObject.
+    once; ``on_bytes`` is told what was copied. If brokers give segments up meanwhile, what is then there is
+    copied. Raises ObjectStoreError, DamagedObject.
     """
+    copies = dict[str, tuple[RemoteSegment, int]]()
 
-    async def copy(segment: RemoteSegment) -> tuple[RemoteSegment, int]:
+    async def copy(segment: RemoteSegment) -> None:
         async with room:
-            return await _copy(source, partition.folder, segment, target, folder, new_name(), on_bytes)
+            copies[segment.attempt] = await _copy(
+                source, partition.folder, segment, target, folder, new_name(), on_bytes
+            )
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(copy(one)) for one in partition.segments]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
-    segments = [task.result()[0] for task in tasks]
-    last = await _end_transactions(source, partition, target, folder, new_name())
+    async def copy_all() -> tuple[RemoteSegment, int] | None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in partition.segments:
+                    if one.attempt not in copies:
+                        group.create_task(copy(one))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return await _end_transactions(source, partition, target, folder, new_name())
+
+    while True:
+        try:
+            last = await copy_all()
+            break
+        except ObjectNotFound as error:
+            before, partition = partition, await _read_again(source, partition)
+            is_given_up = error.name in _objects(before) - _objects(partition)
+            if not is_given_up or not partition.segments or partition.gaps != before.gaps:
+                raise
+    found = [copies[one.attempt] for one in partition.segments]
+    segments = [segment for segment, _ in found]
     if last is not None:
         segments.append(last[0])
-    records = sum(task.result()[1] for task in tasks)
-    return Copied(tuple(segments), records, 0 if last is None else last[1])
+    aborted = 0 if last is None else last[1]
+    return Copied(partition.start_offset, tuple(segments), sum(records for _, records in found), aborted)
 
 
 async def _copy(
@@ -223,8 +243,11 @@ async def _end_transactions(
 async def check_partition(
     store: ObjectStore, partition: StoredPartition, say: Callable[[str], None]
 ) -> list[str]:
-    """Read all objects that the partition's manifest names; return what is wrong. Raises ObjectStoreError."""
-    problems = list[str]()
+    """Read all objects that the partition's manifest names; return what is wrong. Raises ObjectStoreError.
+
+    What brokers have given up meanwhile may be missing.
+    """
+    problems, missing = list[str](), dict[str, str]()
     for segment in () if partition.manifest is None else partition.manifest.segments:
         say(partition.folder + segment.log_name)
         try:
@@ -232,7 +255,22 @@ async def check_partition(
             async for _ in checked_pieces(store, partition.folder, segment):
                 pass
         except ObjectNotFound as error:
-            problems.append(f"{error.name} is missing")
+            missing[segment.attempt] = f"{error.name} is missing"
         except DamagedObject as error:
             problems.append(str(error))
-    return problems
+    if missing:
+        again = await _read_again(store, partition)
+        if again.problem:
+            problems.append(f"{again.folder}: {again.problem}")
+        named = set[str]() if again.manifest is None else {one.attempt for one in again.manifest.segments}
+        problems += [text for attempt, text in missing.items() if attempt in named]
+    return sorted(problems)
+
+
+async def _read_again(store: ObjectStore, partition: StoredPartition) -> StoredPartition:
+    """Raises ObjectStoreError."""
+    return await read_partition(store, partition.cluster_id, partition.topic_id, partition.partition)
+
+
+def _objects(partition: StoredPartition) -> set[str]:
+    return {partition.folder + name for one in partition.segments for name in (one.log_name, one.index_name)}

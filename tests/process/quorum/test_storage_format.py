@@ -181,7 +181,8 @@ def test_what_is_formatted_or_contradicts_itself_is_refused_and_not_changed(
     refused("is not ID@HOST:PORT:DIRECTORY_ID", "--initial-controllers", f"1@{HOST}:1")
     refused("is not ID@HOST:PORT:DIRECTORY_ID", "--initial-controllers", f"1@{HOST}:1:x")
     refused("no voters are given", "--initial-controllers", ",")
-    refused("is no cluster id", "--standalone", cluster_id="a b")
+    for odd in ("a b", "prod@eu", "prod/eu", ".", "..", "", "\u00e9", "a" * 256, "a\n"):
+        refused("is no cluster id", "--standalone", cluster_id=odd)
     refused("is not of a node of a metadata quorum", "--standalone", nilometer_coordination="local")
     (tmp_path / "file").write_text("x")
     refused("is not a directory", "--standalone", log_dirs=str(tmp_path / "file"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from nilometer.cli import topics
 from nilometer.pipeline.archive import tier_restore
 from nilometer.pipeline.archive.replica_folders import EmptyReplica
 from nilometer.pipeline.archive.tier_restore import RestoredTier, restore
@@ -18,8 +20,9 @@ from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
+from nilometer.tier.catalogue import find_partitions
 from nilometer.tier.chain import Chain
-from nilometer.tier.format import Manifest, TopicFacts, partition_folder
+from nilometer.tier.format import Manifest, TopicFacts, encode_manifest, manifest_name, partition_folder
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import (
     decode_records,
@@ -287,7 +290,7 @@ def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:
     place = broker_folder(tmp_path / "one")
     with pytest.raises(SourceError, match="the store has no records of topic other"):
         asyncio.run(restore(led.store, led.store, ["other"], [str(place)]))
-    with pytest.raises(SourceError, match="no topic events with the id x, but topic-id"):
+    with pytest.raises(SourceError, match="no topic events with the id x, but cluster/topic-id"):
         run(led, place, topic_id="x")
     with pytest.raises(SourceError, match="no broker has a replica of old-0 here") as refused:
         run(led, place, name="old")
@@ -314,7 +317,195 @@ def test_a_topic_restored_beside_its_first_one_must_be_chosen(tmp_path: Path) ->
     led = former()
     run(led, broker_folder(tmp_path / "one"))
     other = broker_folder(tmp_path / "two", TopicPartition("x", 0), EVENTS)
-    with pytest.raises(SourceError, match=f"choose --topic-id {NEW.topic_id} of cluster c, topic-id of"):
+    with pytest.raises(SourceError, match=f"choose --topic-id c/{NEW.topic_id}, cluster/topic-id$"):
         run(led, other)
     (result,) = run(led, other, topic_id="topic-id")
     assert result.end == 18
+
+
+def test_brokers_that_start_while_records_are_copied_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No directory is open meanwhile: what its broker has done since is looked at again."""
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    copy = tier_restore.copy_partition
+
+    async def lead(*given: Any, **more: Any) -> transfer.Copied:
+        found = await copy(*given, **more)
+        chain = Chain(led.store, NEW_FOLDER, "its leader")
+        await chain.read()
+        assert await chain.append(4, structs.replace(manifest(), topic=NEW))
+        return found
+
+    async def append(*given: Any, **more: Any) -> transfer.Copied:
+        await asyncio.to_thread(leading, led, place, lambda leader: leader.append(batch(0, 3)))
+        return await copy(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", append)
+        with pytest.raises(SourceError, match="is not empty: its next offset is 3"):
+            run(led, place)
+    other = broker_folder(tmp_path / "two")
+    led = former()
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", lead)
+        with pytest.raises(SourceError, match="was written to by others: stop the brokers of events-0"):
+            run(led, other)
+    leading(led, other, ends_at(0))
+
+
+def test_a_run_on_another_machine_at_the_same_time_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = former()
+    first, second = broker_folder(tmp_path / "one"), broker_folder(tmp_path / "two")
+    copy = tier_restore.copy_partition
+
+    async def other_first(*given: Any, **more: Any) -> transfer.Copied:
+        with monkeypatch.context() as patch:
+            patch.setattr(tier_restore, "copy_partition", copy)
+            await restore(led.store, led.store, ["events"], [str(second)])
+        return await copy(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", other_first)
+        run(led, first)
+    for place in (first, second):
+        leading(led, place, ends_at(18))
+
+
+def in_another_cluster(led: LedLog, cluster: str, segments: int) -> None:
+    """Copy the folder to another cluster's, whose last manifest names so many segments."""
+    objects = led.store.bucket.objects
+    folder = partition_folder(cluster, TOPIC.topic_id, 0)
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        objects[folder + name.removeprefix(FOLDER)] = objects[name]
+    last = asyncio.run(last_manifest(led.store, FOLDER))
+    assert last is not None
+    facts = structs.replace(TOPIC, cluster_id=cluster)
+    other = structs.replace(last, segments=last.segments[:segments], topic=facts)
+    objects[folder + manifest_name(last.number)] = encode_manifest(other)
+
+
+@pytest.mark.parametrize(("chosen", "end"), [("cluster/topic-id", 18), ("a-cluster/topic-id", 12)])
+def test_one_topic_id_of_two_clusters_must_be_chosen(chosen: str, end: int, tmp_path: Path) -> None:
+    led = former()
+    in_another_cluster(led, "a-cluster", 2)
+    place = broker_folder(tmp_path / "one")
+    for given in (None, "topic-id"):
+        with pytest.raises(SourceError, match="choose --topic-id a-cluster/topic-id, cluster/topic-id"):
+            run(led, place, topic_id=given)
+    for _ in range(2):
+        (result,) = run(led, place, topic_id=chosen)
+        assert (result.start, result.end, result.stored.cluster_id) == (0, end, chosen.partition("/")[0])
+    leading(led, place, ends_at(end))
+
+
+def test_a_topic_of_its_own_id_comes_back_from_the_folder_of_its_former_cluster(tmp_path: Path) -> None:
+    """Its metadata were restored under a new cluster id."""
+    led = former()
+    objects = led.store.bucket.objects
+    folder = partition_folder("former", NEW.topic_id, 0)
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        objects[folder + name.removeprefix(FOLDER)] = objects.pop(name)
+    last = asyncio.run(last_manifest(led.store, folder))
+    assert last is not None
+    moved = structs.replace(last, topic=structs.replace(NEW, cluster_id="former"))
+    objects[folder + manifest_name(last.number)] = encode_manifest(moved)
+    place = broker_folder(tmp_path / "one")
+    for _ in range(2):
+        (result,) = run(led, place)
+        assert (result.start, result.end) == (0, 18)
+
+
+def test_the_topic_itself_needs_no_restore(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    run(led, place)
+    for name in [one for one in led.store.bucket.objects if one.startswith(FOLDER)]:
+        del led.store.bucket.objects[name]
+    with pytest.raises(SourceError, match="is of this very topic, which needs no restore"):
+        run(led, place)
+
+
+def test_folders_with_other_spellings_of_a_number_are_no_partitions(tmp_path: Path) -> None:
+    led = former()
+    objects = led.store.bucket.objects
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        for other in ("00", "9" * 200, "+0"):
+            objects[name.replace("/0/", f"/{other}/")] = objects[name]
+    place = broker_folder(tmp_path / "one")
+    for _ in range(2):
+        (result,) = run(led, place)
+        assert result.end == 18
+
+
+@pytest.mark.parametrize("name", ["old", "-x", "--json"])
+def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
+    """Names that begin with a hyphen are lawful, and look like options."""
+    (stored,) = asyncio.run(find_partitions(former().store))
+    words = shlex.split(tier_restore.create_command([stored], name))
+    assert words[:3] == ["nilometer", "topic", "create"]
+    command = topics.create.make_context("create", words[3:])
+    assert (command.params["names"], command.params["partitions"]) == ((name,), 1)
+
+
+async def give_up(led: LedLog, count: int, *, is_named: bool = False) -> None:
+    """Expire so many of the first segments, and remove their objects, as after the grace period."""
+    chain = Chain(led.store, FOLDER, "its leader")
+    last = await chain.read()
+    assert last is not None
+    gone = last.segments[:count]
+    if not is_named:
+        following = structs.replace(last.without(gone, 0), log_start_offset=gone[-1].end_offset)
+        assert await chain.append_at_rest(0, following)
+    for one in gone:
+        await led.store.remove(FOLDER + one.log_name)
+        await led.store.remove(FOLDER + one.index_name)
+
+
+def test_segments_that_expire_while_a_partition_is_checked_are_no_damage() -> None:
+    led = former()
+
+    async def main() -> None:
+        (found,) = await find_partitions(led.store)
+        await give_up(led, 2)
+        assert await transfer.check_partition(led.store, found, lambda _: None) == []
+        await give_up(led, 1, is_named=True)
+        (name,) = [one.index_name for one in found.segments[2:]]
+        said = await transfer.check_partition(led.store, found, lambda _: None)
+        assert said == [f"{FOLDER}{name} is missing"]
+
+    asyncio.run(main())
+
+
+def test_segments_that_expire_while_they_are_copied_are_left_out(tmp_path: Path) -> None:
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    upload, uploads = led.store.upload, 0
+
+    async def expiring(*given: Any) -> None:
+        nonlocal uploads
+        uploads += 1
+        if uploads == 1:
+            await give_up(led, 2)
+        await upload(*given)
+
+    led.store.upload = expiring  # type: ignore[method-assign]
+    (result,) = run(led, place)
+    assert (result.start, result.end, result.records) == (12, 18, 6)
+
+    def check(leader: LedLog) -> None:
+        assert (leader.log.log_start_offset, leader.log.log_end_offset) == (12, 18)
+        records, _, _ = asyncio.run(read(leader, 12))
+        assert [one[0] for one in records] == list(range(12, 18))
+
+    leading(led, place, check)
+
+
+def test_a_segment_that_is_lost_is_named(tmp_path: Path) -> None:
+    led = former()
+    asyncio.run(give_up(led, 1, is_named=True))
+    with pytest.raises(SourceError, match=f"there is no object {FOLDER}"):
+        run(led, broker_folder(tmp_path / "one"))

@@ -75,7 +75,9 @@ def list_tier(source: str, topics: tuple[str, ...], verify: bool, as_json: bool)
 @click.option(
     "--as", "name", metavar="TOPIC", help="The topic that gets the records, if it has another name."
 )
-@click.option("--topic-id", metavar="ID", help="Which of several stored topics of that name.")
+@click.option(
+    "--topic-id", metavar="ID", help="Which of several stored topics of that name: ID or CLUSTER/ID."
+)
 @click.option(
     "--to",
     "target",
@@ -143,6 +145,10 @@ def restore_tier(
         click.echo("Aborted: transactions whose ends are not in the store; no reader of committed records")
         click.echo("sees their records.")
     click.echo(
+        "Keep remote.storage.enable=true: the brokers of a topic that is not tiered give up what is only in "
+        "remote storage, which is all of it."
+    )
+    click.echo(
         "Lost: what was appended after the end, and the committed offsets of groups (`nilometer group "
         "reset-offsets` sets them, by time for example)."
     )
@@ -166,11 +172,10 @@ async def _listed(
 
     try:
         found = await find_partitions(store, topics)
-        if missing := sorted(set(topics) - {one.topic for one in found}):
-            raise click.ClickException(
-                f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
-            )
         problems = [f"{one.folder}: {one.problem}" for one in found if one.problem]
+        if missing := sorted(set(topics) - {one.topic for one in found}):
+            absent = f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
+            raise click.ClickException("\n".join((absent, *problems)))
         if verify:
             with OutputConsole(stderr=True).status("Checking ...") as status:
                 for one in found:

@@ -6,7 +6,8 @@ the brokers need no room for the records.
 
 Invariants: a partition that has ever had a record is not written. A run that fails, or is killed, leaves
 partitions that are empty for every reader, or complete; the same command again goes on with the partitions
-that have no manifest of it yet. Brokers that start before remove what an interrupted run has copied.
+that have no manifest of it yet. While records are copied no directory is open: one whose opener is killed has
+to be recovered by its broker. Brokers that start before remove what an interrupted run has copied.
 """
 
 from __future__ import annotations
@@ -29,12 +30,11 @@ from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
     DamagedObject,
     Manifest,
-    RemoteSegment,
     TopicFacts,
     partition_folder,
 )
 from nilometer.tier.plan import first_manifest
-from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, copy_partition
+from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
 T = TypeVar("T")
 _WRITER = "restore"
@@ -71,9 +71,9 @@ def create_command(stored: Sequence[StoredPartition], name: str) -> str:
     facts = _newest(stored).topic
     settings = dict(sorted((facts.settings | {ENABLE: "true"}).items()))
     configs = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
-    return shlex.join(
-        ["nilometer", "topic", "create", name, "--partitions", str(facts.partition_count), *configs]
-    )
+    options = ["--partitions", str(facts.partition_count), *configs]
+    words = [*options, "--", name] if name.startswith("-") else [name, *options]
+    return shlex.join(["nilometer", "topic", "create", *words])
 
 
 async def restore(
@@ -91,11 +91,16 @@ async def restore(
     """Restore ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
     ``target``: the remote storage of these brokers. ``name``: the topic that gets the records of the only one
-    of ``topics``. ``topic_id``: the one to take of several stored topics of a name. ``allows_missing``: what
-    the store lacks is no error. ``only_here``: partitions without a replica in ``places`` are left out.
+    of ``topics``. ``topic_id``: the one to take of several stored topics of a name, ``ID`` or ``CLUSTER/ID``.
+    ``allows_missing``: what the store lacks is no error. ``only_here``: partitions without a replica in
+    ``places`` are left out.
     Raises SourceError.
     """
-    own = {one.topic_id for one in local_replicas(places) if one.part.topic in (name, *topics)}
+    own = {
+        (one.directory.cluster_id, one.topic_id)
+        for one in local_replicas(places)
+        if one.part.topic in (name, *topics)
+    }
     chosen = await explained(_chosen(source, topics, topic_id, own))
     if not allows_missing:
         for found in chosen.values():
@@ -105,16 +110,26 @@ async def restore(
         for found in chosen.values()
         for one in found
     }
-    with ExitStack() as opened:
+
+    def opened_by(opened: ExitStack) -> tuple[ReplicaFolders, list[_Wanted]]:
         folders = ReplicaFolders(places, set(parts.values()), opened)
-        wanted = [
+        return folders, [
             one
             for topic, found in chosen.items()
             for one in _wanted(folders, found, parts, name or topic, only_here=only_here)
         ]
-        run = _Run(source, target, folders, say)
+
+    run = _Run(source, target, say)
+    with ExitStack() as opened:
+        _, wanted = opened_by(opened)
+        await explained(run.check(wanted))
+    copies = await explained(run.copy(wanted))
+    with ExitStack() as opened:
+        folders, found_again = opened_by(opened)
+        if [one.folder for one in found_again] != [one.folder for one in wanted]:
+            raise SourceError("the folders of the brokers have changed meanwhile: restore again")
         with folders.undone_on_error():
-            restored = await explained(run.restore(wanted))
+            restored = await explained(run.begin(folders, found_again, copies))
             folders.finish()
     return restored
 
@@ -128,34 +143,47 @@ async def explained(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _chosen(
-    source: ObjectStore, topics: Sequence[str], topic_id: str | None, own: Collection[str | None]
+    source: ObjectStore,
+    topics: Sequence[str],
+    topic_id: str | None,
+    own: Collection[tuple[str | None, str | None]],
 ) -> Mapping[str, list[StoredPartition]]:
     """Return the stored partitions of each topic. Raises SourceError if they are not there, or several.
 
-    ``own``: the ids of topics that are to get records: what an earlier run has copied for them is none.
+    ``own``: the clusters and ids of topics that are to get records: what an earlier run has copied for them
+    is none.
     """
-    stored = await find_partitions(source)
+    stored = await find_partitions(source, topics)
     chosen = dict[str, list[StoredPartition]]()
     for topic in dict.fromkeys(topics):
-        named = [one for one in stored if one.topic == topic and not one.is_deleted]
-        ids = {one.topic_id: one.cluster_id for one in named if one.topic_id not in own}
-        if not ids:
-            raise SourceError(
-                f"the store has no records of topic {topic}: `nilometer tier list` shows what it has"
-            )
-        if topic_id is not None and topic_id not in ids:
-            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {', '.join(ids)}")
-        if topic_id is None and len(ids) > 1:
-            places = ", ".join(f"{one} of cluster {cluster}" for one, cluster in ids.items())
-            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {places}")
-        chosen_id = topic_id or next(iter(ids))
+        named = {one.topic_key for one in stored if one.topic == topic and not one.is_deleted}
+        keys = sorted(named - set(own))
+        if not keys:
+            raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
+        found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
+        shown = ", ".join(map("/".join, found or keys))
+        if not found:
+            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
+        if len(found) > 1:
+            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {shown}")
         # Of the others of this id no manifest tells the topic's name.
-        chosen[topic] = [one for one in stored if one.topic_id == chosen_id and not one.is_deleted]
+        chosen[topic] = [one for one in stored if one.topic_key == found[0] and not one.is_deleted]
         for one in chosen[topic]:
             if one.problem:
                 raise SourceError(f"{one.folder} cannot be read: {one.problem}")
-        chosen[topic] = [one for one in chosen[topic] if one.manifest is not None]
     return chosen
+
+
+def _nothing_of(topic: str, stored: Sequence[StoredPartition], *, is_own: bool) -> str:
+    if is_own:
+        return (
+            f"what the store has of topic {topic} is of this very topic, which needs no restore: start its "
+            "brokers. --as restores into another topic"
+        )
+    unread = [f"\n{one.folder} cannot be read: {one.problem}" for one in stored if one.problem]
+    return f"the store has no records of topic {topic}: `nilometer tier list` shows what it has" + "".join(
+        unread
+    )
 
 
 def _newest(stored: Sequence[StoredPartition]) -> Manifest:
@@ -166,10 +194,13 @@ def _newest(stored: Sequence[StoredPartition]) -> Manifest:
 def _require_all(stored: Sequence[StoredPartition]) -> None:
     """Raises SourceError if partitions are missing, or offsets between others."""
     topic, count = stored[0].topic, _newest(stored).topic.partition_count
-    if lacking := sorted(set(range(count)) - {one.partition for one in stored}):
+    found = {one.partition for one in stored}
+    lacking = (number for number in range(count) if number not in found)
+    if (first := next(lacking, None)) is not None:
+        missing = count - sum(number < count for number in found)
         raise SourceError(
-            f"the store has nothing of {len(lacking)} of the {count} partitions of {topic}, {topic}-"
-            f"{lacking[0]} for example: no segment of these was ever copied. --allow-missing restores the "
+            f"the store has nothing of {missing} of the {count} partitions of {topic}, {topic}-"
+            f"{first} for example: no segment of these was ever copied. --allow-missing restores the "
             "others, and leaves these empty"
         )
     for one in stored:
@@ -220,20 +251,24 @@ def _wanted(
 
 
 class _Run:
-    def __init__(
-        self, source: ObjectStore, target: ObjectStore, folders: ReplicaFolders, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, source: ObjectStore, target: ObjectStore, say: Callable[[str], None]) -> None:
         self._source = source
         self._target = target
-        self._folders = folders
         self._say = say
         self._runtime = Runtime.system()
         self._room = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._partitions = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._copied_bytes = 0
 
-    async def restore(self, wanted: Sequence[_Wanted]) -> list[RestoredTier]:
-        chains = [await self._chain(one) for one in wanted]  # all that may be refused, before the first write
+    async def check(self, wanted: Sequence[_Wanted]) -> None:
+        """Raises SourceError for all that may be refused, before the first write."""
+        for one in wanted:
+            last = (await self._chain(one)).last
+            if not _is_own(last) and any(replica.log.log_end_offset for replica in one.replicas):
+                raise SourceError(f"{one.part} has had records: create the topic again")
+
+    async def copy(self, wanted: Sequence[_Wanted]) -> list[Copied | None]:
+        """Copy what no earlier run has copied, and name it in the chains."""
         total = sum(segment.log_bytes for one in wanted for segment in one.stored.segments)
 
         def on_bytes(count: int) -> None:
@@ -242,37 +277,39 @@ class _Run:
 
         try:
             async with asyncio.TaskGroup() as group:
-                copies = [
-                    group.create_task(self._copy(one, chain, on_bytes))
-                    for one, chain in zip(wanted, chains, strict=True)
-                ]
+                copies = [group.create_task(self._copy(one, on_bytes)) for one in wanted]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return [self._begin(one, *copy.result()) for one, copy in zip(wanted, copies, strict=True)]
+        return [copy.result() for copy in copies]
+
+    async def begin(
+        self, folders: ReplicaFolders, wanted: Sequence[_Wanted], copies: Sequence[Copied | None]
+    ) -> list[RestoredTier]:
+        """Let the replicas begin behind what was copied."""
+        manifests = [await self._named(one) for one in wanted]
+        return [
+            _begin(folders, one, manifest, copied)
+            for one, manifest, copied in zip(wanted, manifests, copies, strict=True)
+        ]
 
     async def _chain(self, one: _Wanted) -> Chain:
         """Return the chain of the new partition. Raises SourceError if it has segments of another writer."""
         chain = Chain(self._target, one.folder, _writer(one.stored) + self._name())
         last = await chain.read()
-        is_own = last is not None and last.writer.startswith(_WRITER)
-        if last is not None and (last.is_deleted or (last.segments and not is_own)):
+        if last is not None and (last.is_deleted or (last.segments and not _is_own(last))):
             raise SourceError(
                 f"{one.folder} has records, or a deleted topic, already: create the topic again, and restore "
                 "into the new one"
             )
-        if not is_own and any(replica.log.log_end_offset for replica in one.replicas):
-            raise SourceError(f"{one.part} has had records: create the topic again")
         return chain
 
-    async def _copy(
-        self, one: _Wanted, chain: Chain, on_bytes: Callable[[int], None]
-    ) -> tuple[Manifest, int | None, int | None]:
-        """Return the manifest that names the copies, how many records, and how many ended transactions."""
-        last = chain.last
-        if last is not None and last.writer.startswith(_writer(one.stored)):
-            self._say(f"{one.part} was copied by an earlier run")
-            return last, None, None
+    async def _copy(self, one: _Wanted, on_bytes: Callable[[int], None]) -> Copied | None:
+        """Return what was copied; None if an earlier run has done so."""
         async with self._partitions:
+            chain = await self._chain(one)
+            if _has_copied(one.stored, chain.last):
+                self._say(f"{one.part} was copied by an earlier run")
+                return None
             found = await copy_partition(
                 self._source,
                 one.stored,
@@ -282,17 +319,23 @@ class _Run:
                 room=self._room,
                 on_bytes=on_bytes,
             )
-        await self._name_copies(one, chain, found.segments)
-        assert chain.last is not None, "it was written"
-        return chain.last, found.records, found.aborted
+            await self._name_copies(one, chain, found)
+        return found
 
-    async def _name_copies(self, one: _Wanted, chain: Chain, segments: tuple[RemoteSegment, ...]) -> None:
+    async def _named(self, one: _Wanted) -> Manifest:
+        """Return the manifest of the copies. Raises SourceError if brokers wrote another one meanwhile."""
+        last = (await self._chain(one)).last
+        if last is None or not _has_copied(one.stored, last):
+            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
+        return last
+
+    async def _name_copies(self, one: _Wanted, chain: Chain, copied: Copied) -> None:
         now_ms = self._runtime.clock.wall_ms()
         last = chain.last or first_manifest(one.facts, 0)
         following = msgspec.structs.replace(
             last.without(last.segments, now_ms),
-            segments=segments,
-            log_start_offset=one.stored.start_offset,
+            segments=copied.segments,
+            log_start_offset=copied.start_offset,
             written_ms=now_ms,
             topic=one.facts,
         )
@@ -300,17 +343,8 @@ class _Run:
             is_written = await chain.append_at_rest(LEADER_EPOCH, following)
         except Deposed as error:
             raise SourceError(f"{one.part} is in use: {error}") from error
-        if not is_written:
+        if not is_written and not _has_copied(one.stored, chain.last):
             raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
-
-    def _begin(
-        self, one: _Wanted, manifest: Manifest, records: int | None, aborted: int | None
-    ) -> RestoredTier:
-        start, end = manifest.log_start_offset, manifest.end_offset
-        self._folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
-        return RestoredTier(
-            one.stored, one.part, start, end, manifest.log_bytes, len(one.replicas), records, aborted
-        )
 
     def _name(self) -> str:
         return self._runtime.entropy.bytes(8).hex()
@@ -320,3 +354,28 @@ def _writer(stored: StoredPartition) -> str:
     """Return how the manifests of a restore from this state of the store begin the name of their writer."""
     assert stored.manifest is not None, "without a manifest it is not restored"
     return f"{_WRITER}-{stored.cluster_id}-{stored.topic_id}-{stored.manifest.number}-"
+
+
+def _is_own(last: Manifest | None) -> bool:
+    """Return whether a restore has written the last manifest."""
+    return last is not None and last.writer.startswith(_WRITER)
+
+
+def _has_copied(stored: StoredPartition, last: Manifest | None) -> bool:
+    """Return whether it was a restore from this state of the store."""
+    return last is not None and last.writer.startswith(_writer(stored))
+
+
+def _begin(folders: ReplicaFolders, one: _Wanted, manifest: Manifest, copied: Copied | None) -> RestoredTier:
+    start, end = manifest.log_start_offset, manifest.end_offset
+    folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
+    return RestoredTier(
+        one.stored,
+        one.part,
+        start,
+        end,
+        manifest.log_bytes,
+        len(one.replicas),
+        None if copied is None else copied.records,
+        None if copied is None else copied.aborted,
+    )
