@@ -214,8 +214,55 @@ def test_damage_is_said(tier, name):
     path = tier.folder / name
     path.write_bytes(b"7" if name == "head" else path.read_bytes().replace(b"events", b"evexts"))
     path.with_name("manifest-00000000000000000000").write_bytes(b"damaged\n")
-    with pytest.raises(SourceError, match=r"tier: .*manifest-0+ is not as it was written"):
+    with pytest.raises(SourceError, match=r"tier/.*/0: .*manifest-0+ is not as it was written"):
         offsets_of(tier=tier.root)
+
+
+def damage(tier):
+    for path in tier.folder.glob("manifest-*"):
+        path.write_bytes(b"damaged\n")
+
+
+def remove_manifests(tier):
+    """As the deletion of a topic does it before it removes the head."""
+    for path in tier.folder.glob("manifest-*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [damage, remove_manifests])
+def test_a_topic_is_read_beside_one_that_cannot_be_read(log, tier, spoil):
+    other = FolderTier(tier.root, "others", letter="c")
+    other.copy(log, 0)
+    spoil(other)
+    for given in ({}, {"path": log.log_dir}, {"archiveTopicId": "a" * 21 + "A"}):
+        expected = list(range(400 if "path" in given else 300))
+        assert offsets_of(tier=tier.root, subscribe="events", **given) == expected
+    reason = "has a head, but no manifest|is not as it was written"
+    with pytest.raises(SourceError, match=f"no folder that can be read is of topic others; .*({reason})"):
+        offsets_of(tier=tier.root, subscribe="others")
+    with pytest.raises(SourceError, match=f"c+A/0.*({reason})"):
+        offsets_of(tier=tier.root, subscribe="others", archiveTopicId="c" * 21 + "A")
+    second = FolderTier(tier.root, "others", 1, letter="c")
+    second.copy(log, 0)
+    for given in ({"subscribe": "others"}, {"subscribe": "events,others"}, {}):
+        with pytest.raises(SourceError, match=f"c+A/0.*({reason})"):
+            offsets_of(tier=tier.root, **given)
+
+
+def test_all_topics_are_read_without_one_that_is_being_deleted(log, tier):
+    other = FolderTier(tier.root, "others", letter="c")
+    other.copy(log, 0)
+    remove_manifests(other)
+    assert offsets_of(tier=tier.root) == list(range(300))
+    damage(tier)
+    with pytest.raises(SourceError, match=r"a+A/0"):
+        offsets_of(tier=tier.root)
+
+
+def test_folders_are_not_read_without_their_tier_that_cannot_be_read(log, tier, both):
+    remove_manifests(tier)
+    with pytest.raises(SourceError, match="has a head, but no manifest"):
+        offsets_of(**both, subscribe="events")
 
 
 # --- what is gone

@@ -294,7 +294,11 @@ def _archived(
     others."""
     assert options.archive is not None
     live_ids = {one.part.topic: one.topic_id for one in replicas}
-    found = find_stored(options.archive, options.common.selection.names)
+    names, given = options.common.selection.names, options.archive_topic_id
+    known = dict.fromkeys(names or (), given) | live_ids
+    found = find_stored(
+        options.archive, names, {topic: one for topic, one in known.items() if one is not None}
+    )
     selected = [one for one in found if _is_selected(options, one.part)]
     kept: dict[TopicPartition, StoredPartition] = {}
     for topic, group in groupby(selected, key=lambda one: one.part.topic):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn, cast
@@ -29,6 +29,7 @@ from nilometer.pipeline.source.log_folders.storages import (
 )
 from nilometer.pipeline.source.log_folders.tiers import (
     TieredPartition,
+    UnreadableManifests,
     is_tiered,
     open_tiered,
     read_tiered,
@@ -385,6 +386,8 @@ class ArchivedPartition:
 
 
 StoredPartition = ArchivedPartition | TieredPartition
+_Folder = tuple[str, str, int]
+"""Of a partition: the cluster id or the topic, the topic id and the number."""
 
 
 def find_archived(archive: str, topics: Collection[str] | None = None) -> list[ArchivedPartition]:
@@ -397,16 +400,21 @@ def find_archived(archive: str, topics: Collection[str] | None = None) -> list[A
     return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
 
 
-def find_stored(store: str, topics: Collection[str] | None = None) -> list[StoredPartition]:
+def find_stored(
+    store: str, topics: Collection[str] | None = None, topic_ids: Mapping[str, str] | None = None
+) -> list[StoredPartition]:
     """Return the partitions of these topics, or of all, in an archive or in remote storage; sorted by topic,
-    topic id and partition.
+    topic id and partition. ``topic_ids`` are those that are known of these topics.
 
     The folders of an archive are of topics, those of remote storage of clusters; only the manifests tell
-    which topic is in them. Raises SourceError as ``find_archived``.
+    which topic is in them. Raises SourceError as ``find_archived``, but not for what is damaged of others.
     """
 
-    def read(folder: tuple[str, str, int]) -> StoredPartition | None:
-        tiered = read_tiered(store, *folder)
+    def read(folder: _Folder) -> StoredPartition | UnreadableManifests | None:
+        try:
+            tiered = read_tiered(store, *folder)
+        except UnreadableManifests as error:
+            return error
         if tiered is not None or (topics is not None and folder[0] not in topics):
             return tiered
         return read_partition(store, *folder)
@@ -415,15 +423,46 @@ def find_stored(store: str, topics: Collection[str] | None = None) -> list[Store
         return topics is None or one.part.topic in topics
 
     by_topic = [list(group) for _, group in groupby(partition_folders(store), key=lambda one: one[:2])]
-    first = each(read, [folders[0] for folders in by_topic])
+    firsts = [folders[0] for folders in by_topic]
+    first = each(read, firsts)
     others = [
         folder
         for folders, one in zip(by_topic, first, strict=True)
         for folder in folders[1:]
-        if one is None or is_wanted(one)
+        if one is None or isinstance(one, UnreadableManifests) or is_wanted(one)
     ]
-    found = [one for one in (*first, *each(read, others)) if one is not None and one.chain and is_wanted(one)]
+    wanted: list[tuple[_Folder, StoredPartition]] = []
+    unreadable: list[tuple[_Folder, UnreadableManifests]] = []
+    for folder, one in zip((*firsts, *others), (*first, *each(read, others)), strict=True):
+        if isinstance(one, UnreadableManifests):
+            unreadable.append((folder, one))
+        elif one is not None and is_wanted(one):
+            wanted.append((folder, one))
+    _require_readable(unreadable, wanted, topics, topic_ids or {})
+    found = [one for _, one in wanted if one.chain]
     return sorted(found, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def _require_readable(
+    unreadable: Sequence[tuple[_Folder, UnreadableManifests]],
+    wanted: Sequence[tuple[_Folder, StoredPartition]],
+    topics: Collection[str] | None,
+    topic_ids: Mapping[str, str],
+) -> None:
+    """Raise SourceError if something that cannot be read may be of a wanted topic.
+
+    Only a manifest has the name of the topic. Those of a topic that is being deleted are gone before its
+    folder is.
+    """
+    known = {folder[:2] for folder, _ in wanted}
+    found = {one.part.topic for _, one in wanted} | topic_ids.keys()
+    missing = sorted(set(topics or ()) - found)
+    for folder, error in unreadable:
+        is_of_any = topics is None and not error.are_gone
+        if is_of_any or folder[:2] in known or folder[1] in topic_ids.values():
+            raise error
+        if missing:
+            raise SourceError(f"no folder that can be read is of topic {missing[0]}; {error}") from error
 
 
 def in_tier(found: TieredPartition) -> ReplicaFolder:

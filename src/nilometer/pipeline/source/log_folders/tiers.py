@@ -26,7 +26,7 @@ from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectSt
 from nilometer.steps import without_waiting
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition
-from nilometer.tier.chain import Chain
+from nilometer.tier.chain import Chain, ManifestsGone
 from nilometer.tier.format import (
     DamagedObject,
     IndexSections,
@@ -77,17 +77,23 @@ class TieredPartition:
         return self.chain[-1].end_offset if self.chain else self.log_start
 
 
+class UnreadableManifests(SourceError):
+    """Of one partition in remote storage a manifest is damaged, or all of them are gone."""
+
+    are_gone = False
+
+
 def read_tiered(store: str, cluster_id: str, topic_id: str, partition: int) -> TieredPartition | None:
     """Read a partition's chain of manifests to its end; None if it has none, or its topic was deleted.
 
-    What a deposed leader wrote does not count. Raises SourceError.
+    What a deposed leader wrote does not count. Raises UnreadableManifests, SourceError.
     """
     manifest = _last_manifest(store, cluster_id, topic_id, partition)
     if manifest is None or manifest.is_deleted:
         return None
     facts, start = manifest.topic, manifest.log_start_offset
     if (facts.cluster_id, facts.topic_id, facts.partition) != (cluster_id, topic_id, partition):
-        raise SourceError(
+        raise UnreadableManifests(
             f"{_shown(store, cluster_id, topic_id, partition)} has a manifest of {facts.topic}-"
             f"{facts.partition} ({facts.topic_id}), and not of the partition whose folder this is"
         )
@@ -104,7 +110,11 @@ def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -
     chain = Chain(objects, partition_folder(cluster_id, topic_id, partition), "")
     try:
         return without_waiting(chain.read())
-    except (DamagedObject, ObjectStoreError) as error:
+    except DamagedObject as error:
+        unreadable = UnreadableManifests(f"{_shown(store, cluster_id, topic_id, partition)}: {error}")
+        unreadable.are_gone = isinstance(error, ManifestsGone)
+        raise unreadable from error
+    except ObjectStoreError as error:
         raise SourceError(f"{shown_folder(store)}: {error}") from error
 
 
