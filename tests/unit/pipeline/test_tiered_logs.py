@@ -476,22 +476,57 @@ def test_one_of_the_two_names_of_the_option_is_given(tier):
         offsets_of(tier=tier.root, archive="/elsewhere")
 
 
+def put(server, paths):
+    for path in paths:
+        name = path.relative_to(path.parents[3])
+        server.client.put_object(Bucket=BUCKET, Key=f"tier/{name}", Body=path.read_bytes())
+
+
+def take(server, paths):
+    for path in paths:
+        server.client.delete_object(Bucket=BUCKET, Key=f"tier/{path.relative_to(path.parents[3])}")
+
+
 def test_remote_storage_in_a_bucket_is_read_as_that_in_a_folder(log, tier):
     with s3_server() as server:
-        client = server.client
-        for path in tier.root.rglob("*"):
-            if path.is_file():
-                client.put_object(
-                    Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}", Body=path.read_bytes()
-                )
+        put(server, tier.folder.iterdir())
         uri = server.url("tier")
         expected = rows_of(tier=tier.root)
         assert rows_of(tier=uri, bytesPerPartition=700) == expected
         leave_to_tier(log, 0, 100, 200)
         assert offsets_of(tier=uri, path=log.log_dir, startingTimestamp=1_150) == list(range(150, 400))
         wanted, options = planned(tier=uri)
-        for path in tier.objects(100):
-            client.delete_object(Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}")
+        take(server, tier.objects(100))
         with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage") as error:
             read(wanted, options)
         assert "secret" not in str(error.value)
+
+
+def test_an_object_that_is_removed_while_it_is_read_is_looked_up_again(log, tier, monkeypatch):
+    """A folder keeps a file that is open, a bucket does not."""
+    with s3_server() as server:
+        put(server, tier.folder.iterdir())
+        of_100 = tier.objects(100)
+        plans = [planned(tier=server.url("tier"), failOnDataLoss=fails) for fails in ("true", "false")]
+        real_open = storages.ArrowDisk.open
+
+        def open_and_lose(disk, path, **given):
+            file = real_open(disk, path, **given)
+            if path.endswith(tier.manifest.segments[1].log_name):
+                take(server, of_100)
+            return file
+
+        monkeypatch.setattr(storages.ArrowDisk, "open", open_and_lose)
+        for wanted, options in plans:
+            put(server, of_100)
+            if options.common.fail_on_data_loss:
+                with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage"):
+                    read(wanted, options)
+            else:
+                assert read(wanted, options) == [*range(100), *range(200, 300)]
+        put(server, of_100)
+        (wanted, options), _ = plans
+        tier.write(tier.manifest, segments=tier.manifest.segments[:1])
+        tier.copy(log, 100, 200, attempt="b")
+        put(server, tier.folder.iterdir())
+        assert read(wanted, options) == list(range(300))

@@ -13,6 +13,7 @@ import posixpath
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -94,21 +95,19 @@ class SliceReader:
             if segment_end is not None and segment_end <= next_offset:
                 next_offset = self._lost(next_offset, min([*bases[slot + 1 : slot + 2], end]))
                 continue
-            file = self._open(bases[slot])
-            if file is None:
+            try:
+                with closing(self._open(bases[slot])) as file:
+                    for table in self._segment(file, bases[slot], next_offset, end):
+                        next_offset = max(next_offset, int(table.next_offsets[-1]))
+                        yield table
+            except FileNotFoundError:
                 if missing == bases[slot]:
                     next_offset = self._missing(missing, next_offset, end)
                     continue
-                missing = bases[slot]  # removed since it was listed: look again
+                missing = bases[slot]  # removed since it was listed, or opened: look again
                 if is_tiered(self._place):
                     self._disk, self._folder = open_place(self._place)  # by the manifest of now
                 continue
-            try:
-                for table in self._segment(file, bases[slot], next_offset, end):
-                    next_offset = max(next_offset, int(table.next_offsets[-1]))
-                    yield table
-            finally:
-                file.close()
             if next_offset < end:
                 following = segment_end or self._base_above(bases[slot])
                 if following is None:
@@ -170,11 +169,8 @@ class SliceReader:
     def _base_above(self, base_offset: int) -> int | None:
         return next((base for base in self._bases() if base > base_offset), None)
 
-    def _open(self, base_offset: int) -> File | None:
-        try:
-            return self._disk.open(self._path(base_offset, names.LOG_SUFFIX), writable=False)
-        except FileNotFoundError:
-            return None
+    def _open(self, base_offset: int) -> File:
+        return self._disk.open(self._path(base_offset, names.LOG_SUFFIX), writable=False)
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return posixpath.join(self._folder, names.offset_name(base_offset, suffix))
