@@ -2626,6 +2626,13 @@ TIERED_LOGS = (
         (TIERED_LOG,),
     ),
     Mutant(
+        "tiered-log-all-of-the-tier",
+        "a plan reads all of remote storage if a segment that it does not need leaves the disk",
+        "for base in _reaching(part.bases, part.start):\n        if",
+        "for base in part.bases:\n        if",
+        (TIERED_LOG,),
+    ),
+    Mutant(
         "tiered-log-index-that-is-gone",
         "an aborted transaction is read if its index is gone from remote storage",
         "            if part.replica.tier is not None or part.replica.segments_in_tier:\n",

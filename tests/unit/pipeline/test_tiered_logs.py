@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders import storages
+from nilometer.pipeline.source.log_folders import log_slices, storages
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.log_folders.tiers import TieredFolder
 from nilometer.pipeline.source.positions import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from support.logs.folder_logs import FolderLog
@@ -392,6 +393,31 @@ def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monke
             assert number > 20
             return
         shutil.rmtree(tmp_path / str(number))
+
+
+@pytest.mark.parametrize("bases", [(0,), (0, 100, 200), (0, 100, 200, 300)])
+def test_a_plan_reads_no_objects_because_segments_leave_the_disk(log, tmp_path, monkeypatch, bases):
+    """Segments that are in the tier leave the disk between the listing and the search for transactions."""
+    append(log, 1, epoch=1)  # a segment at 400
+    log.checkpoint()
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, 100, 200)
+    find_aborted, opened = log_slices.find_aborted, []
+
+    def leave_and_find(*given):
+        if bases[-1] == 300 and tier.manifest.segments[-1].base_offset == 200:
+            tier.copy(log, 300)
+        leave_to_tier(log, *bases)
+        return find_aborted(*given)
+
+    real_open = TieredFolder.open
+    monkeypatch.setattr(log_slices, "find_aborted", leave_and_find)
+    monkeypatch.setattr(
+        TieredFolder, "open", lambda *given, **named: opened.append(given) or real_open(*given, **named)
+    )
+    wanted, options = planned(path=log.log_dir, tier=tier.root, **COMMITTED)
+    assert opened == []
+    assert read(wanted, options) == list(range(410))
 
 
 # --- committed records

@@ -453,8 +453,24 @@ def find_aborted(parts: Sequence[LogPart], start: int, end: int) -> list[Aborted
 
 
 def _has_indexes(part: LogPart) -> bool:
+    """Raises FileNotFoundError as ``_indexed``."""
     disk, folder = part.replica.open()
-    return all(disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in part.bases)
+    for base in _reaching(part.bases, part.start):
+        if not disk.exists(_path(folder, base, names.INDEX_SUFFIX)):
+            _require_segment(part, disk, folder, base)
+            return False
+    return True
+
+
+def _reaching(bases: Sequence[int], offset: int) -> Sequence[int]:
+    """Return the base offsets of the segments that reach beyond ``offset``."""
+    return bases[max(bisect_right(bases, offset) - 1, 0) :]
+
+
+def _require_segment(part: LogPart, disk: Disk, folder: str, base: int) -> None:
+    """Raise FileNotFoundError if a segment has left the disk, and is in remote storage."""
+    if part.replica.tier is not None:
+        disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes
 
 
 def _aborted_in_batches(parts: Sequence[LogPart]) -> list[Aborted]:
@@ -473,13 +489,11 @@ def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_inde
     Raises FileNotFoundError if a segment has left the part meanwhile, and is in remote storage.
     """
     disk, folder = part.replica.open()
-    first = max((slot for slot, base in enumerate(part.bases) if base <= start), default=0)
     found: list[transaction_index.AbortedTxn] = []
-    for base in part.bases[first:]:
+    for base in _reaching(part.bases, max(start, part.start)):
         path = _path(folder, base, names.TXN_INDEX_SUFFIX)
         if not disk.exists(path):  # nothing was aborted in this segment, or it is only in remote storage now
-            if part.replica.tier is not None:
-                disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes
+            _require_segment(part, disk, folder, base)
             continue
         try:
             entries = transaction_index.PackedEntries(base, disk.read_file(path))
