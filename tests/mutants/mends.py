@@ -2681,6 +2681,13 @@ TIERED_LOGS = (
         "reader = SliceReader(self._place,",
         (TIERED_LOG,),
     ),
+    Mutant(
+        "tiered-log-first-copies",
+        "a topic whose first segments are copied after the plan is taken for lost",
+        "place_in_tier(store, live.replica)  # its first segments may come",
+        "None",
+        (TIERED_LOG,),
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

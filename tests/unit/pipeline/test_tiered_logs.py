@@ -354,6 +354,35 @@ def test_segments_that_leave_the_disk_after_the_plan_are_read_from_remote_storag
     assert read(wanted, options) == list(range(400))
 
 
+def identify(log, cluster_id="cluster"):
+    (log.log_dir / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
+
+
+@pytest.mark.parametrize("given", [{}, {"bytesPerPartition": 300}, COMMITTED])
+def test_the_first_segments_may_be_copied_after_the_plan(log, tmp_path, given):
+    identify(log)
+    tier = FolderTier(tmp_path / "tier")
+    wanted, options = planned(path=log.log_dir, tier=tier.root, **given)
+    tier.copy(log, 0, 100, 200)
+    leave_to_tier(log, 0, 100, 200)
+    assert read(wanted, options) == list(range(400))
+
+
+@pytest.mark.parametrize("cluster_id", ["cluster", "prod@eu"])
+def test_what_is_deleted_after_the_plan_and_in_no_tier_is_lost_in_its_folder(log, tmp_path, cluster_id):
+    identify(log, cluster_id)
+    (tmp_path / "tier").mkdir()
+    wanted, options = planned(path=log.log_dir, tier=tmp_path / "tier")
+    delete_segments(log, 0)
+    with pytest.raises(DataLoss, match=r"offsets 0 to 99 of .*/events-0 .*: its log starts at 100"):
+        read(wanted, options)
+    leave_to_tier(log, 0)
+    log.checkpoint(log_start=0)
+    for by in ({}, {"startingTimestamp": 1_100}):
+        with pytest.raises(DataLoss, match=r"offsets 0 to 99 .* is not the remote storage of its cluster"):
+            offsets_of(path=log.log_dir, tier=tmp_path / "tier", **by)
+
+
 class MovingDisk(SystemDisk):
     """The system's disk; just before the n-th question about a file, ``move`` is called."""
 
@@ -370,17 +399,21 @@ class MovingDisk(SystemDisk):
         return super().__getattribute__(name)
 
 
-def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monkeypatch):
+@pytest.mark.parametrize("are_first", [False, True])
+def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monkeypatch, are_first):
     """A segment with an aborted transaction is copied and deleted while a read is planned and done."""
     for number in itertools.count(1):
         log, committed = transactional_log(tmp_path / str(number) / "logs")
+        identify(log)
         tier = FolderTier(tmp_path / str(number) / "tier")
-        tier.copy(log, 0)
-        leave_to_tier(log, 0)
+        moved = (0, 45) if are_first else (45,)
+        if not are_first:
+            tier.copy(log, 0)
+            leave_to_tier(log, 0)
 
-        def move(tier=tier, log=log):
-            tier.copy(log, 45)
-            leave_to_tier(log, 45)
+        def move(tier=tier, log=log, moved=moved):
+            tier.copy(log, *moved)
+            leave_to_tier(log, *moved)
 
         disk = MovingDisk(number, move)
         monkeypatch.setattr(

@@ -28,6 +28,7 @@ from nilometer.pipeline.source.log_folders.places import (
     find_replicas,
     find_stored,
     in_tier,
+    place_in_tier,
     shown,
 )
 from nilometer.pipeline.source.log_folders.storages import each
@@ -202,7 +203,7 @@ def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
     _require_selected(options, {one.part for one in replicas} | set(archived))
 
     def readable(part: TopicPartition) -> ReadableLog:
-        log = _joined(archived.get(part), live.get(part))
+        log = _joined(archived.get(part), live.get(part), options.archive)
         return _stable(log) if options.read_committed else log
 
     parts = sorted(live.keys() | archived.keys())
@@ -335,17 +336,19 @@ def _topic_id(
     return archived_ids[0]
 
 
-def _joined(archived: StoredPartition | None, live: LogPart | None) -> ReadableLog:
+def _joined(archived: StoredPartition | None, live: LogPart | None, store: str | None) -> ReadableLog:
     """Return the log of a partition: what is archived or in remote storage, and from its end on the replica's
     log."""
     if archived is None:
         assert live is not None
+        tier = None if store is None else place_in_tier(store, live.replica)  # its first segments may come
+        live = replace(live, replica=replace(live.replica, tier=tier))
         return ReadableLog((*_only_in_tier(live, live.start), live))
     first = archived.start
     if isinstance(archived, TieredPartition):
         replica, runs = in_tier(archived), archive_manifest.runs(archived.chain)
         if live is not None:
-            live = replace(live, replica=replace(live.replica, tier=archived.place))
+            live = replace(live, replica=replace(live.replica, tier=archived.place, is_in_tier=True))
             first = max(first, live.replica.checkpointed_start)  # it may have moved since the manifest
     else:
         replica, runs = archived.as_replica(), archive_manifest.runs(archived.chain)
@@ -506,7 +509,7 @@ def _require_no_gap(options: LogOptions, log: ReadableLog, start: int, end: int)
     if missing and options.common.fail_on_data_loss:
         ranges = ", ".join(f"{low} to {high - 1}" for low, high in missing)
         last = log.parts[-1].replica
-        if last.tier is None and last.begins_in_tier:
+        if not last.is_in_tier and last.begins_in_tier:
             raise DataLoss(
                 f"offsets {ranges} of {log.part} are not in its folder, because the topic is tiered: "
                 f"{_remote_storage(options)}"

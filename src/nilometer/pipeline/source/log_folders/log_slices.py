@@ -117,13 +117,14 @@ class SliceReader:
 
     def _in_tier(self, start: int, end: int) -> Iterator[BatchTable]:
         """Yield what remote storage has, since the folder begins after it."""
-        if self._tier is None:
-            self._lost(start, end)
-            return
-        reader = SliceReader(self._tier, fail_on_data_loss=self._fail_on_data_loss)
-        for table in reader.tables(start, end):
-            self.path, self.position = reader.path, reader.position
-            yield table
+        if self._tier is not None:
+            reader = SliceReader(self._tier, fail_on_data_loss=self._fail_on_data_loss)
+            if reader._bases():
+                for table in reader.tables(start, end):
+                    self.path, self.position = reader.path, reader.position
+                    yield table
+                return
+        self._lost(start, end)
 
     def _missing(self, base_offset: int, start: int, end: int) -> int:
         path = self._path(base_offset, names.LOG_SUFFIX)

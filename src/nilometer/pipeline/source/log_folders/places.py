@@ -34,6 +34,7 @@ from nilometer.pipeline.source.log_folders.tiers import (
     open_tiered,
     read_tiered,
     shown_tiered,
+    tiered_place,
 )
 from nilometer.runtime import Disk, File
 from nilometer.storage import checkpoints, names
@@ -136,6 +137,8 @@ class ReplicaFolder:
     """Of a place in remote storage: what its manifest names."""
     tier: str | None = None
     """Of a folder: the place in remote storage, where the records are that its broker deletes."""
+    is_in_tier: bool = False
+    """Whether that place has something, and says where the log begins."""
 
     def open(self) -> tuple[Disk, str]:
         """Return its disk, and its path on it."""
@@ -176,7 +179,7 @@ class ReplicaFolder:
         Raises SourceError for a damaged checkpoint.
         """
         is_whole = not bases or self.checkpointed_start >= bases[0]
-        if is_whole or self.tier is not None or not self.begins_in_tier:
+        if is_whole or self.is_in_tier or not self.begins_in_tier:
             return None
         disk, folder = open_place(self.place)
         try:
@@ -470,6 +473,13 @@ def in_tier(found: TieredPartition) -> ReplicaFolder:
     part = found.part
     directory = LogDirectoryView(found.store, None, {part: found.end}, {part: found.start}, {}, {})
     return ReplicaFolder(part, found.place, directory, found.topic_id, found.chain)
+
+
+def place_in_tier(store: str, replica: ReplicaFolder) -> str | None:
+    """Return where the records of a folder get if ``store`` is their remote storage; None if its topic id or
+    its cluster is unknown."""
+    cluster_id, topic_id = replica.directory.cluster_id, replica.topic_id
+    return tiered_place(store, cluster_id, topic_id, replica.part) if cluster_id and topic_id else None
 
 
 def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:

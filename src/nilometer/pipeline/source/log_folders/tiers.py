@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NoReturn, cast
+from urllib.parse import quote, unquote
 
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
@@ -44,6 +45,17 @@ def is_tiered(place: str) -> bool:
     return place.startswith(_PREFIX)
 
 
+def tiered_place(store: str, cluster_id: str, topic_id: str, part: TopicPartition) -> str:
+    return f"{_PREFIX}{part.topic}/{quote(cluster_id, '')}/{topic_id}/{part.partition}@{store}"
+
+
+def _parsed(place: str) -> tuple[str, str, str, str, int]:
+    """Return the remote storage of a place, the topic, the cluster id, the topic id and the partition."""
+    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
+    topic, cluster_id, topic_id, partition = partition_path.split("/")
+    return store, topic, unquote(cluster_id), topic_id, int(partition)
+
+
 @dataclass(frozen=True, slots=True)
 class TieredPartition:
     """What remote storage has of a partition. ``chain`` are the segments that are read."""
@@ -65,8 +77,7 @@ class TieredPartition:
 
     @property
     def place(self) -> str:
-        one = self.facts
-        return f"{_PREFIX}{one.topic}/{one.cluster_id}/{one.topic_id}/{one.partition}@{self.store}"
+        return tiered_place(self.store, self.facts.cluster_id, self.topic_id, self.part)
 
     @property
     def start(self) -> int:
@@ -155,20 +166,18 @@ def open_tiered(place: str, segments: Sequence[RemoteSegment] = ()) -> tuple[Dis
     Without ``segments`` they are those of the last manifest; none if the topic was deleted. Raises
     SourceError.
     """
-    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
-    _, cluster_id, topic_id, partition = partition_path.split("/")
+    store, _, cluster_id, topic_id, partition = _parsed(place)
     if not segments:
-        found = read_tiered(store, cluster_id, topic_id, int(partition))
+        found = read_tiered(store, cluster_id, topic_id, partition)
         segments = () if found is None else found.chain
-    disk, path = open_folder(join(store, cluster_id, topic_id, partition))
+    disk, path = open_folder(join(store, cluster_id, topic_id, str(partition)))
     return cast(Disk, TieredFolder(disk, path, segments)), path
 
 
 def shown_tiered(place: str) -> str:
     """Return a place for messages: without credentials, and without the options of its storage."""
-    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
-    topic, cluster_id, topic_id, partition = partition_path.split("/")
-    return f"{topic}-{partition} in remote storage, {_shown(store, cluster_id, topic_id, int(partition))}"
+    store, topic, cluster_id, topic_id, partition = _parsed(place)
+    return f"{topic}-{partition} in remote storage, {_shown(store, cluster_id, topic_id, partition)}"
 
 
 def _shown(store: str, cluster_id: str, topic_id: str, partition: int) -> str:
