@@ -2682,6 +2682,27 @@ TIERED_LOGS = (
         (TIERED_LOG,),
     ),
     Mutant(
+        "tiered-log-of-another-cluster",
+        "a folder is read with what another cluster has of the same topic id",
+        "(is_open or self.cluster_id == other.cluster_id)",
+        "True",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-beside-damage",
+        "a broken topic stops the reads of all others in its store",
+        "is_known or (topics is None and not error.are_gone)",
+        "True",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-gone-within-a-read",
+        "an object that is removed while it is read fails a job that goes on without it",
+        "        if store.get_file_info(path).type == FileType.NotFound:\n            raise F",
+        "        if False:\n            raise F",
+        (TIERED_LOG,),
+    ),
+    Mutant(
         "tiered-log-first-copies",
         "a topic whose first segments are copied after the plan is taken for lost",
         "place_in_tier(store, live.replica)  # its first segments may come",

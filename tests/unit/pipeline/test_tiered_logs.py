@@ -59,6 +59,10 @@ def leave_to_tier(log, *bases):
     (log.folder / "begins-in-remote-storage").touch()
 
 
+def identify(log, cluster_id="cluster"):
+    (log.log_dir / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
+
+
 def read(slices, options):
     return [
         row["offset"]
@@ -201,6 +205,37 @@ def test_topics_of_one_name_are_kept_apart(log, tier, tmp_path):
     assert offsets_of(tier=tier.root, path=log.log_dir, subscribe="events") == list(range(400))
     several = rows_of(tier=tier.root, subscribe="events,others", path=log.log_dir, columns=("topic",))
     assert len(several) == 500
+
+
+def test_topics_of_one_id_of_two_clusters_are_kept_apart(log, tier, tmp_path):
+    """A cluster that was made with the metadata of another one has its topic ids."""
+    later = FolderLog(tmp_path / "later" / "logs", "events")
+    append(later, 11)
+    set_topic_id(later.folder, "a")
+    later.checkpoint()
+    FolderTier(tier.root, cluster_id="later").copy(later, 0)
+    topic_id = "a" * 21 + "A"
+    choices = (
+        rf"2 topics named events: choose one with archiveTopicId \(cluster/{topic_id}, later/{topic_id}\)"
+    )
+    for given in ({}, {"archiveTopicId": topic_id}, {"path": log.log_dir}):
+        with pytest.raises(SourceError, match=choices):
+            offsets_of(tier=tier.root, **given)
+    for cluster, folder, count in (("cluster", log, 300), ("later", later, 100)):
+        given = {"tier": tier.root, "archiveTopicId": f"{cluster}/{topic_id}"}
+        assert offsets_of(**given) == list(range(count))
+        whole = range(folder.next_offset)
+        leave_to_tier(folder, 0)
+        assert offsets_of(path=folder.log_dir, **given) == list(whole), "the option tells the cluster"
+        identify(folder, cluster)
+        assert offsets_of(path=folder.log_dir, tier=tier.root) == list(whole), "the folder tells it"
+    with pytest.raises(SourceError, match=f"the folders have the topic events with the id later/{topic_id}"):
+        offsets_of(path=later.log_dir, tier=tier.root, archiveTopicId=f"cluster/{topic_id}")
+    with pytest.raises(SourceError, match=r"of several clusters \(cluster, later\): give those of one"):
+        offsets_of(paths=f'["{log.log_dir}", "{later.log_dir}"]', tier=tier.root)
+    shutil.rmtree(tier.root / "later")
+    with pytest.raises(DataLoss, match="is not the remote storage of its cluster"):
+        offsets_of(path=later.log_dir, tier=tier.root, startingOffsets='{"events": {"0": 0}}')
 
 
 def test_a_log_that_diverges_is_not_read_with_its_tier(log, tier, both):
@@ -352,10 +387,6 @@ def test_segments_that_leave_the_disk_after_the_plan_are_read_from_remote_storag
     tier.copy(log, 100, 200)
     leave_to_tier(log, 0, 100, 200)
     assert read(wanted, options) == list(range(400))
-
-
-def identify(log, cluster_id="cluster"):
-    (log.log_dir / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
 
 
 @pytest.mark.parametrize("given", [{}, {"bytesPerPartition": 300}, COMMITTED])

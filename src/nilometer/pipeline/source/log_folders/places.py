@@ -345,6 +345,22 @@ ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic by its ids. A cluster that was made with the metadata of another one has its topic ids."""
+
+    topic_id: str
+    cluster_id: str | None = None
+    """None if it is unknown: an archive does not say it."""
+
+    def may_be(self, other: StoredTopic) -> bool:
+        is_open = self.cluster_id is None or other.cluster_id is None
+        return self.topic_id == other.topic_id and (is_open or self.cluster_id == other.cluster_id)
+
+    def __str__(self) -> str:
+        return self.topic_id if self.cluster_id is None else f"{self.cluster_id}/{self.topic_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedPartition:
     """One partition in an archive. ``chain`` are the segments that are read."""
 
@@ -361,6 +377,10 @@ class ArchivedPartition:
     @property
     def topic_id(self) -> str:
         return self.manifest.topic_id
+
+    @property
+    def cluster_id(self) -> None:
+        return None
 
     @property
     def folder(self) -> str:
@@ -404,10 +424,10 @@ def find_archived(archive: str, topics: Collection[str] | None = None) -> list[A
 
 
 def find_stored(
-    store: str, topics: Collection[str] | None = None, topic_ids: Mapping[str, str] | None = None
+    store: str, topics: Collection[str] | None = None, known: Mapping[str, StoredTopic] | None = None
 ) -> list[StoredPartition]:
     """Return the partitions of these topics, or of all, in an archive or in remote storage; sorted by topic,
-    topic id and partition. ``topic_ids`` are those that are known of these topics.
+    topic id and partition. ``known`` are those of these topics whose ids are known.
 
     The folders of an archive are of topics, those of remote storage of clusters; only the manifests tell
     which topic is in them. Raises SourceError as ``find_archived``, but not for what is damaged of others.
@@ -441,7 +461,7 @@ def find_stored(
             unreadable.append((folder, one))
         elif one is not None and is_wanted(one):
             wanted.append((folder, one))
-    _require_readable(unreadable, wanted, topics, topic_ids or {})
+    _require_readable(unreadable, wanted, topics, known or {})
     found = [one for _, one in wanted if one.chain]
     return sorted(found, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
 
@@ -450,19 +470,19 @@ def _require_readable(
     unreadable: Sequence[tuple[_Folder, UnreadableManifests]],
     wanted: Sequence[tuple[_Folder, StoredPartition]],
     topics: Collection[str] | None,
-    topic_ids: Mapping[str, str],
+    known: Mapping[str, StoredTopic],
 ) -> None:
     """Raise SourceError if something that cannot be read may be of a wanted topic.
 
     Only a manifest has the name of the topic. Those of a topic that is being deleted are gone before its
     folder is.
     """
-    known = {folder[:2] for folder, _ in wanted}
-    found = {one.part.topic for _, one in wanted} | topic_ids.keys()
-    missing = sorted(set(topics or ()) - found)
+    read = {folder[:2] for folder, _ in wanted}
+    missing = sorted(set(topics or ()) - known.keys() - {one.part.topic for _, one in wanted})
     for folder, error in unreadable:
-        is_of_any = topics is None and not error.are_gone
-        if is_of_any or folder[:2] in known or folder[1] in topic_ids.values():
+        topic = StoredTopic(folder[1], folder[0])
+        is_known = folder[:2] in read or any(one.may_be(topic) for one in known.values())
+        if is_known or (topics is None and not error.are_gone):
             raise error
         if missing:
             raise SourceError(f"no folder that can be read is of topic {missing[0]}; {error}") from error

@@ -76,8 +76,12 @@ class TieredPartition:
         return self.facts.topic_id
 
     @property
+    def cluster_id(self) -> str:
+        return self.facts.cluster_id
+
+    @property
     def place(self) -> str:
-        return tiered_place(self.store, self.facts.cluster_id, self.topic_id, self.part)
+        return tiered_place(self.store, self.cluster_id, self.topic_id, self.part)
 
     @property
     def start(self) -> int:
