@@ -2627,9 +2627,9 @@ TIERED_LOGS = (
     ),
     Mutant(
         "tiered-log-all-of-the-tier",
-        "a plan reads all of remote storage if a segment that it does not need leaves the disk",
-        "for base in _reaching(part.bases, part.start):\n        if",
-        "for base in part.bases:\n        if",
+        "a plan reads all of remote storage if a segment leaves the disk meanwhile",
+        "_require_segment(part, disk, folder, base)\n            return False",
+        "return False",
         (TIERED_LOG,),
     ),
     Mutant(
@@ -2700,6 +2700,13 @@ TIERED_LOGS = (
         "an object that is removed while it is read fails a job that goes on without it",
         "        if store.get_file_info(path).type == FileType.NotFound:\n            raise F",
         "        if False:\n            raise F",
+        (TIERED_LOG,),
+    ),
+    Mutant(
+        "tiered-log-unneeded-indexes",
+        "a read is planned again for a segment that it does not need",
+        "for base in _reaching(part.bases, part.start):\n        if",
+        "for base in part.bases:\n        if",
         (TIERED_LOG,),
     ),
     Mutant(

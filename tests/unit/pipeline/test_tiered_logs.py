@@ -180,6 +180,12 @@ def test_a_segment_that_compaction_has_emptied_is_passed_over(tmp_path):
 # --- which manifests count
 
 
+def test_a_folder_counts_by_the_name_that_brokers_give_it(log, tier):
+    for name in ("00", "+0", "\N{ARABIC-INDIC DIGIT ZERO}", "1_0", "-0"):
+        shutil.copytree(tier.folder, tier.folder.with_name(name))
+    assert offsets_of(tier=tier.root) == offsets_of(tier=tier.root, subscribe="events") == list(range(300))
+
+
 def test_what_a_deposed_leader_wrote_and_deleted_topics_do_not_count(log, tier, both):
     leave_to_tier(log, 0, 100, 200)
     tier.write(tier.manifest, leader_epoch=5)
@@ -466,9 +472,10 @@ def test_a_plan_reads_no_objects_because_segments_leave_the_disk(log, tmp_path, 
     log.checkpoint()
     tier = FolderTier(tmp_path / "tier")
     tier.copy(log, 0, 100, 200)
-    find_aborted, opened = log_slices.find_aborted, []
+    find_aborted, searches, opened = log_slices.find_aborted, [], []
 
     def leave_and_find(*given):
+        searches.append(given)
         if bases[-1] == 300 and tier.manifest.segments[-1].base_offset == 200:
             tier.copy(log, 300)
         leave_to_tier(log, *bases)
@@ -480,7 +487,7 @@ def test_a_plan_reads_no_objects_because_segments_leave_the_disk(log, tmp_path, 
         TieredFolder, "open", lambda *given, **named: opened.append(given) or real_open(*given, **named)
     )
     wanted, options = planned(path=log.log_dir, tier=tier.root, **COMMITTED)
-    assert opened == []
+    assert opened == [] and len(searches) == (2 if 300 in bases else 1)
     assert read(wanted, options) == list(range(410))
 
 
