@@ -540,12 +540,17 @@ class VirtualFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._step("read")
-        return bytes(self._checked("read").data[position : position + length])
+        return self._read(self._checked("read"), position, length)
 
     def read_at_if_cached(self, position: int, length: int) -> bytes | None:
         node = self._checked("read")
         if self._disk.cold and self._disk.chance.random() < self._disk.cold:
             return None
+        return self._read(node, position, length)
+
+    def _read(self, node: FileNode, position: int, length: int) -> bytes:
+        if position < 0:  # as the system does; Python would count from the end
+            raise OSError(errno.EINVAL, "Invalid argument", self.path)
         return bytes(node.data[position : position + length])
 
     def append(self, buffers: Sequence[Buffer]) -> int:

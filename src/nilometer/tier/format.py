@@ -16,6 +16,7 @@ that is not exactly as written raises DamagedObject, which says what is wrong.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
@@ -209,19 +210,21 @@ def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest
     if crc != b"%08x\n" % crc32c(body) or not body.endswith(b"\n"):
         raise DamagedObject(f"{manifest_name(number)} is not as it was written: its CRC differs")
     head, *lines = body[:-1].split(b"\n")
-    version = msgspec.json.decode(head, type=_Versioned).format
-    if version != FORMAT_VERSION:
-        raise DamagedObject(f"{manifest_name(number)} has format {version}, which this version cannot read")
     try:
+        version = msgspec.json.decode(head, type=_Versioned).format
+        if version != FORMAT_VERSION:
+            raise DamagedObject(
+                f"{manifest_name(number)} has format {version}, which this version cannot read"
+            )
         manifest = _to_manifest(head)
         if manifest.number != number:
             raise DamagedObject(f"{manifest_name(number)} says that its number is {manifest.number}")
         segments = list[RemoteSegment]()
-        for found in (manifest.segments, *map(_to_segments, lines)):
+        for found in itertools.chain((manifest.segments,), map(_to_segments, lines)):
             _check_order((*segments[-1:], *found), number)
             segments += found
             yield len(found)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise DamagedObject(f"{manifest_name(number)}: {error}") from error
     return structs.replace(manifest, segments=tuple(segments))
 

@@ -11,7 +11,7 @@ period.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -97,6 +97,11 @@ def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[Rem
         start = max(segment.base_offset, known)
         if segment.end_offset > log.log_end_offset:
             return True
+        # Of thousands of segments most are of one epoch.
+        if len(segment.epochs) == 1 and segment.end_offset > start:
+            at = bisect_right(log.epochs, start, key=_start_offset) - 1
+            following = log.epochs[at + 1][1] if at + 1 < len(log.epochs) else log.log_end_offset
+            return log.epochs[at][0] != segment.epochs[0][0] or following < segment.end_offset
         return segment.end_offset > start and epochs_within(
             segment.epochs, start, segment.end_offset
         ) != epochs_within(log.epochs, start, segment.end_offset)
@@ -106,6 +111,13 @@ def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[Rem
         if is_divergent(segments[place]):
             return segments[place:]  # what follows was copied by the same leaders, or later ones
     return ()
+
+
+def still_local(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
+    """Return the segments whose records the leader's log has itself: those that begin at its first one or
+    behind it."""
+    segments = manifest.segments
+    return segments[bisect_left(segments, log.local_start_offset, key=_base_offset) :]
 
 
 def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
@@ -231,6 +243,10 @@ def orphans(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
     number = manifest_number(name)
     return name == HEAD or (number is not None and number >= manifest.oldest)
+
+
+def _base_offset(segment: RemoteSegment) -> Offset:
+    return segment.base_offset
 
 
 def _end_offset(segment: LocalSegment | RemoteSegment) -> Offset:

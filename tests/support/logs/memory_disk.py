@@ -42,6 +42,8 @@ class MemoryFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._disk.reads += 1
+        if position < 0:  # as the system does; Python would count from the end
+            raise OSError(errno.EINVAL, "Invalid argument", self.path)
         return bytes(self._open().data[position : position + length])
 
     def read_at_if_cached(self, position: int, length: int) -> bytes | None:

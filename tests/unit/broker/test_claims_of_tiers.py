@@ -12,9 +12,11 @@ from msgspec import structs
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import BEHIND_MS_MAX, MetadataBehind
 from nilometer.storage.topic_config import LogConfig
-from nilometer.tier.chain import Contested
+from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import BatchBuilder, decode_records
 from support.tier.former_partition import batch, former
-from support.tier.led_log import LedLog
+from support.tier.led_log import LedLog, Store
 from support.tier.remote_segments import TOPIC
 
 CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
@@ -143,5 +145,103 @@ def test_a_topic_that_no_metadata_know_is_said_and_removed_much_later(
         now.ms = 1_000
         await logs.sweep()
         assert bool(led.store.bucket.objects) != is_removed
+
+    asyncio.run(main())
+
+
+def numbered(led: LedLog, text: str, count: int) -> None:
+    """Append segments of one record."""
+    for _ in range(count):
+        builder = BatchBuilder()
+        builder.append(1, None, b"%s%d" % (text.encode(), led.log.log_end_offset))
+        led.append(bytes(builder.build(0)))
+        led.log.roll_now(1)
+
+
+def clone(text: str, store: Store | None = None, *, claim: int = 0) -> LedLog:
+    """A cluster of which there are two: the first ten records are those of both, then come its own, in an
+    epoch that the other one has, too."""
+    led = LedLog(CONFIG, store=store, claim=claim)
+    numbered(led, "of both ", 10)
+    led.leader_epoch = 1
+    led.log.epochs.begin(1, 10)
+    numbered(led, text, 10)
+    return led
+
+
+async def texts(led: LedLog) -> list[str]:
+    found = list[str]()
+    offset, end = led.log.log_start_offset, led.log.log_end_offset
+    while offset < end:
+        if offset < led.log.local_start_offset:
+            data, _ = await led.remote.read(offset, 1 << 20, read_committed=False)
+        else:
+            local = led.log.read(offset, 1 << 20, end)
+            assert local is not None
+            data = bytes(local.records)
+        for at, header in batches(data):
+            for record in decode_records(data, at, header):
+                found += [(record.value or b"").decode()] if record.offset >= offset else []
+            offset = header.next_offset
+    return found
+
+
+def test_a_cluster_that_takes_the_store_keeps_its_own_records() -> None:
+    """The other one, which has ended, had written records of its own under the same epochs."""
+
+    async def main() -> None:
+        ended = clone("theirs ")
+        await ended.tier()
+        present = clone("ours ", ended.store, claim=1)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        before = await texts(present)
+        await present.tier()
+        assert present.log.local_start_offset == 20, "all of it is in the tier only"
+        assert await texts(present) == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("claim", "epoch"), [(1, 1), (0, 3), (0, 1)], ids=["claim", "epoch", "same-rank"])
+def test_a_leader_that_may_not_write_does_not_begin_where_others_say(claim: int, epoch: int) -> None:
+    async def main() -> None:
+        led = clone("ours ")
+        await led.tier()
+        another = LedLog(CONFIG, store=led.store, claim=claim)
+        numbered(another, "theirs ", 20)
+        another.leader_epoch = epoch
+        another.log.epochs.begin(epoch, 20)
+        last = led.remote.manifest
+        assert last is not None
+        theirs = structs.replace(last, log_start_offset=15)
+        chain = Chain(led.store, led.remote.folder, "theirs", claim)
+        await chain.read()
+        assert (
+            await chain.append_at_rest(epoch, theirs)
+            if (claim, epoch) == (0, 1)
+            else await chain.append(epoch, theirs)
+        )
+        before = led.log.log_start_offset
+        with pytest.raises(Deposed):
+            await led.remote.run_round()
+        assert led.log.log_start_offset == before == 0
+
+    asyncio.run(main())
+
+
+def test_metadata_that_have_grown_to_the_same_length_are_not_those_that_were_lost() -> None:
+    led = former()
+
+    async def main() -> None:
+        behind = other(led)
+        behind.facts = structs.replace(TOPIC, metadata_entry=TOPIC.metadata_entry - 1)
+        await behind.remote.run_round()
+        behind.now_ms += BEHIND_MS_MAX
+        for entry in (TOPIC.metadata_entry - 1, TOPIC.metadata_entry + 1):
+            behind.facts = structs.replace(TOPIC, metadata_entry=entry)
+            with pytest.raises(MetadataBehind):
+                await behind.remote.run_round()
+        assert behind.log.log_start_offset == 0
 
     asyncio.run(main())

@@ -33,3 +33,18 @@ def test_transfers_take_as_long_as_their_limit_says() -> None:
     assert 85 <= seconds_for(100, MEGABYTE) <= 100
     assert 35 <= seconds_for(100, 2 * MEGABYTE) <= 50
     assert seconds_for(1_000, (1 << 63) - 1) == 0
+
+
+def test_who_waits_notices_that_the_limit_is_another_one() -> None:
+    async def work() -> float:
+        clock: Any = Clock(loop)
+        bandwidth = Bandwidth(clock, 1)
+        waiting = asyncio.create_task(bandwidth.wait(MEGABYTE))
+        await asyncio.sleep(60)
+        bandwidth.bytes_per_second = MEGABYTE
+        began = loop.time()
+        await waiting
+        return loop.time() - began
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(work()) < 3

@@ -9,8 +9,11 @@ from typing import Any
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.simulation.loop import VirtualLoop
+from nilometer.simulation.object_store import StoreFaults
 from nilometer.tier.chain import Chain
 from nilometer.wire.records import BatchBuilder
+from support.tier.changing_leaders import World
 from support.tier.led_log import LedLog
 
 
@@ -82,3 +85,32 @@ def test_what_another_leader_has_written_is_compared_even_if_it_ends_where_this_
         assert not {one.attempt for one in led.remote.manifest.segments} & {one.attempt for one in theirs}
 
     asyncio.run(main())
+
+
+def test_a_follower_that_has_caught_up_frees_what_the_tier_has() -> None:
+    async def work(world: World) -> None:
+        world.bucket.faults = StoreFaults()
+        follower = world.brokers[1]
+        follower.believed_epoch = -1
+        for _ in range(4):
+            world.produce(3)
+            await world.replicate()
+        follower.is_in_sync = False
+        for _ in range(12):
+            world.produce(3)
+            await world.replicate()
+        while await world.led.remote.run_round():
+            pass
+        await follower.remote.run_round()
+        manifest = world.led.remote.manifest
+        assert manifest is not None
+        assert follower.log.tiered_offset <= follower.log.log_end_offset < manifest.end_offset
+        follower.is_in_sync = True
+        await world.replicate()
+        for _ in range(2):
+            world.clean(follower)
+            await follower.remote.run_round()
+        assert follower.log.tiered_offset == manifest.end_offset
+
+    loop = VirtualLoop()
+    loop.run_until_complete(work(World(loop, seed=1, is_unclean=False)))

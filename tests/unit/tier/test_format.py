@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nilometer.tier import format as tier_format
 from nilometer.tier.format import (
     FORMAT_VERSION,
     SEGMENTS_OF_A_LINE,
     DamagedObject,
     IndexSections,
     Manifest,
+    RemoteSegment,
     decode_index,
     decode_manifest,
     decoding_manifest,
@@ -61,6 +63,27 @@ def test_a_manifest_with_many_segments_is_read_in_steps(count: int) -> None:
     assert decode_manifest(encoded, 7) == many(count)
     steps = list(decoding_manifest(encoded, 7))
     assert (sum(steps), max(steps)) == (count, min(count, SEGMENTS_OF_A_LINE))
+
+
+def test_a_step_reads_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+    to_segments = tier_format._to_segments
+
+    def count(line: bytes) -> tuple[RemoteSegment, ...]:
+        found = to_segments(line)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(tier_format, "_to_segments", count)
+    lines = [len(read) for _ in decoding_manifest(encode_manifest(many(3 * SEGMENTS_OF_A_LINE)), 7)]
+    assert lines == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("line", [b"{", b"null", b"\xff", b"[]"])
+def test_a_line_that_is_no_json_of_a_manifest_is_damage(line: bytes) -> None:
+    body = line + b"\n"
+    with pytest.raises(DamagedObject):
+        decode_manifest(b"%b%08x\n" % (body, crc32c(body)), 7)
 
 
 def test_a_manifest_of_one_line_is_read() -> None:

@@ -49,6 +49,8 @@ logger = logging.getLogger("nilometer.broker.tiering")
 
 _WINDOWS, _WINDOW_MS = 11, 1_000
 """A limit on the bandwidth holds for the mean of so many windows, as Kafka's default."""
+LIMIT_LOOK_MS = 1_000
+"""So long at most a transfer waits before it looks at its limit again."""
 DELETION_RETRY_MS_MAX = 60_000
 SWEEP_ROUNDS = 20
 """So many intervals lie between two searches for tiers of deleted topics."""
@@ -64,10 +66,13 @@ class Bandwidth:
 
     async def wait(self, count: int) -> None:
         """Wait until ``count`` more bytes may be transferred."""
-        now_ms = self._clock.monotonic_ms()
-        self._bucket.take(count, self.bytes_per_second, now_ms)
-        if wait_ms := self._bucket.throttle_ms(self.bytes_per_second, now_ms):
-            await asyncio.sleep(wait_ms / 1000)
+        self._bucket.take(count, self.bytes_per_second, self._clock.monotonic_ms())
+        # The limit may be another one at the next look.
+        while wait_ms := self._throttle_ms():  # noqa: ASYNC110
+            await asyncio.sleep(min(wait_ms, LIMIT_LOOK_MS) / 1000)
+
+    def _throttle_ms(self) -> int:
+        return self._bucket.throttle_ms(self.bytes_per_second, self._clock.monotonic_ms())
 
 
 class RemoteLogs:

@@ -121,6 +121,8 @@ class RemotePartition:
         self._led_epoch = -1
         self._behind_since_ms: int | None = None
         """Since when the writer of the last manifest knew more of the metadata log than this broker."""
+        self._writer_ahead = ""
+        """The writer that was found ahead for too long."""
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._compared: tuple[object, ...] = ()
@@ -250,14 +252,16 @@ class RemotePartition:
 
         For a moment they may be, or if they were restored from an older backup. Raises MetadataBehind.
         """
-        known, wanted = self._facts(self.partition).metadata_entry, manifest.topic.metadata_entry
-        if manifest.claim < self._parts.claim or known >= wanted:
+        if not self._is_ahead(manifest):
             self._behind_since_ms = None
             return False
         now_ms = self._parts.runtime.clock.monotonic_ms()
         if self._behind_since_ms is None:
             self._behind_since_ms = now_ms
         if now_ms - self._behind_since_ms >= BEHIND_MS_MAX:
+            # That this log has as many entries later says nothing: they are others.
+            self._writer_ahead = manifest.writer
+            known, wanted = self._facts(self.partition).metadata_entry, manifest.topic.metadata_entry
             raise MetadataBehind(
                 f"the tier of {self.partition} was written by brokers that knew metadata entry {wanted}, and "
                 f"this cluster's last one is {known}. Were its metadata restored from an older backup? If no "
@@ -265,6 +269,19 @@ class RemotePartition:
                 "brokers to go on; until then nothing is copied, and nothing removed"
             )
         return True
+
+    def _goes_on_from(self, manifest: Manifest) -> bool:
+        """Whether the manifest is one of this leader, or of one before it in this cluster."""
+        rank = self._parts.claim, self.partition.leader_epoch
+        is_before = manifest.rank < rank or (manifest.rank == rank and manifest.writer == self._parts.writer)
+        return is_before and not self._is_ahead(manifest)
+
+    def _is_ahead(self, manifest: Manifest) -> bool:
+        """Whether its writer knew, or has been found to know, more of the metadata log than this broker."""
+        if manifest.claim < self._parts.claim:
+            return False
+        known = self._facts(self.partition).metadata_entry
+        return manifest.writer == self._writer_ahead or known < manifest.topic.metadata_entry
 
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
         return manifest.rank == (self._parts.claim, leader_epoch)
@@ -277,10 +294,12 @@ class RemotePartition:
         cut = self._divergent(manifest)
         if cut:
             logger.warning(
-                "The tier of %s has records from offset %d on that are not those of its leader: they are "
-                "removed. An unclean election has lost them",
+                "The tier of %s has records from offset %d on that %s",
                 self.partition,
                 cut[0].base_offset,
+                "a cluster with a lower claim has copied: they are copied again"
+                if manifest.claim < self._parts.claim
+                else "are not those of its leader: they are removed. An unclean election has lost them",
             )
             return manifest.without(cut, self._now_ms)
         if self._is_current(manifest, self._led_epoch):
@@ -518,7 +537,7 @@ class RemotePartition:
     def _inherit_log_start(self) -> None:
         """Begin where an earlier leader has said, of which this log may not know yet."""
         last = self._chain.last
-        if last is not None and self.partition.is_led_here:
+        if last is not None and self.partition.is_led_here and self._goes_on_from(last):
             self._advance_log_start(plan.inherited_log_start(last, self.view(), self.partition.leader_epoch))
 
     def _advance_log_start(self, offset: int) -> None:
@@ -558,7 +577,12 @@ class RemotePartition:
     # -- reading
 
     def _divergent(self, manifest: Manifest) -> tuple[RemoteSegment, ...]:
+        """Return the last segments, whose records are not those of the log, or may not be: a cluster with a
+        lower claim may have had leaders of the same epochs, so what is here is copied again."""
         log = self.partition.log
+        if manifest.claim < self._parts.claim:
+            view = self.view()
+            return max(plan.divergent(manifest, view), plan.still_local(manifest, view), key=len)
         key = manifest.writer, manifest.rank, self.partition.leader_epoch, log.truncations
         if key != self._agreed_by:
             self._agreed_by, self._agreed = key, 0
@@ -569,7 +593,9 @@ class RemotePartition:
 
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what an unclean election has left behind."""
-        key = manifest.number, manifest.writer, self.partition.leader_epoch, self.partition.log.truncations
+        log = self.partition.log
+        known_end = min(log.log_end_offset, manifest.end_offset)  # a follower may not have all of it yet
+        key = manifest.number, manifest.writer, self.partition.leader_epoch, log.truncations, known_end
         if key != self._compared:
             cut = self._divergent(manifest)
             self._cut = manifest.without(cut, self._now_ms) if cut else None

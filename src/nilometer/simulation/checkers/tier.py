@@ -6,6 +6,7 @@ That its records are the acknowledged ones is checked by the readers, who read e
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
@@ -32,6 +33,8 @@ class RemoteChanges:
         self._manifests: dict[str, bytes] = {}
         self._named: dict[str, frozenset[str]] = {}
         """By folder, the objects of the segments that the last manifest names."""
+        self._ranks: dict[str, tuple[int, int]] = {}
+        """By folder, the claim and the leader epoch of that manifest."""
         self._left_s: dict[str, float] = {}
         """When an object was in the last manifest for the last time."""
         self.violations: list[str] = []
@@ -76,12 +79,18 @@ class RemoteChanges:
     def _on_manifest(self, folder: str, name: str, data: bytes, now_s: float) -> None:
         if self._manifests.setdefault(name, data) != data:
             self._find(f"{name} is written a second time")
-        manifest = json.loads(data.splitlines()[0])
-        if manifest["is_deleted"]:
+        head, *blocks, _ = data.splitlines()  # the last line is the CRC
+        manifest = json.loads(head)
+        rank = manifest.get("claim", 0), manifest["leader_epoch"]
+        if rank < self._ranks.get(folder, rank):
+            return  # a former leader's request that came late: no reader counts it
+        self._ranks[folder] = rank
+        if manifest.get("is_deleted", False):
             self._named.pop(folder, None)
             self._left_s = {one: at_s for one, at_s in self._left_s.items() if not one.startswith(folder)}
             return
-        stems = (f"{folder}{one[0]:020d}-{one[6]}" for one in manifest["segments"])
+        segments = itertools.chain(manifest["segments"], *map(json.loads, blocks))
+        stems = (f"{folder}{one[0]:020d}-{one[6]}" for one in segments)
         named = frozenset(stem + end for stem in stems for end in (".log", ".index"))
         if missing := sorted(named - self._bucket.objects.keys()):
             self._find(f"{name} names {missing[0]}, which is not there")

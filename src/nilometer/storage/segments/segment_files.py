@@ -231,6 +231,8 @@ class IndexFiles:
         if slot < 0:
             return None
         relative, position = offsets.entry(slot)
+        if relative < 0 or position < 0:
+            raise CorruptIndex("a negative entry")
         return self._base_offset + relative, position
 
     def write_unwritten(self, indexes: SegmentIndexes) -> None:
