@@ -97,6 +97,11 @@ def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[Rem
         start = max(segment.base_offset, known)
         if segment.end_offset > log.log_end_offset:
             return True
+        # Of thousands of segments most are of one epoch.
+        if len(segment.epochs) == 1 and segment.end_offset > start:
+            at = bisect_right(log.epochs, start, key=_start_offset) - 1
+            following = log.epochs[at + 1][1] if at + 1 < len(log.epochs) else log.log_end_offset
+            return log.epochs[at][0] != segment.epochs[0][0] or following < segment.end_offset
         return segment.end_offset > start and epochs_within(
             segment.epochs, start, segment.end_offset
         ) != epochs_within(log.epochs, start, segment.end_offset)

@@ -29,8 +29,16 @@ CLUSTER = "cluster"
 class FolderTier:
     """`tier = FolderTier(root); tier.copy(log, 0, 100)`: the segments at 0 and 100 are in the tier."""
 
-    def __init__(self, root: Path, topic: str = "events", partition: int = 0, *, letter: str = "a") -> None:
-        facts = TopicFacts(CLUSTER, letter * 21 + "A", topic, partition, 1, {}, 1)
+    def __init__(
+        self,
+        root: Path,
+        topic: str = "events",
+        partition: int = 0,
+        *,
+        letter: str = "a",
+        cluster_id: str = CLUSTER,
+    ) -> None:
+        facts = TopicFacts(cluster_id, letter * 21 + "A", topic, partition, 1, {}, 1)
         self.root = root
         self.folder = root / facts.cluster_id / facts.topic_id / str(partition)
         self.folder.mkdir(parents=True)

@@ -336,6 +336,20 @@ def test_a_store_that_fails_degrades_and_is_said() -> None:
     )
 
 
+def test_a_broker_that_cannot_use_a_store_is_said_once() -> None:
+    """What a store answers names an object, so that each partition has another reason."""
+    leader = row(1)
+    rows = list[ReplicaRow]()
+    for partition in range(50):
+        error = f"C/T/{partition}/head: no such folder"
+        tier = TierState(end_offset=-1, error=error, failing_ms=1_000 * partition)
+        state = replace(leader.state, partition=partition, tier=tier)
+        rows.append(replace(leader, partition=partition, state=state))
+    (problem,) = [one for one in problems(health(rows)) if "emote storage" in one]
+    assert problem.startswith("Broker 1 cannot use remote storage of clicks-0, clicks-1, ")
+    assert problem.endswith(" and 40 more, for 49 s: C/T/49/head: no such folder")
+
+
 def test_the_longest_turn_of_each_event_loop_is_listed_and_a_long_one_is_said() -> None:
     found = health([row(one) for one in REPLICAS])
     assert found.grade is Grade.HEALTHY

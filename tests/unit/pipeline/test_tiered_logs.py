@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders import storages
+from nilometer.pipeline.source.log_folders import log_slices, storages
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.log_folders.tiers import TieredFolder
 from nilometer.pipeline.source.positions import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from support.logs.folder_logs import FolderLog
@@ -56,6 +57,10 @@ def leave_to_tier(log, *bases):
     """As local retention does it."""
     delete_segments(log, *bases)
     (log.folder / "begins-in-remote-storage").touch()
+
+
+def identify(log, cluster_id="cluster"):
+    (log.log_dir / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={cluster_id}\n")
 
 
 def read(slices, options):
@@ -175,6 +180,12 @@ def test_a_segment_that_compaction_has_emptied_is_passed_over(tmp_path):
 # --- which manifests count
 
 
+def test_a_folder_counts_by_the_name_that_brokers_give_it(log, tier):
+    for name in ("00", "+0", "\N{ARABIC-INDIC DIGIT ZERO}", "1_0", "-0"):
+        shutil.copytree(tier.folder, tier.folder.with_name(name))
+    assert offsets_of(tier=tier.root) == offsets_of(tier=tier.root, subscribe="events") == list(range(300))
+
+
 def test_what_a_deposed_leader_wrote_and_deleted_topics_do_not_count(log, tier, both):
     leave_to_tier(log, 0, 100, 200)
     tier.write(tier.manifest, leader_epoch=5)
@@ -202,6 +213,37 @@ def test_topics_of_one_name_are_kept_apart(log, tier, tmp_path):
     assert len(several) == 500
 
 
+def test_topics_of_one_id_of_two_clusters_are_kept_apart(log, tier, tmp_path):
+    """A cluster that was made with the metadata of another one has its topic ids."""
+    later = FolderLog(tmp_path / "later" / "logs", "events")
+    append(later, 11)
+    set_topic_id(later.folder, "a")
+    later.checkpoint()
+    FolderTier(tier.root, cluster_id="later").copy(later, 0)
+    topic_id = "a" * 21 + "A"
+    choices = (
+        rf"2 topics named events: choose one with archiveTopicId \(cluster/{topic_id}, later/{topic_id}\)"
+    )
+    for given in ({}, {"archiveTopicId": topic_id}, {"path": log.log_dir}):
+        with pytest.raises(SourceError, match=choices):
+            offsets_of(tier=tier.root, **given)
+    for cluster, folder, count in (("cluster", log, 300), ("later", later, 100)):
+        given = {"tier": tier.root, "archiveTopicId": f"{cluster}/{topic_id}"}
+        assert offsets_of(**given) == list(range(count))
+        whole = range(folder.next_offset)
+        leave_to_tier(folder, 0)
+        assert offsets_of(path=folder.log_dir, **given) == list(whole), "the option tells the cluster"
+        identify(folder, cluster)
+        assert offsets_of(path=folder.log_dir, tier=tier.root) == list(whole), "the folder tells it"
+    with pytest.raises(SourceError, match=f"the folders have the topic events with the id later/{topic_id}"):
+        offsets_of(path=later.log_dir, tier=tier.root, archiveTopicId=f"cluster/{topic_id}")
+    with pytest.raises(SourceError, match=r"of several clusters \(cluster, later\): give those of one"):
+        offsets_of(paths=f'["{log.log_dir}", "{later.log_dir}"]', tier=tier.root)
+    shutil.rmtree(tier.root / "later")
+    with pytest.raises(DataLoss, match="is not the remote storage of its cluster"):
+        offsets_of(path=later.log_dir, tier=tier.root, startingOffsets='{"events": {"0": 0}}')
+
+
 def test_a_log_that_diverges_is_not_read_with_its_tier(log, tier, both):
     other = log.folder / "leader-epoch-checkpoint"
     other.write_text("0\n2\n0 0\n3 120\n")
@@ -214,8 +256,55 @@ def test_damage_is_said(tier, name):
     path = tier.folder / name
     path.write_bytes(b"7" if name == "head" else path.read_bytes().replace(b"events", b"evexts"))
     path.with_name("manifest-00000000000000000000").write_bytes(b"damaged\n")
-    with pytest.raises(SourceError, match=r"tier: .*manifest-0+ is not as it was written"):
+    with pytest.raises(SourceError, match=r"tier/.*/0: .*manifest-0+ is not as it was written"):
         offsets_of(tier=tier.root)
+
+
+def damage(tier):
+    for path in tier.folder.glob("manifest-*"):
+        path.write_bytes(b"damaged\n")
+
+
+def remove_manifests(tier):
+    """As the deletion of a topic does it before it removes the head."""
+    for path in tier.folder.glob("manifest-*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [damage, remove_manifests])
+def test_a_topic_is_read_beside_one_that_cannot_be_read(log, tier, spoil):
+    other = FolderTier(tier.root, "others", letter="c")
+    other.copy(log, 0)
+    spoil(other)
+    for given in ({}, {"path": log.log_dir}, {"archiveTopicId": "a" * 21 + "A"}):
+        expected = list(range(400 if "path" in given else 300))
+        assert offsets_of(tier=tier.root, subscribe="events", **given) == expected
+    reason = "has a head, but no manifest|is not as it was written"
+    with pytest.raises(SourceError, match=f"no folder that can be read is of topic others; .*({reason})"):
+        offsets_of(tier=tier.root, subscribe="others")
+    with pytest.raises(SourceError, match=f"c+A/0.*({reason})"):
+        offsets_of(tier=tier.root, subscribe="others", archiveTopicId="c" * 21 + "A")
+    second = FolderTier(tier.root, "others", 1, letter="c")
+    second.copy(log, 0)
+    for given in ({"subscribe": "others"}, {"subscribe": "events,others"}, {}):
+        with pytest.raises(SourceError, match=f"c+A/0.*({reason})"):
+            offsets_of(tier=tier.root, **given)
+
+
+def test_all_topics_are_read_without_one_that_is_being_deleted(log, tier):
+    other = FolderTier(tier.root, "others", letter="c")
+    other.copy(log, 0)
+    remove_manifests(other)
+    assert offsets_of(tier=tier.root) == list(range(300))
+    damage(tier)
+    with pytest.raises(SourceError, match=r"a+A/0"):
+        offsets_of(tier=tier.root)
+
+
+def test_folders_are_not_read_without_their_tier_that_cannot_be_read(log, tier, both):
+    remove_manifests(tier)
+    with pytest.raises(SourceError, match="has a head, but no manifest"):
+        offsets_of(**both, subscribe="events")
 
 
 # --- what is gone
@@ -306,6 +395,31 @@ def test_segments_that_leave_the_disk_after_the_plan_are_read_from_remote_storag
     assert read(wanted, options) == list(range(400))
 
 
+@pytest.mark.parametrize("given", [{}, {"bytesPerPartition": 300}, COMMITTED])
+def test_the_first_segments_may_be_copied_after_the_plan(log, tmp_path, given):
+    identify(log)
+    tier = FolderTier(tmp_path / "tier")
+    wanted, options = planned(path=log.log_dir, tier=tier.root, **given)
+    tier.copy(log, 0, 100, 200)
+    leave_to_tier(log, 0, 100, 200)
+    assert read(wanted, options) == list(range(400))
+
+
+@pytest.mark.parametrize("cluster_id", ["cluster", "prod@eu"])
+def test_what_is_deleted_after_the_plan_and_in_no_tier_is_lost_in_its_folder(log, tmp_path, cluster_id):
+    identify(log, cluster_id)
+    (tmp_path / "tier").mkdir()
+    wanted, options = planned(path=log.log_dir, tier=tmp_path / "tier")
+    delete_segments(log, 0)
+    with pytest.raises(DataLoss, match=r"offsets 0 to 99 of .*/events-0 .*: its log starts at 100"):
+        read(wanted, options)
+    leave_to_tier(log, 0)
+    log.checkpoint(log_start=0)
+    for by in ({}, {"startingTimestamp": 1_100}):
+        with pytest.raises(DataLoss, match=r"offsets 0 to 99 .* is not the remote storage of its cluster"):
+            offsets_of(path=log.log_dir, tier=tmp_path / "tier", **by)
+
+
 class MovingDisk(SystemDisk):
     """The system's disk; just before the n-th question about a file, ``move`` is called."""
 
@@ -322,17 +436,21 @@ class MovingDisk(SystemDisk):
         return super().__getattribute__(name)
 
 
-def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monkeypatch):
+@pytest.mark.parametrize("are_first", [False, True])
+def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monkeypatch, are_first):
     """A segment with an aborted transaction is copied and deleted while a read is planned and done."""
     for number in itertools.count(1):
         log, committed = transactional_log(tmp_path / str(number) / "logs")
+        identify(log)
         tier = FolderTier(tmp_path / str(number) / "tier")
-        tier.copy(log, 0)
-        leave_to_tier(log, 0)
+        moved = (0, 45) if are_first else (45,)
+        if not are_first:
+            tier.copy(log, 0)
+            leave_to_tier(log, 0)
 
-        def move(tier=tier, log=log):
-            tier.copy(log, 45)
-            leave_to_tier(log, 45)
+        def move(tier=tier, log=log, moved=moved):
+            tier.copy(log, *moved)
+            leave_to_tier(log, *moved)
 
         disk = MovingDisk(number, move)
         monkeypatch.setattr(
@@ -345,6 +463,32 @@ def test_at_any_moment_segments_may_be_copied_and_leave_the_disk(tmp_path, monke
             assert number > 20
             return
         shutil.rmtree(tmp_path / str(number))
+
+
+@pytest.mark.parametrize("bases", [(0,), (0, 100, 200), (0, 100, 200, 300)])
+def test_a_plan_reads_no_objects_because_segments_leave_the_disk(log, tmp_path, monkeypatch, bases):
+    """Segments that are in the tier leave the disk between the listing and the search for transactions."""
+    append(log, 1, epoch=1)  # a segment at 400
+    log.checkpoint()
+    tier = FolderTier(tmp_path / "tier")
+    tier.copy(log, 0, 100, 200)
+    find_aborted, searches, opened = log_slices.find_aborted, [], []
+
+    def leave_and_find(*given):
+        searches.append(given)
+        if bases[-1] == 300 and tier.manifest.segments[-1].base_offset == 200:
+            tier.copy(log, 300)
+        leave_to_tier(log, *bases)
+        return find_aborted(*given)
+
+    real_open = TieredFolder.open
+    monkeypatch.setattr(log_slices, "find_aborted", leave_and_find)
+    monkeypatch.setattr(
+        TieredFolder, "open", lambda *given, **named: opened.append(given) or real_open(*given, **named)
+    )
+    wanted, options = planned(path=log.log_dir, tier=tier.root, **COMMITTED)
+    assert opened == [] and len(searches) == (2 if 300 in bases else 1)
+    assert read(wanted, options) == list(range(410))
 
 
 # --- committed records
@@ -429,22 +573,57 @@ def test_one_of_the_two_names_of_the_option_is_given(tier):
         offsets_of(tier=tier.root, archive="/elsewhere")
 
 
+def put(server, paths):
+    for path in paths:
+        name = path.relative_to(path.parents[3])
+        server.client.put_object(Bucket=BUCKET, Key=f"tier/{name}", Body=path.read_bytes())
+
+
+def take(server, paths):
+    for path in paths:
+        server.client.delete_object(Bucket=BUCKET, Key=f"tier/{path.relative_to(path.parents[3])}")
+
+
 def test_remote_storage_in_a_bucket_is_read_as_that_in_a_folder(log, tier):
     with s3_server() as server:
-        client = server.client
-        for path in tier.root.rglob("*"):
-            if path.is_file():
-                client.put_object(
-                    Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}", Body=path.read_bytes()
-                )
+        put(server, tier.folder.iterdir())
         uri = server.url("tier")
         expected = rows_of(tier=tier.root)
         assert rows_of(tier=uri, bytesPerPartition=700) == expected
         leave_to_tier(log, 0, 100, 200)
         assert offsets_of(tier=uri, path=log.log_dir, startingTimestamp=1_150) == list(range(150, 400))
         wanted, options = planned(tier=uri)
-        for path in tier.objects(100):
-            client.delete_object(Bucket=BUCKET, Key=f"tier/{path.relative_to(tier.root)}")
+        take(server, tier.objects(100))
         with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage") as error:
             read(wanted, options)
         assert "secret" not in str(error.value)
+
+
+def test_an_object_that_is_removed_while_it_is_read_is_looked_up_again(log, tier, monkeypatch):
+    """A folder keeps a file that is open, a bucket does not."""
+    with s3_server() as server:
+        put(server, tier.folder.iterdir())
+        of_100 = tier.objects(100)
+        plans = [planned(tier=server.url("tier"), failOnDataLoss=fails) for fails in ("true", "false")]
+        real_open = storages.ArrowDisk.open
+
+        def open_and_lose(disk, path, **given):
+            file = real_open(disk, path, **given)
+            if path.endswith(tier.manifest.segments[1].log_name):
+                take(server, of_100)
+            return file
+
+        monkeypatch.setattr(storages.ArrowDisk, "open", open_and_lose)
+        for wanted, options in plans:
+            put(server, of_100)
+            if options.common.fail_on_data_loss:
+                with pytest.raises(DataLoss, match="offsets 100 to 199 of events-0 in remote storage"):
+                    read(wanted, options)
+            else:
+                assert read(wanted, options) == [*range(100), *range(200, 300)]
+        put(server, of_100)
+        (wanted, options), _ = plans
+        tier.write(tier.manifest, segments=tier.manifest.segments[:1])
+        tier.copy(log, 100, 200, attempt="b")
+        put(server, tier.folder.iterdir())
+        assert read(wanted, options) == list(range(300))

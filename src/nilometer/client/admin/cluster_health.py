@@ -498,14 +498,19 @@ def ids(brokers: Iterable[int]) -> str:
 
 
 def _failing_tiers(found: Sequence[Tier]) -> list[str]:
-    by_cause: dict[tuple[int, str], list[Tier]] = {}
+    """One line for each broker: the reasons name objects, so each partition has another one."""
+    by_broker: dict[int, list[Tier]] = {}
     for one in found:
-        by_cause.setdefault((one.broker_id, one.state.error), []).append(one)
-    return [
+        by_broker.setdefault(one.broker_id, []).append(one)
+    return [_failing_tier(broker_id, tiers) for broker_id, tiers in by_broker.items()]
+
+
+def _failing_tier(broker_id: int, tiers: Sequence[Tier]) -> str:
+    longest = max(tiers, key=lambda one: one.state.failing_ms).state
+    return (
         f"Broker {broker_id} cannot use remote storage of {named(tiers, lambda one: str(one.partition))}, "
-        f"for {max(one.state.failing_ms for one in tiers) // 1000} s: {reason}"
-        for (broker_id, reason), tiers in by_cause.items()
-    ]
+        f"for {longest.failing_ms // 1000} s: {longest.error}"
+    )
 
 
 def _stopped_text(found: Sequence[StoppedReplica]) -> list[str]:

@@ -702,7 +702,9 @@ class TierWorld:
         visible = None if last is None else last.without(plan.divergent(last, view), 0)
         known = self._chains.values[leader.chain].last
         has_claimed = known is not None and known.leader_epoch == state.epoch
-        if state.unclean and not has_claimed and plan.is_lost(visible, view):
+        # A leader that was elected uncleanly may have cut, before it knew of the next one, what that one has
+        # in remote storage only: it is found with the next look.
+        if state.unclean and (not has_claimed or state.unclean > 1) and plan.is_lost(visible, view):
             return None
         offset = leader.start
         if last is not None and not has_begun:  # it has still to learn where an earlier leader began

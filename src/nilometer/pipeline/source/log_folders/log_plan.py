@@ -25,9 +25,11 @@ from nilometer.pipeline.source.log_folders.log_slices import (
 from nilometer.pipeline.source.log_folders.places import (
     ReplicaFolder,
     StoredPartition,
+    StoredTopic,
     find_replicas,
     find_stored,
     in_tier,
+    place_in_tier,
     shown,
 )
 from nilometer.pipeline.source.log_folders.storages import each
@@ -59,7 +61,8 @@ OWN = {
     "archive": "the folder or URI of an archive, or of the remote storage of tiered topics, read before the "
     "log; then path and the like may be left out",
     "tier": "the same as archive",
-    "archiveTopicId": "the id of an archived topic, if the archive has several topics of that name",
+    "archiveTopicId": "the id of a topic, if the archive or remote storage has several topics of that name; "
+    "CLUSTER_ID/TOPIC_ID if several clusters have the id",
     "highWatermark": "checkpoint (default): read up to what is checkpointed; logEnd: all that is there",
     "isolation.level": "read_uncommitted (default) or read_committed",
     "bytesPerPartition": "about how many bytes of segments one task reads; a number of 1 or more",
@@ -202,7 +205,7 @@ def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
     _require_selected(options, {one.part for one in replicas} | set(archived))
 
     def readable(part: TopicPartition) -> ReadableLog:
-        log = _joined(archived.get(part), live.get(part))
+        log = _joined(archived.get(part), live.get(part), options.archive)
         return _stable(log) if options.read_committed else log
 
     parts = sorted(live.keys() | archived.keys())
@@ -293,55 +296,88 @@ def _archived(
     """Return the selected partitions of the archive or of remote storage: of the replicas' topics, and of
     others."""
     assert options.archive is not None
-    live_ids = {one.part.topic: one.topic_id for one in replicas}
-    found = find_stored(options.archive, options.common.selection.names)
+    names, given = options.common.selection.names, _given_topic(options)
+    live = {topic: _live_topic(topic, list(group)) for topic, group in groupby(replicas, _topic_of)}
+    known = dict.fromkeys(names or (), given) | live
+    found = find_stored(
+        options.archive, names, {topic: one for topic, one in known.items() if one is not None}
+    )
     selected = [one for one in found if _is_selected(options, one.part)]
     kept: dict[TopicPartition, StoredPartition] = {}
-    for topic, group in groupby(selected, key=lambda one: one.part.topic):
-        partitions = list(group)
-        topic_id = _topic_id(options, topic, live_ids, sorted({one.topic_id for one in partitions}))
-        kept.update((one.part, one) for one in partitions if one.topic_id == topic_id)
+    for topic, group in groupby(selected, _topic_of):
+        stored: dict[StoredTopic, list[StoredPartition]] = {}
+        for one in group:
+            stored.setdefault(StoredTopic(one.topic_id, one.cluster_id), []).append(one)
+        wanted = _agreed(topic, live[topic], given) if topic in live else given
+        chosen = _chosen(topic, wanted, list(stored))
+        if chosen is not None:
+            kept.update((one.part, one) for one in stored[chosen])
     return kept
 
 
-def _topic_id(
-    options: LogOptions, topic: str, live_ids: dict[str, str | None], archived_ids: Sequence[str]
-) -> str:
-    """Choose one of the topics that are archived under this name."""
-    wanted = options.archive_topic_id
-    if topic in live_ids:
-        live_id = live_ids[topic]
-        if live_id is None:
-            raise SourceError(
-                f"the folder of topic {topic} has no topic id, so it is unknown whether the archive is of it"
-            )
-        if wanted is not None and wanted != live_id:
-            raise SourceError(
-                f"archiveTopicId is {wanted}, but the folders have the topic {topic} with the id {live_id}: "
-                "leave out the folders to read the archive only"
-            )
-        return live_id
-    if wanted is not None:
-        return wanted
-    if len(archived_ids) > 1:
+def _topic_of(one: ReplicaFolder | StoredPartition) -> str:
+    return one.part.topic
+
+
+def _given_topic(options: LogOptions) -> StoredTopic | None:
+    if options.archive_topic_id is None:
+        return None
+    cluster_id, _, topic_id = options.archive_topic_id.rpartition("/")
+    return StoredTopic(topic_id, cluster_id or None)
+
+
+def _live_topic(topic: str, replicas: Sequence[ReplicaFolder]) -> StoredTopic | None:
+    """Return the topic whose folders these are; None if they have no topic id."""
+    clusters = sorted({known for one in replicas if (known := one.directory.cluster_id)})
+    if len(clusters) > 1:
         raise SourceError(
-            f"the archive has {len(archived_ids)} topics named {topic}: choose one with "
-            f"archiveTopicId ({', '.join(archived_ids)})"
+            f"the folders of topic {topic} are of several clusters ({', '.join(clusters)}): give those of one"
         )
-    return archived_ids[0]
+    topic_id = replicas[-1].topic_id
+    return None if topic_id is None else StoredTopic(topic_id, next(iter(clusters), None))
 
 
-def _joined(archived: StoredPartition | None, live: LogPart | None) -> ReadableLog:
+def _agreed(topic: str, live: StoredTopic | None, given: StoredTopic | None) -> StoredTopic:
+    """Return the topic of the folders, which must be the one that the options name."""
+    if live is None:
+        raise SourceError(
+            f"the folder of topic {topic} has no topic id, so it is unknown whether the archive is of it"
+        )
+    if given is not None and not given.may_be(live):
+        raise SourceError(
+            f"archiveTopicId is {given}, but the folders have the topic {topic} with the id {live}: "
+            "leave out the folders to read the archive only"
+        )
+    return given if given is not None and live.cluster_id is None else live
+
+
+def _chosen(topic: str, wanted: StoredTopic | None, stored: Sequence[StoredTopic]) -> StoredTopic | None:
+    """Choose one of the topics that are archived under this name; None if none of them is wanted."""
+    if wanted in stored:
+        return wanted
+    found = [one for one in stored if wanted is None or wanted.may_be(one)]
+    if len(found) > 1:
+        are_distinct = len({one.topic_id for one in found}) == len(found)
+        ids = ", ".join(sorted(one.topic_id if are_distinct else str(one) for one in found))
+        raise SourceError(
+            f"the archive has {len(found)} topics named {topic}: choose one with archiveTopicId ({ids})"
+        )
+    return found[0] if found else None
+
+
+def _joined(archived: StoredPartition | None, live: LogPart | None, store: str | None) -> ReadableLog:
     """Return the log of a partition: what is archived or in remote storage, and from its end on the replica's
     log."""
     if archived is None:
         assert live is not None
+        tier = None if store is None else place_in_tier(store, live.replica)  # its first segments may come
+        live = replace(live, replica=replace(live.replica, tier=tier))
         return ReadableLog((*_only_in_tier(live, live.start), live))
     first = archived.start
     if isinstance(archived, TieredPartition):
         replica, runs = in_tier(archived), archive_manifest.runs(archived.chain)
         if live is not None:
-            live = replace(live, replica=replace(live.replica, tier=archived.place))
+            live = replace(live, replica=replace(live.replica, tier=archived.place, is_in_tier=True))
             first = max(first, live.replica.checkpointed_start)  # it may have moved since the manifest
     else:
         replica, runs = archived.as_replica(), archive_manifest.runs(archived.chain)
@@ -502,7 +538,7 @@ def _require_no_gap(options: LogOptions, log: ReadableLog, start: int, end: int)
     if missing and options.common.fail_on_data_loss:
         ranges = ", ".join(f"{low} to {high - 1}" for low, high in missing)
         last = log.parts[-1].replica
-        if last.tier is None and last.begins_in_tier:
+        if not last.is_in_tier and last.begins_in_tier:
             raise DataLoss(
                 f"offsets {ranges} of {log.part} are not in its folder, because the topic is tiered: "
                 f"{_remote_storage(options)}"

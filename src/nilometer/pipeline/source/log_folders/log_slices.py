@@ -13,6 +13,7 @@ import posixpath
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -94,21 +95,19 @@ class SliceReader:
             if segment_end is not None and segment_end <= next_offset:
                 next_offset = self._lost(next_offset, min([*bases[slot + 1 : slot + 2], end]))
                 continue
-            file = self._open(bases[slot])
-            if file is None:
+            try:
+                with closing(self._open(bases[slot])) as file:
+                    for table in self._segment(file, bases[slot], next_offset, end):
+                        next_offset = max(next_offset, int(table.next_offsets[-1]))
+                        yield table
+            except FileNotFoundError:
                 if missing == bases[slot]:
                     next_offset = self._missing(missing, next_offset, end)
                     continue
-                missing = bases[slot]  # removed since it was listed: look again
+                missing = bases[slot]  # removed since it was listed, or opened: look again
                 if is_tiered(self._place):
                     self._disk, self._folder = open_place(self._place)  # by the manifest of now
                 continue
-            try:
-                for table in self._segment(file, bases[slot], next_offset, end):
-                    next_offset = max(next_offset, int(table.next_offsets[-1]))
-                    yield table
-            finally:
-                file.close()
             if next_offset < end:
                 following = segment_end or self._base_above(bases[slot])
                 if following is None:
@@ -118,13 +117,14 @@ class SliceReader:
 
     def _in_tier(self, start: int, end: int) -> Iterator[BatchTable]:
         """Yield what remote storage has, since the folder begins after it."""
-        if self._tier is None:
-            self._lost(start, end)
-            return
-        reader = SliceReader(self._tier, fail_on_data_loss=self._fail_on_data_loss)
-        for table in reader.tables(start, end):
-            self.path, self.position = reader.path, reader.position
-            yield table
+        if self._tier is not None:
+            reader = SliceReader(self._tier, fail_on_data_loss=self._fail_on_data_loss)
+            if reader._bases():
+                for table in reader.tables(start, end):
+                    self.path, self.position = reader.path, reader.position
+                    yield table
+                return
+        self._lost(start, end)
 
     def _missing(self, base_offset: int, start: int, end: int) -> int:
         path = self._path(base_offset, names.LOG_SUFFIX)
@@ -170,11 +170,8 @@ class SliceReader:
     def _base_above(self, base_offset: int) -> int | None:
         return next((base for base in self._bases() if base > base_offset), None)
 
-    def _open(self, base_offset: int) -> File | None:
-        try:
-            return self._disk.open(self._path(base_offset, names.LOG_SUFFIX), writable=False)
-        except FileNotFoundError:
-            return None
+    def _open(self, base_offset: int) -> File:
+        return self._disk.open(self._path(base_offset, names.LOG_SUFFIX), writable=False)
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return posixpath.join(self._folder, names.offset_name(base_offset, suffix))
@@ -457,8 +454,24 @@ def find_aborted(parts: Sequence[LogPart], start: int, end: int) -> list[Aborted
 
 
 def _has_indexes(part: LogPart) -> bool:
+    """Raises FileNotFoundError as ``_indexed``."""
     disk, folder = part.replica.open()
-    return all(disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in part.bases)
+    for base in _reaching(part.bases, part.start):
+        if not disk.exists(_path(folder, base, names.INDEX_SUFFIX)):
+            _require_segment(part, disk, folder, base)
+            return False
+    return True
+
+
+def _reaching(bases: Sequence[int], offset: int) -> Sequence[int]:
+    """Return the base offsets of the segments that reach beyond ``offset``."""
+    return bases[max(bisect_right(bases, offset) - 1, 0) :]
+
+
+def _require_segment(part: LogPart, disk: Disk, folder: str, base: int) -> None:
+    """Raise FileNotFoundError if a segment has left the disk, and is in remote storage."""
+    if part.replica.tier is not None:
+        disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes
 
 
 def _aborted_in_batches(parts: Sequence[LogPart]) -> list[Aborted]:
@@ -477,13 +490,11 @@ def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_inde
     Raises FileNotFoundError if a segment has left the part meanwhile, and is in remote storage.
     """
     disk, folder = part.replica.open()
-    first = max((slot for slot, base in enumerate(part.bases) if base <= start), default=0)
     found: list[transaction_index.AbortedTxn] = []
-    for base in part.bases[first:]:
+    for base in _reaching(part.bases, max(start, part.start)):
         path = _path(folder, base, names.TXN_INDEX_SUFFIX)
         if not disk.exists(path):  # nothing was aborted in this segment, or it is only in remote storage now
-            if part.replica.tier is not None:
-                disk.file_size(_path(folder, base, names.LOG_SUFFIX))  # its name is the first that goes
+            _require_segment(part, disk, folder, base)
             continue
         try:
             entries = transaction_index.PackedEntries(base, disk.read_file(path))

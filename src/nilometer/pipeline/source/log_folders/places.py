@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn, cast
@@ -29,10 +29,12 @@ from nilometer.pipeline.source.log_folders.storages import (
 )
 from nilometer.pipeline.source.log_folders.tiers import (
     TieredPartition,
+    UnreadableManifests,
     is_tiered,
     open_tiered,
     read_tiered,
     shown_tiered,
+    tiered_place,
 )
 from nilometer.runtime import Disk, File
 from nilometer.storage import checkpoints, names
@@ -135,6 +137,8 @@ class ReplicaFolder:
     """Of a place in remote storage: what its manifest names."""
     tier: str | None = None
     """Of a folder: the place in remote storage, where the records are that its broker deletes."""
+    is_in_tier: bool = False
+    """Whether that place has something, and says where the log begins."""
 
     def open(self) -> tuple[Disk, str]:
         """Return its disk, and its path on it."""
@@ -175,7 +179,7 @@ class ReplicaFolder:
         Raises SourceError for a damaged checkpoint.
         """
         is_whole = not bases or self.checkpointed_start >= bases[0]
-        if is_whole or self.tier is not None or not self.begins_in_tier:
+        if is_whole or self.is_in_tier or not self.begins_in_tier:
             return None
         disk, folder = open_place(self.place)
         try:
@@ -341,6 +345,22 @@ ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic by its ids. A cluster that was made with the metadata of another one has its topic ids."""
+
+    topic_id: str
+    cluster_id: str | None = None
+    """None if it is unknown: an archive does not say it."""
+
+    def may_be(self, other: StoredTopic) -> bool:
+        is_open = self.cluster_id is None or other.cluster_id is None
+        return self.topic_id == other.topic_id and (is_open or self.cluster_id == other.cluster_id)
+
+    def __str__(self) -> str:
+        return self.topic_id if self.cluster_id is None else f"{self.cluster_id}/{self.topic_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedPartition:
     """One partition in an archive. ``chain`` are the segments that are read."""
 
@@ -357,6 +377,10 @@ class ArchivedPartition:
     @property
     def topic_id(self) -> str:
         return self.manifest.topic_id
+
+    @property
+    def cluster_id(self) -> None:
+        return None
 
     @property
     def folder(self) -> str:
@@ -385,6 +409,8 @@ class ArchivedPartition:
 
 
 StoredPartition = ArchivedPartition | TieredPartition
+_Folder = tuple[str, str, int]
+"""Of a partition: the cluster id or the topic, the topic id and the number."""
 
 
 def find_archived(archive: str, topics: Collection[str] | None = None) -> list[ArchivedPartition]:
@@ -397,16 +423,21 @@ def find_archived(archive: str, topics: Collection[str] | None = None) -> list[A
     return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
 
 
-def find_stored(store: str, topics: Collection[str] | None = None) -> list[StoredPartition]:
+def find_stored(
+    store: str, topics: Collection[str] | None = None, known: Mapping[str, StoredTopic] | None = None
+) -> list[StoredPartition]:
     """Return the partitions of these topics, or of all, in an archive or in remote storage; sorted by topic,
-    topic id and partition.
+    topic id and partition. ``known`` are those of these topics whose ids are known.
 
     The folders of an archive are of topics, those of remote storage of clusters; only the manifests tell
-    which topic is in them. Raises SourceError as ``find_archived``.
+    which topic is in them. Raises SourceError as ``find_archived``, but not for what is damaged of others.
     """
 
-    def read(folder: tuple[str, str, int]) -> StoredPartition | None:
-        tiered = read_tiered(store, *folder)
+    def read(folder: _Folder) -> StoredPartition | UnreadableManifests | None:
+        try:
+            tiered = read_tiered(store, *folder)
+        except UnreadableManifests as error:
+            return error
         if tiered is not None or (topics is not None and folder[0] not in topics):
             return tiered
         return read_partition(store, *folder)
@@ -415,15 +446,46 @@ def find_stored(store: str, topics: Collection[str] | None = None) -> list[Store
         return topics is None or one.part.topic in topics
 
     by_topic = [list(group) for _, group in groupby(partition_folders(store), key=lambda one: one[:2])]
-    first = each(read, [folders[0] for folders in by_topic])
+    firsts = [folders[0] for folders in by_topic]
+    first = each(read, firsts)
     others = [
         folder
         for folders, one in zip(by_topic, first, strict=True)
         for folder in folders[1:]
-        if one is None or is_wanted(one)
+        if one is None or isinstance(one, UnreadableManifests) or is_wanted(one)
     ]
-    found = [one for one in (*first, *each(read, others)) if one is not None and one.chain and is_wanted(one)]
+    wanted: list[tuple[_Folder, StoredPartition]] = []
+    unreadable: list[tuple[_Folder, UnreadableManifests]] = []
+    for folder, one in zip((*firsts, *others), (*first, *each(read, others)), strict=True):
+        if isinstance(one, UnreadableManifests):
+            unreadable.append((folder, one))
+        elif one is not None and is_wanted(one):
+            wanted.append((folder, one))
+    _require_readable(unreadable, wanted, topics, known or {})
+    found = [one for _, one in wanted if one.chain]
     return sorted(found, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def _require_readable(
+    unreadable: Sequence[tuple[_Folder, UnreadableManifests]],
+    wanted: Sequence[tuple[_Folder, StoredPartition]],
+    topics: Collection[str] | None,
+    known: Mapping[str, StoredTopic],
+) -> None:
+    """Raise SourceError if something that cannot be read may be of a wanted topic.
+
+    Only a manifest has the name of the topic. Those of a topic that is being deleted are gone before its
+    folder is.
+    """
+    read = {folder[:2] for folder, _ in wanted}
+    missing = sorted(set(topics or ()) - known.keys() - {one.part.topic for _, one in wanted})
+    for folder, error in unreadable:
+        topic = StoredTopic(folder[1], folder[0])
+        is_known = folder[:2] in read or any(one.may_be(topic) for one in known.values())
+        if is_known or (topics is None and not error.are_gone):
+            raise error
+        if missing:
+            raise SourceError(f"no folder that can be read is of topic {missing[0]}; {error}") from error
 
 
 def in_tier(found: TieredPartition) -> ReplicaFolder:
@@ -431,6 +493,13 @@ def in_tier(found: TieredPartition) -> ReplicaFolder:
     part = found.part
     directory = LogDirectoryView(found.store, None, {part: found.end}, {part: found.start}, {}, {})
     return ReplicaFolder(part, found.place, directory, found.topic_id, found.chain)
+
+
+def place_in_tier(store: str, replica: ReplicaFolder) -> str | None:
+    """Return where the records of a folder get if ``store`` is their remote storage; None if its topic id or
+    its cluster is unknown."""
+    cluster_id, topic_id = replica.directory.cluster_id, replica.topic_id
+    return tiered_place(store, cluster_id, topic_id, replica.part) if cluster_id and topic_id else None
 
 
 def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:

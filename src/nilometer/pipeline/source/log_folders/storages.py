@@ -7,11 +7,12 @@ storage (``s3://bucket/logs?region=eu-west-1``), and to every place below it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import posixpath
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
@@ -88,10 +89,26 @@ def _parts(place: str) -> tuple[str, str, str]:
     return place.partition("?") if is_uri(place) else (place, "", "")
 
 
+@contextlib.contextmanager
+def _removed_is_not_found(store: FileSystem, path: str) -> Generator[None]:
+    """Raise FileNotFoundError where a storage has another error for a file that goes while it is read."""
+    from pyarrow.fs import FileType
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if store.get_file_info(path).type == FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
+        raise
+
+
 class ArrowFile:
     """An open file of an Arrow file system, read at any position."""
 
-    def __init__(self, path: str, file: NativeFile) -> None:
+    def __init__(self, store: FileSystem, path: str, file: NativeFile) -> None:
+        self._store = store
         self._path = path
         self._file = file
 
@@ -103,8 +120,10 @@ class ArrowFile:
         return self._file.size()
 
     def read_at(self, position: int, length: int) -> bytes:
+        """Raises FileNotFoundError if the file was removed after it was opened."""
         length = min(length, max(self._file.size() - position, 0))
-        return self._file.read_at(length, position) if length else b""
+        with _removed_is_not_found(self._store, self._path):
+            return self._file.read_at(length, position) if length else b""
 
     def close(self) -> None:
         self._file.close()
@@ -119,7 +138,7 @@ class ArrowDisk:
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> ArrowFile:
         if create or writable:
             self._refuse()
-        return ArrowFile(path, self._store.open_input_file(path))
+        return ArrowFile(self._store, path, self._store.open_input_file(path))
 
     def exists(self, path: str) -> bool:
         return self._info(path).type != self._kinds.NotFound
@@ -142,7 +161,7 @@ class ArrowDisk:
         return sorted(info.base_name for info in self._store.get_file_info(FileSelector(path)))
 
     def read_file(self, path: str) -> bytes:
-        with self._store.open_input_stream(path) as stream:
+        with _removed_is_not_found(self._store, path), self._store.open_input_stream(path) as stream:
             return stream.read()
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NoReturn, cast
+from urllib.parse import quote, unquote
 
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
@@ -26,7 +27,7 @@ from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectSt
 from nilometer.steps import without_waiting
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition
-from nilometer.tier.chain import Chain
+from nilometer.tier.chain import Chain, ManifestsGone
 from nilometer.tier.format import (
     DamagedObject,
     IndexSections,
@@ -42,6 +43,17 @@ _PREFIX = "tier:"
 
 def is_tiered(place: str) -> bool:
     return place.startswith(_PREFIX)
+
+
+def tiered_place(store: str, cluster_id: str, topic_id: str, part: TopicPartition) -> str:
+    return f"{_PREFIX}{part.topic}/{quote(cluster_id, '')}/{topic_id}/{part.partition}@{store}"
+
+
+def _parsed(place: str) -> tuple[str, str, str, str, int]:
+    """Return the remote storage of a place, the topic, the cluster id, the topic id and the partition."""
+    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
+    topic, cluster_id, topic_id, partition = partition_path.split("/")
+    return store, topic, unquote(cluster_id), topic_id, int(partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +76,12 @@ class TieredPartition:
         return self.facts.topic_id
 
     @property
+    def cluster_id(self) -> str:
+        return self.facts.cluster_id
+
+    @property
     def place(self) -> str:
-        one = self.facts
-        return f"{_PREFIX}{one.topic}/{one.cluster_id}/{one.topic_id}/{one.partition}@{self.store}"
+        return tiered_place(self.store, self.cluster_id, self.topic_id, self.part)
 
     @property
     def start(self) -> int:
@@ -77,17 +92,23 @@ class TieredPartition:
         return self.chain[-1].end_offset if self.chain else self.log_start
 
 
+class UnreadableManifests(SourceError):
+    """Of one partition in remote storage a manifest is damaged, or all of them are gone."""
+
+    are_gone = False
+
+
 def read_tiered(store: str, cluster_id: str, topic_id: str, partition: int) -> TieredPartition | None:
     """Read a partition's chain of manifests to its end; None if it has none, or its topic was deleted.
 
-    What a deposed leader wrote does not count. Raises SourceError.
+    What a deposed leader wrote does not count. Raises UnreadableManifests, SourceError.
     """
     manifest = _last_manifest(store, cluster_id, topic_id, partition)
     if manifest is None or manifest.is_deleted:
         return None
     facts, start = manifest.topic, manifest.log_start_offset
     if (facts.cluster_id, facts.topic_id, facts.partition) != (cluster_id, topic_id, partition):
-        raise SourceError(
+        raise UnreadableManifests(
             f"{_shown(store, cluster_id, topic_id, partition)} has a manifest of {facts.topic}-"
             f"{facts.partition} ({facts.topic_id}), and not of the partition whose folder this is"
         )
@@ -104,7 +125,11 @@ def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -
     chain = Chain(objects, partition_folder(cluster_id, topic_id, partition), "")
     try:
         return without_waiting(chain.read())
-    except (DamagedObject, ObjectStoreError) as error:
+    except DamagedObject as error:
+        unreadable = UnreadableManifests(f"{_shown(store, cluster_id, topic_id, partition)}: {error}")
+        unreadable.are_gone = isinstance(error, ManifestsGone)
+        raise unreadable from error
+    except ObjectStoreError as error:
         raise SourceError(f"{shown_folder(store)}: {error}") from error
 
 
@@ -145,20 +170,18 @@ def open_tiered(place: str, segments: Sequence[RemoteSegment] = ()) -> tuple[Dis
     Without ``segments`` they are those of the last manifest; none if the topic was deleted. Raises
     SourceError.
     """
-    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
-    _, cluster_id, topic_id, partition = partition_path.split("/")
+    store, _, cluster_id, topic_id, partition = _parsed(place)
     if not segments:
-        found = read_tiered(store, cluster_id, topic_id, int(partition))
+        found = read_tiered(store, cluster_id, topic_id, partition)
         segments = () if found is None else found.chain
-    disk, path = open_folder(join(store, cluster_id, topic_id, partition))
+    disk, path = open_folder(join(store, cluster_id, topic_id, str(partition)))
     return cast(Disk, TieredFolder(disk, path, segments)), path
 
 
 def shown_tiered(place: str) -> str:
     """Return a place for messages: without credentials, and without the options of its storage."""
-    partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
-    topic, cluster_id, topic_id, partition = partition_path.split("/")
-    return f"{topic}-{partition} in remote storage, {_shown(store, cluster_id, topic_id, int(partition))}"
+    store, topic, cluster_id, topic_id, partition = _parsed(place)
+    return f"{topic}-{partition} in remote storage, {_shown(store, cluster_id, topic_id, partition)}"
 
 
 def _shown(store: str, cluster_id: str, topic_id: str, partition: int) -> str:
