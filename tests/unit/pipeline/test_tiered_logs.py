@@ -180,6 +180,16 @@ def test_a_segment_that_compaction_has_emptied_is_passed_over(tmp_path):
 # --- which manifests count
 
 
+def test_ids_and_names_may_have_any_character(log, tmp_path):
+    tier = FolderTier(tmp_path / "tier", "50%/day@work", letter="@", cluster_id="prod@eu%2F")
+    tier.copy(log, 0, 100)
+    assert offsets_of(tier=tier.root) == list(range(200))
+    for path in tier.objects(100):
+        path.unlink()
+    with pytest.raises(DataLoss, match=r"50%/day@work-0 in remote storage, .*tier/prod@eu%2F/@+A/0"):
+        offsets_of(tier=tier.root)
+
+
 def test_a_folder_counts_by_the_name_that_brokers_give_it(log, tier):
     for name in ("00", "+0", "\N{ARABIC-INDIC DIGIT ZERO}", "1_0", "-0"):
         shutil.copytree(tier.folder, tier.folder.with_name(name))

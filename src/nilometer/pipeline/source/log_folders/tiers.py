@@ -46,14 +46,15 @@ def is_tiered(place: str) -> bool:
 
 
 def tiered_place(store: str, cluster_id: str, topic_id: str, part: TopicPartition) -> str:
-    return f"{_PREFIX}{part.topic}/{quote(cluster_id, '')}/{topic_id}/{part.partition}@{store}"
+    ids = "/".join(quote(one, "") for one in (part.topic, cluster_id, topic_id))
+    return f"{_PREFIX}{ids}/{part.partition}@{store}"
 
 
 def _parsed(place: str) -> tuple[str, str, str, str, int]:
     """Return the remote storage of a place, the topic, the cluster id, the topic id and the partition."""
     partition_path, _, store = place.removeprefix(_PREFIX).partition("@")
-    topic, cluster_id, topic_id, partition = partition_path.split("/")
-    return store, topic, unquote(cluster_id), topic_id, int(partition)
+    topic, cluster_id, topic_id, partition = (unquote(one) for one in partition_path.split("/"))
+    return store, topic, cluster_id, topic_id, int(partition)
 
 
 @dataclass(frozen=True, slots=True)
