@@ -224,7 +224,7 @@ def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest
             _check_order((*segments[-1:], *found), number)
             segments += found
             yield len(found)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedObject(f"{manifest_name(number)}: {error}") from error
     return structs.replace(manifest, segments=tuple(segments))
 

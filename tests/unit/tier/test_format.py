@@ -79,7 +79,7 @@ def test_a_step_reads_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("line", [b"{", b"null", b"\xff", b"[]"])
+@pytest.mark.parametrize("line", [b"{", b"null", b"\xff", b"[]", b'{"format": 2, "writer": "\xff"}'])
 def test_a_line_that_is_no_json_of_a_manifest_is_damage(line: bytes) -> None:
     body = line + b"\n"
     with pytest.raises(DamagedObject):
