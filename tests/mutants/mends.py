@@ -2532,15 +2532,15 @@ TIERED = (
     Mutant(
         "restored-over-records",
         "a topic that has records in remote storage is restored into",
-        "last.is_deleted or (last.segments and not is_own)",
+        "last.is_deleted or (last.segments and not _is_own(last))",
         "last.is_deleted",
         (FROM_STORE,),
     ),
     Mutant(
         "copied-twice",
         "a restore that was killed copies again what it had copied",
-        "if last is not None and last.writer.startswith(_writer(one.stored)):",
-        "if False:",
+        "            if _has_copied(one.stored, chain.last):",
+        "            if False:",
         (FROM_STORE,),
     ),
     Mutant(
