@@ -270,7 +270,7 @@ def _column(data: bytes, start: int, size: int, count: int) -> bytearray:
     """Return the bytes of one column of ``count`` time index entries."""
     column = bytearray(size * count)
     for at in range(size):
-        column[at::size] = data[start + at :: TIME_ENTRY_SIZE]
+        column[at::size] = bytearray(data[start + at :: TIME_ENTRY_SIZE])  # of one type: it is compiled, too
     return column
 
 
