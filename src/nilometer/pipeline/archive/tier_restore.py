@@ -99,7 +99,7 @@ async def restore(
     own = {
         (one.directory.cluster_id, one.topic_id)
         for one in local_replicas(places)
-        if one.part.topic in (name, *topics)
+        if one.part.topic in ((name,) if name else topics)
     }
     chosen = await explained(_chosen(source, topics, topic_id, own))
     if not allows_missing:
