@@ -1,8 +1,8 @@
 """The rows of tiered topics: what copying costs a producer, and how fast older records come back.
 
 The remote storage of both systems is a folder of the same file system, Apache Kafka's through
-``nilometer.FolderStorage`` (tests/java). The rows with ``s3`` hold a server of that protocol, which keeps its
-objects in such a folder, against the folder itself. It is optional:
+``nilometer.FolderStorage`` (tests/java). The rows with ``s3`` hold the folder against a server of that
+protocol, which keeps its objects in such a folder. It is optional:
 ``go install github.com/versity/versitygw/cmd/versitygw@v1.8.0``.
 """
 
@@ -63,12 +63,10 @@ class OnFolder(Nilometer):
         return self.tier.as_uri()
 
 
-class BesideS3(OnFolder):
-    name = "a folder"
-
-
 class OnS3(OnFolder):
     """The same, of which the folder is behind a server of S3's protocol."""
+
+    name = "the S3 protocol"
 
     def _uri(self) -> str:
         (self.tier / BUCKET).mkdir()
@@ -107,8 +105,8 @@ def _systems() -> Mapping[str, Callable[[Path, Settings | None], System]]:
 
 def _stores() -> Mapping[str, Callable[[Path, Settings | None], System]]:
     """In the place of the systems that other rows compare: the same broker with another remote storage."""
-    found: dict[str, Callable[[Path, Settings | None], System]] = {"kafka": BesideS3}
-    return {"nilometer": OnS3, **found} if shutil.which(S3_SERVER) is not None else found
+    found: dict[str, Callable[[Path, Settings | None], System]] = {"nilometer": OnFolder}
+    return {**found, "kafka": OnS3} if shutil.which(S3_SERVER) is not None else found
 
 
 def _write(system: System, seconds: float) -> Numbers:
@@ -210,7 +208,7 @@ TIER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "tier-read-s3",
-        "the same, by the S3 protocol and from a folder",
+        "the same, from a folder and by the S3 protocol",
         (
             MB_PER_S,
             Column("cpu_s_per_gb", "broker CPU per GB read", "s", more_is_better=False, digits=2),
@@ -219,15 +217,15 @@ TIER_ROWS: tuple[Row, ...] = (
         _read_load(BYTES),
         quick_load=_read_load(QUICK_BYTES),
         systems=_stores,
-        beside=BesideS3.name,
+        beside=OnS3.name,
     ),
     Row(
         "tier-restore-s3",
-        f"`nilometer tier restore` of {BYTES // 10**6} MB, from a store of the S3 protocol and from a folder",
+        f"`nilometer tier restore` of {BYTES // 10**6} MB, from a folder and by the S3 protocol",
         (Column("gb_per_min", "GB/min", "GB/min", more_is_better=True),),
         measure=_restore,
         quick=partial(_restore, total=QUICK_BYTES),
         systems=_stores,
-        beside=BesideS3.name,
+        beside=OnS3.name,
     ),
 )
