@@ -70,7 +70,7 @@ def _play(campaign: Campaign, seed: int, minutes: float) -> Run:
     shutil.rmtree(kept, ignore_errors=True)  # of a run that was interrupted
     kept.mkdir(parents=True)
     environment = {**os.environ, **campaign.environment(seed, minutes), FOLDER: str(kept)}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", campaign.test]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "--timeout", "7200", campaign.test]
     began = time.monotonic()
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KILLS_PER_MINUTE = 12
+KILLS_PER_MINUTE = 18
 """About as many as fit."""
 
 

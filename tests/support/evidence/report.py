@@ -31,7 +31,7 @@ class Run(msgspec.Struct, frozen=True):
         campaign = BY_NAME[self.campaign]
         told = campaign.environment(self.verdict.seed, self.minutes).items()
         words = " ".join(f"{name}={value}" for name, value in told)
-        return f"{words} pytest -m soak '{campaign.test}'"
+        return f"{words} pytest -m soak --timeout 7200 '{campaign.test}'"
 
 
 def load_runs(path: Path) -> list[Run]:
@@ -66,7 +66,7 @@ def _campaigns(runs: Sequence[Run]) -> Iterable[str]:
         did = _sum(one.counts for one in own)
         yield (
             f"| {campaign.name}: {campaign.title} | {campaign.clients} | {len(own)} | {_hours(own)} | "
-            f"{', '.join(f'{count:,} {name}' for name, count in did.items()) or '–'} | "
+            f"{', '.join(f'{count:,} {name}' for name, count in did.items() if count) or '–'} | "
             f"{_sum(one.faults for one in own).total():,} | {sum(len(one.wrong) for one in own)} |"
         )
     every = [one.verdict for one in runs]
