@@ -65,7 +65,8 @@ def _played_s(runs: Sequence[Run], campaign: Campaign) -> float:
 
 
 def _play(campaign: Campaign, seed: int, minutes: float) -> Run:
-    revision = _git("describe", "--always", "--dirty", "--abbrev=10")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "src", "tests")
+    revision = _git("rev-parse", "--short=10", "HEAD") + ("-changed" if changed else "")
     kept = OWN / f"{campaign.name}-{seed}"
     shutil.rmtree(kept, ignore_errors=True)  # of a run that was interrupted
     kept.mkdir(parents=True)
