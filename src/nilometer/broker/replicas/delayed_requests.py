@@ -1,8 +1,9 @@
-"""Requests that wait for partitions: the response is sent when the last one has its outcome, or at a
-deadline.
+"""Requests that wait for partitions, of two kinds; either is answered at a deadline at the latest.
 
-A produce waits for the high watermark (acks=all) or a group commit, DeleteRecords until every live replica
-has deleted the records, a fetch for data (long poll).
+A produce (acks=all, or a group commit), a transaction marker and DeleteRecords are answered when their last
+partition has its outcome: :class:`DelayedRequest`, :class:`DelayedResponse`. A fetch is answered when enough
+bytes can be read: :class:`DelayedFetch`. Thousands of fetches may wait for one partition, so
+:class:`Notifier` and :class:`ReadyFetches` serve a few of them in each iteration of the event loop.
 """
 
 from __future__ import annotations
