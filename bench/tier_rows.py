@@ -175,6 +175,12 @@ def _read_load(total: int) -> Load:
     )
 
 
+_READ_COLUMNS = (
+    MB_PER_S,
+    Column("cpu_s_per_gb", "broker CPU per GB read", "s", more_is_better=False, digits=2),
+    *CLIENT,
+)
+
 TIER_ROWS: tuple[Row, ...] = (
     Row(
         "tier-write",
@@ -197,11 +203,7 @@ TIER_ROWS: tuple[Row, ...] = (
         "tier-read",
         f"consume {SIZE:,} B records, stored in batches of {BATCH // 1000} kB, which are in remote storage "
         "only",
-        (
-            MB_PER_S,
-            Column("cpu_s_per_gb", "broker CPU per GB read", "s", more_is_better=False, digits=2),
-            *CLIENT,
-        ),
+        _READ_COLUMNS,
         _read_load(BYTES),
         quick_load=_read_load(QUICK_BYTES),
         systems=_systems,
@@ -209,11 +211,7 @@ TIER_ROWS: tuple[Row, ...] = (
     Row(
         "tier-read-s3",
         "the same, from a folder and by the S3 protocol",
-        (
-            MB_PER_S,
-            Column("cpu_s_per_gb", "broker CPU per GB read", "s", more_is_better=False, digits=2),
-            *CLIENT,
-        ),
+        _READ_COLUMNS,
         _read_load(BYTES),
         quick_load=_read_load(QUICK_BYTES),
         systems=_stores,
