@@ -18,14 +18,14 @@ import pytest
 
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.brokers.quorum_brokers import QuorumBrokers
-from support.upgrade.earlier_package import program
-from support.upgrade.filled_folder import SETTINGS
-from support.upgrade.rolling import upgrade_under_load
+from support.upgrade.earlier_package import THIS_VERSION, program
+from support.upgrade.filled_folder import SETTINGS, read
+from support.upgrade.rolling import PARTITIONS, TOPIC, Load, upgrade_under_load
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FIRST = "0bd9454f"
+"""The end of the first day: its brokers have no proof of who they are, and no others serve them."""
 VERSIONS = {
-    FIRST: "the end of the first day",
     "86ae9422~": "format 1 of the metadata log",
     "86ae9422": "format 2: levels of features",
     "cdaa5082": "format 3: settings of groups",
@@ -64,8 +64,29 @@ def unpacked(commit: str, folder: Path) -> Path:
 @pytest.mark.parametrize("commit", VERSIONS)
 def test_brokers_are_upgraded_taken_back_and_upgraded_again(commit: str, tmp_path: Path) -> None:
     earlier = program(unpacked(commit, tmp_path / "earlier"))
-    settings = {} if commit == FIRST else SETTINGS  # which it does not know yet
-    upgrade_under_load(NilometerCluster(tmp_path / "cluster", 3, settings), earlier, and_back=True)
+    upgrade_under_load(NilometerCluster(tmp_path / "cluster", 3, SETTINGS), earlier, and_back=True)
+
+
+def test_brokers_of_the_first_day_are_upgraded_together(tmp_path: Path) -> None:
+    cluster = NilometerCluster(tmp_path / "cluster", 3)
+    earlier = program(unpacked(FIRST, tmp_path / "earlier"))
+    for broker in cluster.brokers.values():
+        broker.program = earlier
+    with cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        load = Load(cluster.bootstrap)
+        load.start()
+        load.wait_progress()
+        load.end()
+        assert load.failures == []
+        for broker_id, broker in cluster.brokers.items():
+            assert cluster.stop(broker_id) == 0
+            broker.program = THIS_VERSION
+        cluster.start()
+        cluster.wait_full_isr(TOPIC)
+        found = [int(value) for value in read(cluster.bootstrap, TOPIC, PARTITIONS, len(load.acknowledged))]
+        assert sorted(found) == sorted(load.acknowledged)
+        assert "Traceback" not in cluster.output()
 
 
 @pytest.mark.parametrize("commit", IN_A_QUORUM)
