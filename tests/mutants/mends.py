@@ -2434,8 +2434,8 @@ TIERED = (
     Mutant(
         "agreed-for-every-leader",
         "what agreed with an earlier leader's log is not compared with that of the present one",
-        "        if key != self._agreed_by:",
-        "        if not self._agreed_by:",
+        "        if by != self._compared_by:",
+        "        if not self._compared_by:",
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
@@ -2448,9 +2448,44 @@ TIERED = (
     Mutant(
         "another-clusters-copies-kept",
         "a cluster that takes a store has the records of the former one in place of its own",
-        "        if manifest.claim < self._parts.claim:\n            view",
-        "        if False:\n            view",
+        "        if manifest.claim < self._claim:\n            return max(",
+        "        if False:\n            return max(",
         ("unit/broker/test_claims_of_tiers.py",),
+    ),
+    Mutant(
+        "other-records-of-an-epoch",
+        "a leader takes what another cluster with its id has copied for its own, and deletes its records",
+        "            self.foreign, self._own_by = segment, ()",
+        "            self._proven = segment.end_offset",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "other-records-deleted-by-followers",
+        "a follower deletes its records because another cluster with its id has copied others",
+        "            if self.foreign is not None:\n                first",
+        "            if False:\n                first",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "written-while-a-leader-begins",
+        "what another cluster writes at the moment in which a leader begins counts as this one's",
+        "                await self._compare()\n                self._check_lineage()\n",
+        "",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "log-start-of-other-records",
+        "a leader gives up the records that another cluster with its id has given up",
+        "        is_own = self._lineage.foreign is None",
+        "        is_own = True",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "compacted-batches-told-apart",
+        "a tier stops, because compaction has rewritten a batch in one replica and not yet in another",
+        "return header.crc if is_whole and not log.may_have_gaps else None",
+        "return header.crc",
+        ("unit/storage/test_tiering.py",),
     ),
     Mutant(
         "log-start-of-others",
@@ -2462,8 +2497,8 @@ TIERED = (
     Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
-        "        return manifest.writer == self._writer_ahead or known <",
-        "        return known <",
+        "        return manifest.writer == self._found or known_entry <",
+        "        return known_entry <",
         ("unit/broker/test_claims_of_tiers.py",),
     ),
     Mutant(
@@ -2483,8 +2518,8 @@ TIERED = (
     Mutant(
         "cut-of-a-lagging-follower",
         "a follower that looked at the tier while it lagged frees nothing",
-        "known_end = min(log.log_end_offset, manifest.end_offset)",
-        "known_end = 0",
+        "as_of, min(end, manifest.end_offset)",
+        "as_of",
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(

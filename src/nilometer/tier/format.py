@@ -72,6 +72,9 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     """The random part of its names."""
     epochs: tuple[tuple[int, int], ...]
     """(Leader epoch, first offset) of its records; the first one begins at the base offset."""
+    last_crc: int | None = None
+    """The CRC of its last batch, which tells its records from those of another cluster with the same epochs;
+    None if compaction may have rewritten that batch, or it was not noted."""
 
     @property
     def end_offset(self) -> int:

@@ -91,6 +91,12 @@ def test_a_manifest_of_one_line_is_read() -> None:
     assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
 
 
+def test_a_segment_whose_last_crc_was_not_noted_is_read() -> None:
+    line = msgspec.json.encode(WRITTEN).replace(b",null]", b"]") + b"\n"
+    assert b"null" not in line
+    assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
+
+
 def test_the_order_is_that_of_all_lines_together() -> None:
     wrong = many(SEGMENTS_OF_A_LINE + 1)
     last = structs.replace(wrong.segments[-1], base_offset=9)
