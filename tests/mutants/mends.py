@@ -2427,8 +2427,8 @@ TIERED = (
     Mutant(
         "agreed-one-segment-too-far",
         "the first segment that was not compared yet is never compared",
-        "range(bisect_right(segments, agreed, key=_end_offset), len(segments))",
-        "range(bisect_right(segments, agreed, key=_end_offset) + 1, len(segments))",
+        "range(bisect_right(segments, agreed, key=_end_offset), end)",
+        "range(bisect_right(segments, agreed, key=_end_offset) + 1, end)",
         ("unit/tier/test_plan.py",),
     ),
     Mutant(
@@ -2507,6 +2507,27 @@ TIERED = (
         "itertools.chain((manifest.segments,), map(_to_segments, lines))",
         "(manifest.segments, *map(_to_segments, lines))",
         ("unit/tier/test_format.py",),
+    ),
+    Mutant(
+        "lines-of-a-manifest-written-at-once",
+        "all of a long manifest is written in one turn",
+        "        crc = crc32c(lines[-1], crc)\n        yield len(some)",
+        "        crc = crc32c(lines[-1], crc)\n    yield len(segments)",
+        ("unit/tier/test_format.py",),
+    ),
+    Mutant(
+        "orphans-looked-for-at-once",
+        "a hundred thousand objects are looked at in one turn",
+        "    for part in _in_parts(names):",
+        "    for part in [tuple(names)]:",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "epochs-compared-at-once",
+        "a leader that begins compares a hundred thousand segments with its log in one turn",
+        "until = min(first + SEGMENTS_OF_A_LINE, len(segments))",
+        "until = len(segments)",
+        ("unit/tier/test_lineage.py",),
     ),
     Mutant(
         "negative-index-entries",
@@ -2695,8 +2716,8 @@ TIERED = (
     Mutant(
         "tier-segment-covers-nothing",
         "a segment that covers those of another leader breaks the order of the manifest",
-        "[one for one in self.segments if one.base_offset >= segment.base_offset]",
-        "[one for one in self.segments if one.base_offset < 0]",
+        "        first = bisect_left(self.segments, segment.base_offset, key=_base_offset)",
+        "        first = len(self.segments)",
         ("unit/tier/test_format.py",),
     ),
 )

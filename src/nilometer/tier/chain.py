@@ -29,7 +29,7 @@ from nilometer.tier.format import (
     DamagedObject,
     Manifest,
     decoding_manifest,
-    encode_manifest,
+    encoding_manifest,
     manifest_name,
     manifest_number,
 )
@@ -189,7 +189,8 @@ class Chain:
             )
 
     async def _create(self, manifest: Manifest) -> bool:
-        name, data = self._folder + manifest_name(manifest.number), encode_manifest(manifest)
+        name = self._folder + manifest_name(manifest.number)
+        data = await with_pauses(encoding_manifest(manifest))
         try:
             return await self._store.create(name, data)
         except ObjectStoreError as error:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nilometer.identifiers import Offset
 from nilometer.tier import plan
-from nilometer.tier.format import Manifest, RemoteSegment
+from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, RemoteSegment
 
 BEHIND_MS_MAX = 30_000
 """For so long a broker may know less of the metadata log than the writer of a manifest."""
@@ -48,6 +48,22 @@ class LogLineage:
         self._own: Manifest | None = None
         """That manifest without what is not of the log; None if all is."""
 
+    def compare_some(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> bool:
+        """Compare some segments by their epochs; return whether there may be more to compare.
+
+        All of many would hold the event loop when a leader begins.
+        """
+        if manifest.claim < self._claim:
+            return False
+        self._begin(manifest, as_of)
+        segments = manifest.segments
+        first = bisect_right(segments, self._agreed, key=_end_offset)
+        until = min(first + SEGMENTS_OF_A_LINE, len(segments))
+        if first == until or plan.divergent(manifest, log, self._agreed, until):
+            return False
+        self._agreed = segments[until - 1].end_offset
+        return True
+
     def divergent(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> tuple[RemoteSegment, ...]:
         """Return the last segments, whose records are not those of the log by their epochs, or may not be.
 
@@ -55,9 +71,7 @@ class LogLineage:
         """
         if manifest.claim < self._claim:
             return max(plan.divergent(manifest, log), plan.still_local(manifest, log), key=len)
-        by = manifest.writer, manifest.rank, as_of
-        if by != self._compared_by:
-            self._compared_by, self._agreed, self._proven, self.foreign = by, 0, 0, None
+        self._begin(manifest, as_of)
         cut = plan.divergent(manifest, log, self._agreed)
         if not cut:
             self._agreed = manifest.end_offset
@@ -77,6 +91,11 @@ class LogLineage:
                 return one
             self._proven = one.end_offset
         return None
+
+    def _begin(self, manifest: Manifest, as_of: AsOf) -> None:
+        by = manifest.writer, manifest.rank, as_of
+        if by != self._compared_by:
+            self._compared_by, self._agreed, self._proven, self.foreign = by, 0, 0, None
 
     def prove(self, segment: RemoteSegment, crc: int | None) -> None:
         """Note the CRC of the log's batch where the last one of ``segment`` is; None if it tells nothing."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from nilometer.tier import lineage as lineage_module
+from nilometer.tier import plan
 from nilometer.tier.format import Manifest, RemoteSegment
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
 from nilometer.tier.plan import LocalSegment, LogView
@@ -76,6 +78,33 @@ def test_what_has_no_crc_or_other_epochs_or_is_beyond_the_end_is_not_compared() 
     assert prove(LogLineage(0), unknown, view(), SAME) == [10]
     assert prove(LogLineage(0), HELD, view(epochs=((0, 0), (1, 15))), SAME) == [0]
     assert prove(LogLineage(0), HELD, view(end=25), SAME) == [0, 10]
+
+
+def test_many_segments_are_compared_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage_module, "SEGMENTS_OF_A_LINE", 2)
+    held, log = manifest(*(segment(10 * at, 10 * at + 9) for at in range(5))), view(end=50)
+    lineage, at_once = LogLineage(0), list[int]()
+    divergent = plan.divergent
+
+    def count(
+        held: Manifest, log: LogView, agreed: int = 0, until: int | None = None
+    ) -> tuple[RemoteSegment, ...]:
+        at_once.append((50 if until is None else 10 * until) - agreed)
+        return divergent(held, log, agreed, until)
+
+    monkeypatch.setattr(plan, "divergent", count)
+    steps = 0
+    while lineage.compare_some(held, log, AS_OF):
+        steps += 1
+    assert lineage.divergent(held, log, AS_OF) == ()
+    assert (steps, at_once) == (3, [20, 20, 10, 0])
+
+
+def test_steps_end_where_records_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage_module, "SEGMENTS_OF_A_LINE", 1)
+    lineage, log = LogLineage(0), view(epochs=((0, 0), (1, 10)))
+    assert [lineage.compare_some(HELD, log, AS_OF) for _ in range(3)] == [True, False, False]
+    assert lineage.divergent(HELD, log, AS_OF) == HELD.segments[1:]
 
 
 def test_records_of_another_cluster_are_not_the_logs() -> None:

@@ -23,6 +23,7 @@ from msgspec import structs
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
@@ -389,7 +390,7 @@ class RemotePartition:
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""
         last = await self._read_chain()
-        if self._chain.is_settled and (last is None or entry.log_name not in last.objects):
+        if self._chain.is_settled and not (last is not None and last.mentions(entry)):
             for name in (entry.log_name, entry.index_name):
                 await self._parts.store.remove(self.folder + name)
 
@@ -458,7 +459,8 @@ class RemotePartition:
         manifest = await self._read_chain()
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
-        for own in plan.orphans(manifest, [name.removeprefix(self.folder) for name in names]):
+        listed = (name.removeprefix(self.folder) for name in names)
+        for own in await with_pauses(plan.orphans(manifest, listed)):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
             await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
@@ -529,6 +531,8 @@ class RemotePartition:
         """Compare what the last manifest names with the log."""
         log, last = self.partition.log, self._chain.last
         while last is not None:
+            while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
+                await asyncio.sleep(0)
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
             if segment is None:
