@@ -2586,6 +2586,13 @@ TIERED = (
         (FROM_STORE,),
     ),
     Mutant(
+        "manifests-of-all-topics-kept",
+        "a restore of one topic needs the memory for the manifests of all topics in the store",
+        "return found if not topics or found.problem or found.topic in topics else None",
+        "return found",
+        ("unit/tier/test_catalogue.py",),
+    ),
+    Mutant(
         "restored-over-records",
         "a topic that has records in remote storage is restored into",
         "last.is_deleted or (last.segments and not _is_own(last))",
