@@ -120,6 +120,7 @@ class RemoteLogs:
             grace_ms=config.grace_ms,
             writer=runtime.entropy.bytes(8).hex(),
             claim=config.claim,
+            metadata_entry=lambda: metadata.image.number,
             before_copy=self._copies.wait,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
@@ -363,7 +364,7 @@ class RemoteLogs:
         remote.traffic.fetch_requests += 1
         try:
             return await work
-        except (ObjectStoreError, DamagedObject) as error:
+        except (ObjectStoreError, DamagedObject, OSError) as error:
             remote.traffic.fetch_errors += 1
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
