@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
@@ -136,13 +136,13 @@ class GroupShard:
         """Apply the end of a producer's transaction: while loading, or when its marker was written."""
         self._offsets.replay_end(end.producer_id, committed=end.committed)
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
-        self._classic.on_loaded(turn)
-        self._consumer.on_loaded(turn)
-        self._share.on_loaded(turn)
-        self._streams.on_loaded(turn)
+        yield from self._classic.on_loaded(turn)
+        yield from self._consumer.on_loaded(turn)
+        yield from self._share.on_loaded(turn)
+        yield from self._streams.on_loaded(turn)
         self._expiry.on_loaded(turn)
         return turn.effects(self._waiting)
 

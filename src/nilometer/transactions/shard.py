@@ -7,7 +7,7 @@ are views of its state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
@@ -184,11 +184,14 @@ class TransactionShard:
     def replay_end(self, end: TransactionEnd) -> None:
         """Ignore the end of a transaction, since none writes to this topic."""
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
+        yield 1
         self._ongoing = dict.fromkeys(self._ongoing, now_ms)
+        yield 1
         self._prepared = [name for name, one in self._transactions.items() if one.state.is_prepared][::-1]
+        yield 1
         if not self._complete_prepared(turn):
             self._timers.schedule(TimerKind.MARKERS, now_ms)
         self._timers.schedule(TimerKind.TIME_OUTS, now_ms + self._config.abort_check_interval_ms)

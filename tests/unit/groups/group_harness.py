@@ -47,6 +47,7 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import Subscription, encode_subscription
 
@@ -132,7 +133,7 @@ class GroupWorld:
                 self.shard.replay(record)
             else:
                 self.shard.replay_transactional(TransactionalRecord(transactional.producer_id, record))
-        self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
+        self._take(at_once(self.shard.on_loaded(self.now_ms, self.wall_ms)))
 
     fail_over = load
 
