@@ -33,6 +33,9 @@ from nilometer.groups.requests import (
     LeaveGroup,
     LeaveGroupMember,
     LeaveGroupResult,
+    ListedGroup,
+    ListGroups,
+    ListGroupsResult,
     OffsetCommit,
     OffsetCommitPartition,
     OffsetCommitResult,
@@ -167,6 +170,11 @@ class GroupWorld:
     def ask(self, request: GroupRequest, reply_type: type[AnyResult]) -> AnyResult:
         """Of what is answered at once."""
         return self.answer(self.send(request), reply_type)
+
+    def listed(self, request: ListGroups) -> list[ListedGroup]:
+        steps = self.ask(request, ListGroupsResult).groups
+        assert steps is not None
+        return at_once(steps)
 
     def answer(self, token: Token, reply_type: type[AnyResult]) -> AnyResult:
         reply = self.replies[token]
