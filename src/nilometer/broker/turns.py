@@ -338,6 +338,15 @@ class PromptWork:
             self._began_us = self._now_us()
             self._elements = 0
 
+    async def go_through(self, steps: Generator[int, None, T]) -> T:
+        """Go on with ``steps``; return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            await self.step()
+
 
 # How long a request keeps the event loop busy, in several steps: without the times in which it waits.
 

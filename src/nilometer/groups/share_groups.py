@@ -8,7 +8,7 @@ topic asks for that; a later one finds the answer, and gives the partition to a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
@@ -192,11 +192,12 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         return self._state.topics
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's session; look for topics that were deleted meanwhile."""
         for group in self.all():
             for member_id in group.members:
                 self._expect_heartbeat(turn, group, member_id)
+                yield 1
         self.on_image(turn)
 
     def on_image(self, turn: Turn) -> None:

@@ -261,7 +261,9 @@ class ConsumerGroupHandler(Protocol):
         """Apply a record of key type 3 to 8 or 16, while loading."""
         ...
 
-    def on_loaded(self, turn: Turn) -> None: ...
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
+        """Start the timers, in steps."""
+        ...
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Process what ``needed.compute`` has returned, outside of the shard."""

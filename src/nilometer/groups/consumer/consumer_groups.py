@@ -7,7 +7,7 @@ the group is found, the timers are set, and the result is sent.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 from uuid import UUID
@@ -104,13 +104,15 @@ class ConsumerGroups:
     def replay(self, record: CoordinatorRecord) -> None:
         self._context.replay(record)
 
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
         for group in self._context.all():
             for member in group.members.values():
                 self._context.expect_heartbeat(turn, group, member)
                 self._context.expect_revocation(turn, group, None, member)
+                yield 1
             self._context.expect_assignment(turn, group)
+            yield 1
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Write what was computed outside, and begin with the next target assignment if one is due."""

@@ -8,7 +8,7 @@ the tasks of those with an endpoint can be queried, whenever that has changed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final
@@ -188,12 +188,13 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         return self._state.topics
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
         for group in self.all():
             for member in group.members.values():
                 self._expect_heartbeat(turn, group, member.member_id)
                 self._expect_revocation(turn, group, None, member)
+                yield 1
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
