@@ -633,8 +633,8 @@ MALFORMED = (
     Mutant(
         "unknown-state-filters",
         "ListTransactions does not say that a state is unknown where it coordinates nothing",
-        "results = [list_transactions((), asked, wall_ms=0)]",
-        "results = [list_transactions((), ListTransactions(), wall_ms=0)]",
+        "results = [list_transactions({}, asked, wall_ms=0)]",
+        "results = [list_transactions({}, ListTransactions(), wall_ms=0)]",
         ("process/wire/test_malformed_requests.py",),
     ),
     Mutant(
