@@ -137,13 +137,13 @@ class ChaosRun:
             if kind is None:
                 self.verdict()
         except BaseException as wrong:
-            self._keep_evidence([str(wrong)])
             self._keep()
+            self._keep_evidence([str(wrong)])
             raise
         else:
-            self._keep_evidence([] if kind is None else [f"{kind.__name__}: {error}"])
             if kind is not None:
                 self._keep()
+            self._keep_evidence([] if kind is None else [f"{kind.__name__}: {error}"])
         finally:
             self.cluster.close()
 
