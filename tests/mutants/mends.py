@@ -1585,8 +1585,8 @@ STREAMS_GROUPS = tuple(
         (
             "replaced-forgets",
             "a static member that comes back has lost its tasks",
-            "    draft.target_of(new.member_id, target)\n    draft.member_assignment(new)",
-            "    draft.member_assignment(new)",
+            'assignment and tasks."""\n    target = draft.group.target_of(old.member_id)',
+            'assignment and tasks."""\n    target = Tasks()',
             (STREAMS_MEMBERS,),
         ),
         (

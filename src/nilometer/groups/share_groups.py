@@ -72,6 +72,7 @@ from nilometer.groups.turn import (
     Turn,
     UnwrittenTarget,
     partition_count,
+    write_on,
 )
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -152,23 +153,11 @@ class _Draft(Draft[ShareGroup]):
         self._write(ShareGroupMetadataKey(group.group_id), value)
         self.turn.act(RebalanceNote(group.group_id, group.group_epoch, cause))
 
-    def target(self) -> bool:
-        """Write the next part of the target assignment, for the members that are still there; return whether
-        there is more of it. Unchanged members get no record."""
-        group, target = self.group, self.group.unwritten
-        if target is None:
-            return False
-        if target.epoch > group.assignment_epoch:
-            for member_id, assignment in target.next_part(group.members, group.target):
-                self._write(
-                    ShareGroupTargetAssignmentMemberKey(group.group_id, member_id),
-                    ShareGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
-                )
-            if not target.is_written:
-                return True
-            self.assignment_epoch(target.epoch, self.turn.wall_ms)
-        group.unwritten = group.assigning_epoch = None
-        return False
+    def target(self, member_id: str, assignment: Assignment) -> None:
+        self._write(
+            ShareGroupTargetAssignmentMemberKey(self.group.group_id, member_id),
+            ShareGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
+        )
 
     def partitions(self, partitions: StatePartitions) -> None:
         key = ShareGroupStatePartitionMetadataKey(self.group.group_id)
@@ -353,7 +342,7 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         self._write_on(draft)
 
     def _write_on(self, draft: _Draft) -> None:
-        if draft.target():
+        if write_on(draft):
             key = TimerKey(ShareTimer.TARGET, draft.group.group_id)
             self._state.timers.schedule(key, draft.turn.now_ms + 1)
 

@@ -364,7 +364,7 @@ class RemoteLogs:
         remote.traffic.fetch_requests += 1
         try:
             return await work
-        except (ObjectStoreError, DamagedObject, OSError) as error:
+        except (ObjectStoreError, DamagedObject) as error:
             remote.traffic.fetch_errors += 1
             raise KafkaError(
                 ErrorCode.kafka_storage_error,

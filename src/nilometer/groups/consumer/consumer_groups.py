@@ -22,7 +22,7 @@ from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
-from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
+from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_target
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -39,7 +39,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, Topics, described_partitions
-from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn
+from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn, write_on
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import KafkaError
 
