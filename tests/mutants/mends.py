@@ -1821,6 +1821,41 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-logs-that-are-loaded",
+            "after a failure 500 records of each of fifty logs are applied before others are served",
+            "_replay(shard, record)\n                            await work.step()",
+            "_replay(shard, record)",
+            ("unit/broker/test_coordinators_load_in_turns.py",),
+        ),
+        (
+            "of-moved-deadlines",
+            "a heartbeat puts the deadlines of 60,000 other members in their place",
+            "for _ in range(MOVED_PER_CALL_MAX):",
+            "while True:",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
+            "of-listed-groups",
+            "a request of 20 bytes looks at 60,000 groups in one turn",
+            "return ListGroupsResult(listing(self.groups(), show))",
+            "return ListGroupsResult(listing([list(map(show, self.groups()))[0]], lambda one: one))",
+            ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
+            "of-produces-that-wait-for-one-offset",
+            "each of 51,200 produces that time out is searched from the first",
+            "index = bisect_left(waiting, (required_offset, ticket))",
+            "index = next((n for n, one in enumerate(waiting) if one == (required_offset, ticket)), 0)",
+            ("unit/replication/test_produce_tickets.py",),
+        ),
+        (
+            "of-produces-that-are-released",
+            "51,200 produces whose follower leaves the ISR are released in one turn",
+            "if len(effects) > RELEASED_AT_ONCE:",
+            "if len(effects) > 1_000_000:",
+            ("unit/broker/test_partition_flushing.py",),
+        ),
+        (
             "of-a-large-index",
             "a fetch from a full segment holds the event loop for as long as its indexes are parsed",
             "size() <= WHOLE_BYTES_MAX",

@@ -17,7 +17,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
+from nilometer.broker.replicas.delayed_requests import CommitWait
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import PromptWork
 from nilometer.cluster.image import ClusterImage

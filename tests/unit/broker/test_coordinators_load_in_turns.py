@@ -45,7 +45,7 @@ class Shard:
         self._world.apply("a record")
 
     def on_loaded(self, *_: int) -> Generator[int, None, Effects[Any, Any, Any]]:
-        for _ in range(MEMBERS):
+        for _member in range(MEMBERS):
             self._world.apply("a member")
             yield 1
         return Effects()
@@ -55,7 +55,7 @@ class Shard:
 
 
 async def _read(*_: object) -> AsyncIterator[list[str]]:
-    for _ in range(2):
+    for _piece in range(2):
         yield ["a record"] * (RECORDS // 2)
 
 
