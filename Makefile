@@ -9,7 +9,7 @@ WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 DEMO_STAMP := $(subst .stamp-,.stamp-demo-,$(STAMP))
 
-.PHONY: help setup compiled java class-archives components demo lint test test-all record docs reference bench simulate soak mutants applications clean
+.PHONY: help setup compiled java class-archives components demo lint test test-all record docs reference bench simulate soak mutants evidence applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -99,6 +99,9 @@ soak: setup java components  ## the long campaigns, and all property tests with 
 mutants: setup java components  ## which tests notice small changes of the source; MUTANTS='NAME …' tries only these
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 	$(if $(MUTANTS),,@PYTHONPATH=tests $(BIN)/python -m mutants.drawn)
+
+evidence: setup java components  ## real brokers under faults, and a report of it; EVIDENCE='--minutes 480' plays for longer
+	PYTHONPATH=src:tests $(BIN)/python -m support.evidence play $(EVIDENCE)
 
 applications: setup java components  ## Kafka Streams, Connect, MirrorMaker, a registry, Debezium: each test REPEAT=10 times
 	$(BIN)/pytest -m "application and not soak" --repeat $(if $(REPEAT),$(REPEAT),10) --verbose --durations 0 --durations-min 1

@@ -42,6 +42,11 @@ RECORDS = 10_000_000
 RECORD_BYTES = 100
 BATCH_BYTES = 1_000_000
 WARM_TOPIC = "warm-up"
+TIERED_TOPIC = "tiered"
+TIERED = {"remote.storage.enable": "true", "segment.bytes": str(64 << 20), "local.retention.bytes": "1"}
+TIER_AT_ONCE = {"remote.log.manager.task.interval.ms": "500", "log.retention.check.interval.ms": "500"}
+TIERED_WAIT_S = 300.0
+TIMES = 3
 WARM_UP_RECORDS = 400_000
 CHECKPOINT_WAIT_S = 60.0
 MICRO_BATCHES = 40
@@ -66,7 +71,10 @@ class SparkOnNilometer:
     def __init__(self, folder: Path, records: int = RECORDS) -> None:
         self.folder = folder
         self.records = records
-        self._broker = NilometerBroker(folder / "data")
+        self.tier = folder / "tier"
+        self.tier.mkdir()
+        remote = {"remote.log.storage.system.enable": "true", "nilometer.tier.uri": self.tier.as_uri()}
+        self._broker = NilometerBroker(folder / "data", {**remote, **TIER_AT_ONCE})
         self.bootstrap = self._broker.bootstrap
         self.data_dir = self._broker.data_dir
         self._spark: SparkSession | None = None
@@ -88,6 +96,7 @@ class SparkOnNilometer:
         """Wait for the broker, and send it the records."""
         self._broker.wait_ready()
         for topic, records in ((WARM_TOPIC, WARM_UP_RECORDS), (TOPIC, self.records)):
+            create_topic(self, topic, PARTITIONS)
             _fill(self, topic, records)
 
     def wait_ready(self) -> None:
@@ -173,7 +182,6 @@ SOURCES = {
 
 def _fill(system: SparkOnNilometer, topic: str, records: int) -> None:
     """``records`` in all, and known to be committed."""
-    create_topic(system, topic, PARTITIONS)
     load.run("fill", system.bootstrap, topic, records, RECORD_BYTES, f"batch.size={BATCH_BYTES}")
     checkpoint = system.data_dir / "replication-offset-checkpoint"
     deadline = time.monotonic() + CHECKPOINT_WAIT_S
@@ -241,6 +249,37 @@ def _batch_floor(system: SparkOnNilometer, connector: str, batches: int) -> dict
     finally:
         query.stop()
     return {phase: statistics.median(each) for phase, each in durations.items()}
+
+
+def _tiered(system: System) -> Numbers:
+    """Records per second of the same queries over a folder, and over a topic that is in remote storage."""
+    assert isinstance(system, SparkOnNilometer)
+    create_topic(system, TIERED_TOPIC, PARTITIONS, config=TIERED)
+    _fill(system, TIERED_TOPIC, system.records)
+    deadline = time.monotonic() + TIERED_WAIT_S
+    while len(list(system.data_dir.glob(f"{TIERED_TOPIC}-*/*.log"))) > PARTITIONS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{TIERED_TOPIC} is not in remote storage")
+        time.sleep(0.5)
+    found = dict[str, float | list[float]]()
+    for query in QUERIES[:2]:
+        for place in ("folder", "tier"):
+            reader = system.spark.read.format("nilometer-log").schema(query.narrow)
+            if place == "tier":
+                reader = reader.option("tier", system.tier.as_uri())
+            topic = TIERED_TOPIC if place == "tier" else TOPIC
+            took, result = list[float](), None
+            for _ in range(TIMES):
+                began = time.monotonic()
+                result = query.run(
+                    reader.option("subscribe", topic).load(str(system.data_dir)), system.folder
+                )
+                took.append(time.monotonic() - began)
+            expected = {"count": system.records, "sum": system.records * RECORD_BYTES}[query.key]
+            if result != expected:
+                raise RuntimeError(f"{query.key} of the {place} is {result}, not {expected}")
+            found[f"{query.key}, {place}"] = system.records / statistics.median(took)
+    return found
 
 
 def _audit(system: System) -> Numbers:
@@ -319,6 +358,20 @@ SPARK_ROWS: tuple[Row, ...] = (
         measure=_micro_batches,
         in_spark=True,
         base=BASE,
+    ),
+    Row(
+        "spark-tier",
+        f"{RECORD_BYTES} B records in remote storage and in a folder, by `nilometer-log`",
+        tuple(
+            Column(
+                f"{query.key}_{place}", f"{query.title}, {place}", "records/s", more_is_better=True, digits=0
+            )
+            for query in QUERIES[:2]
+            for place in ("folder", "tier")
+        ),
+        measure=_tiered,
+        in_spark=True,
+        once=True,
     ),
     Row(
         "spark-audit",

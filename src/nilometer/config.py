@@ -1,4 +1,6 @@
-"""Typed configuration with Kafka's own keys: definitions, parsing, errors that name the key."""
+"""Typed configuration with Kafka's own keys: their definitions, also as tables; the text of values, durations
+and properties files; errors that name the key.
+"""
 
 from __future__ import annotations
 

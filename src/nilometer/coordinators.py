@@ -109,6 +109,8 @@ class Turn(Generic[RecordT, ResultT, ActionT]):
 KeyT = TypeVar("KeyT", bound=Hashable)
 KEPT = 1_000
 """So many entries of the heap may be outdated, and as many as there are deadlines: more are removed."""
+MOVED_PER_CALL_MAX = 256
+"""So many deadlines that were moved are put in their new place at once."""
 
 
 class Timers(Generic[KeyT]):
@@ -140,7 +142,11 @@ class Timers(Generic[KeyT]):
         return self._deadlines.get(key)
 
     def next_deadline_ms(self) -> int | None:
-        while self._heap:
+        """Return the earliest deadline; an earlier time if very many deadlines were moved behind it: the time
+        of the next call, which goes on from there."""
+        for _ in range(MOVED_PER_CALL_MAX):
+            if not self._heap:
+                return None
             at_ms, _, key = self._heap[0]
             if self._queued.get(key) != at_ms:
                 heapq.heappop(self._heap)
@@ -152,12 +158,13 @@ class Timers(Generic[KeyT]):
             del self._queued[key]
             if deadline is not None:
                 self._push(key, deadline)
-        return None
+        return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ms: int) -> KeyT | None:
-        """Remove the earliest deadline that is due, and return its key; None if none is due."""
+        """Remove the earliest deadline that is due, and return its key; None if none is due, or if one is
+        behind so many deadlines that were moved that the next call finds it."""
         at_ms = self.next_deadline_ms()
-        if at_ms is None or at_ms > now_ms:
+        if at_ms is None or at_ms > now_ms or self._deadlines.get(self._heap[0][2]) != at_ms:
             return None
         _, _, key = heapq.heappop(self._heap)
         del self._queued[key]

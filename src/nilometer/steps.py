@@ -7,10 +7,12 @@ this is below all of them.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+Listing: TypeAlias = Generator[int, None, list[T]]
 
 
 def at_once(steps: Generator[int, None, T]) -> T:
@@ -20,6 +22,16 @@ def at_once(steps: Generator[int, None, T]) -> T:
             next(steps)
         except StopIteration as done:
             return done.value
+
+
+def listing(items: Iterable[Item], show: Callable[[Item], T | None]) -> Listing[T]:
+    """Return what ``show`` makes of each item, without None."""
+    shown: list[T] = []
+    for item in items:
+        if (made := show(item)) is not None:
+            shown.append(made)
+        yield 1
+    return shown
 
 
 class _Pause:

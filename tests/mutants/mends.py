@@ -636,8 +636,8 @@ MALFORMED = (
     Mutant(
         "unknown-state-filters",
         "ListTransactions does not say that a state is unknown where it coordinates nothing",
-        "results = [list_transactions((), asked, wall_ms=0)]",
-        "results = [list_transactions((), ListTransactions(), wall_ms=0)]",
+        "results = [list_transactions({}, asked, wall_ms=0)]",
+        "results = [list_transactions({}, ListTransactions(), wall_ms=0)]",
         ("process/wire/test_malformed_requests.py",),
     ),
     Mutant(
@@ -1588,8 +1588,8 @@ STREAMS_GROUPS = tuple(
         (
             "replaced-forgets",
             "a static member that comes back has lost its tasks",
-            "    draft.target_of(new.member_id, target)\n    draft.member_assignment(new)",
-            "    draft.member_assignment(new)",
+            'assignment and tasks."""\n    target = draft.group.target_of(old.member_id)',
+            'assignment and tasks."""\n    target = Tasks()',
             (STREAMS_MEMBERS,),
         ),
         (
@@ -1823,6 +1823,41 @@ EXPRESSIONS = "unit/groups/test_consumer_group_regex_subscriptions.py"
 COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
+        (
+            "of-logs-that-are-loaded",
+            "after a failure 500 records of each of fifty logs are applied before others are served",
+            "_replay(shard, record)\n                            await work.step()",
+            "_replay(shard, record)",
+            ("unit/broker/test_coordinators_load_in_turns.py",),
+        ),
+        (
+            "of-moved-deadlines",
+            "a heartbeat puts the deadlines of 60,000 other members in their place",
+            "for _ in range(MOVED_PER_CALL_MAX):",
+            "while True:",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
+            "of-listed-groups",
+            "a request of 20 bytes looks at 60,000 groups in one turn",
+            "return ListGroupsResult(listing(self.groups(), show))",
+            "return ListGroupsResult(listing([list(map(show, self.groups()))[0]], lambda one: one))",
+            ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
+            "of-produces-that-wait-for-one-offset",
+            "each of 51,200 produces that time out is searched from the first",
+            "index = bisect_left(waiting, (required_offset, ticket))",
+            "index = next((n for n, one in enumerate(waiting) if one == (required_offset, ticket)), 0)",
+            ("unit/replication/test_produce_tickets.py",),
+        ),
+        (
+            "of-produces-that-are-released",
+            "51,200 produces whose follower leaves the ISR are released in one turn",
+            "if len(effects) > RELEASED_AT_ONCE:",
+            "if len(effects) > 1_000_000:",
+            ("unit/broker/test_partition_flushing.py",),
+        ),
         (
             "of-a-large-index",
             "a fetch from a full segment holds the event loop for as long as its indexes are parsed",
@@ -2486,15 +2521,15 @@ TIERED = (
     Mutant(
         "agreed-one-segment-too-far",
         "the first segment that was not compared yet is never compared",
-        "range(bisect_right(segments, agreed, key=_end_offset), len(segments))",
-        "range(bisect_right(segments, agreed, key=_end_offset) + 1, len(segments))",
+        "range(bisect_right(segments, agreed, key=_end_offset), end)",
+        "range(bisect_right(segments, agreed, key=_end_offset) + 1, end)",
         ("unit/tier/test_plan.py",),
     ),
     Mutant(
         "agreed-for-every-leader",
         "what agreed with an earlier leader's log is not compared with that of the present one",
-        "        if key != self._agreed_by:",
-        "        if not self._agreed_by:",
+        "        if by != self._compared_by:",
+        "        if not self._compared_by:",
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
@@ -2507,9 +2542,44 @@ TIERED = (
     Mutant(
         "another-clusters-copies-kept",
         "a cluster that takes a store has the records of the former one in place of its own",
-        "        if manifest.claim < self._parts.claim:\n            view",
-        "        if False:\n            view",
+        "        if manifest.claim < self._claim:\n            return max(",
+        "        if False:\n            return max(",
         ("unit/broker/test_claims_of_tiers.py",),
+    ),
+    Mutant(
+        "other-records-of-an-epoch",
+        "a leader takes what another cluster with its id has copied for its own, and deletes its records",
+        "            self.foreign, self._own_by = segment, ()",
+        "            self._proven = segment.end_offset",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "other-records-deleted-by-followers",
+        "a follower deletes its records because another cluster with its id has copied others",
+        "            if self.foreign is not None:\n                first",
+        "            if False:\n                first",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "written-while-a-leader-begins",
+        "what another cluster writes at the moment in which a leader begins counts as this one's",
+        "                await self._compare()\n                self._check_lineage()\n",
+        "",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "log-start-of-other-records",
+        "a leader gives up the records that another cluster with its id has given up",
+        "        is_own = self._lineage.foreign is None",
+        "        is_own = True",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "compacted-batches-told-apart",
+        "a tier stops, because compaction has rewritten a batch in one replica and not yet in another",
+        "return header.crc if is_whole and not log.may_have_gaps else None",
+        "return header.crc",
+        ("unit/storage/test_tiering.py",),
     ),
     Mutant(
         "log-start-of-others",
@@ -2521,8 +2591,8 @@ TIERED = (
     Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
-        "        return manifest.writer == self._writer_ahead or known <",
-        "        return known <",
+        "        return manifest.writer == self._found or known_entry <",
+        "        return known_entry <",
         ("unit/broker/test_claims_of_tiers.py",),
     ),
     Mutant(
@@ -2531,6 +2601,27 @@ TIERED = (
         "itertools.chain((manifest.segments,), map(_to_segments, lines))",
         "(manifest.segments, *map(_to_segments, lines))",
         ("unit/tier/test_format.py",),
+    ),
+    Mutant(
+        "lines-of-a-manifest-written-at-once",
+        "all of a long manifest is written in one turn",
+        "        crc = crc32c(lines[-1], crc)\n        yield len(some)",
+        "        crc = crc32c(lines[-1], crc)\n    yield len(segments)",
+        ("unit/tier/test_format.py",),
+    ),
+    Mutant(
+        "orphans-looked-for-at-once",
+        "a hundred thousand objects are looked at in one turn",
+        "    for part in _in_parts(names):",
+        "    for part in [tuple(names)]:",
+        ("unit/tier/test_plan.py",),
+    ),
+    Mutant(
+        "epochs-compared-at-once",
+        "a leader that begins compares a hundred thousand segments with its log in one turn",
+        "until = min(first + SEGMENTS_OF_A_LINE, len(segments))",
+        "until = len(segments)",
+        ("unit/tier/test_lineage.py",),
     ),
     Mutant(
         "negative-index-entries",
@@ -2542,8 +2633,8 @@ TIERED = (
     Mutant(
         "cut-of-a-lagging-follower",
         "a follower that looked at the tier while it lagged frees nothing",
-        "known_end = min(log.log_end_offset, manifest.end_offset)",
-        "known_end = 0",
+        "as_of, min(end, manifest.end_offset)",
+        "as_of",
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
@@ -2587,6 +2678,13 @@ TIERED = (
         "    if not running:\n        return None",
         "    if running or not running:\n        return None",
         (FROM_STORE,),
+    ),
+    Mutant(
+        "manifests-of-all-topics-kept",
+        "a restore of one topic needs the memory for the manifests of all topics in the store",
+        "return found if not topics or found.problem or found.topic in topics else None",
+        "return found",
+        ("unit/tier/test_catalogue.py",),
     ),
     Mutant(
         "restored-over-records",
@@ -2719,8 +2817,8 @@ TIERED = (
     Mutant(
         "tier-segment-covers-nothing",
         "a segment that covers those of another leader breaks the order of the manifest",
-        "[one for one in self.segments if one.base_offset >= segment.base_offset]",
-        "[one for one in self.segments if one.base_offset < 0]",
+        "        first = bisect_left(self.segments, segment.base_offset, key=_base_offset)",
+        "        first = len(self.segments)",
         ("unit/tier/test_format.py",),
     ),
 )

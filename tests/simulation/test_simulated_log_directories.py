@@ -91,6 +91,7 @@ def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> Non
         disk, process = cluster.nodes[1].host.disk, cluster.nodes[1].process
         assert process is not None
         disk.on_error = judge.on_error
+        disk.failed(process, errno.ENOSPC, "No space left on device", f"/data/1/t-0.{'0' * 32}-future/0.log")
         own = disk.failed(process, errno.EIO, "Input/output error", "/data/1-b/t-0/0.log")
         stores = disk.failed(process, errno.EIO, "Input/output error", "/coordination/entries")
         assert judge.excuses(stores) and not judge.excuses(own) and not judge.excuses(OSError(errno.EIO, "?"))

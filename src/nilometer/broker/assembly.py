@@ -67,7 +67,7 @@ from nilometer.broker.groups.streams_groups import StreamsTopics
 from nilometer.broker.housekeeping import ExpiredTokens, Housekeeping, PreferredLeaderRebalancer
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replica_moves import ReplicaMoves
-from nilometer.broker.replicas.delayed_requests import ReadyFetches
+from nilometer.broker.replicas.delayed_requests import ReadyFetches, Releases
 from nilometer.broker.replicas.fetch_session import FetchSessionCache
 from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
 from nilometer.broker.replicas.hosted_partition import PartitionHost
@@ -350,6 +350,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         isr_log=IsrLog(),
         failures=failures,
         start_in_tier=starts.begin,
+        releases=Releases(given.turns),
     )
     offline = OfflineReplicas(config.node_id, link)
     replicas = ReplicaManager(

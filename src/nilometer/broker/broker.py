@@ -3,8 +3,9 @@
 Startup opens, in this order: the ports (so that a busy one is found at once), the endpoint of metrics and
 health if there is one, the log directories and their logs, the coordination store (before the logs if there
 are any: it must know them), the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
-session, the registration; then clients are served. Shutdown closes the connections first, then flushes and
-closes the logs with the marker of a clean shutdown, and ends the session last.
+session, the registration; then clients are served. Shutdown moves the leaderships to other brokers, closes
+the connections, then flushes and closes the logs with the marker of a clean shutdown, and ends the session
+last.
 """
 
 from __future__ import annotations

@@ -11,14 +11,16 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
+from nilometer.broker.replicas.delayed_requests import CommitWait
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import PromptWork
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import Effects, Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.invariants import check
@@ -56,7 +58,12 @@ class Shard(Protocol[RequestT_contra, ResultT, RecordT, ActionT]):
         """Apply the end of a transaction: while loading, or when its marker was written to the partition."""
         ...
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ResultT, ActionT]: ...
+    def on_loaded(
+        self, now_ms: int, wall_ms: int
+    ) -> Generator[int, None, Effects[RecordT, ResultT, ActionT]]:
+        """Start the timers, in steps: the partition has been read to its end. Until the last step nothing
+        else happens to the shard."""
+        ...
 
     def handle(
         self, token: Token, request: RequestT_contra, now_ms: int, wall_ms: int
@@ -255,7 +262,6 @@ async def read_records(
         )
         for start in range(0, len(found.records), PIECE_RECORDS_MAX):
             yield found.records[start : start + PIECE_RECORDS_MAX]
-            await asyncio.sleep(0)
         if found.next_offset <= offset:
             break  # the last whole batch was read
         offset = found.next_offset
@@ -324,6 +330,9 @@ class ShellState(enum.Enum):
     FAILED = enum.auto()
     """The log could not be read. It is read again after a pause; another leader may be able to sooner."""
     UNLOADED = enum.auto()
+
+
+_Loaded: TypeAlias = tuple[Shard[RequestT, ResultT, RecordT, ActionT], Effects[RecordT, ResultT, ActionT]]
 
 
 class _Asker(NamedTuple, Generic[RequestT, ResultT]):
@@ -404,34 +413,40 @@ class CoordinatorShell(Generic[RequestT, ResultT, RecordT, ActionT]):
         if (early_ms := self._active_from_ms + ACTIVE_MIN_MS - clock.monotonic_ms()) > 0:
             await asyncio.sleep(early_ms / 1000)
         failures = 0
-        while (shard := await self._read_log()) is None:
+        while (loaded := await self._read_log()) is None:
             await asyncio.sleep(min(RELOAD_MIN_MS << min(failures, 16), RELOAD_MAX_MS) / 1000)
             failures += 1
             self.state = ShellState.LOADING
         self._loading = None
         self._active_from_ms = clock.monotonic_ms()
-        self._shard = shard
+        self._shard, effects = loaded
         self._end_offset = self.partition.log.log_end_offset
         self.state = ShellState.ACTIVE
-        self._carry_out(shard.on_loaded(clock.monotonic_ms(), clock.wall_ms()))
+        self._carry_out(effects)
         image, self._unseen_image = self._unseen_image, None
         if image is not None:
             self.on_image(image)
 
-    async def _read_log(self) -> Shard[RequestT, ResultT, RecordT, ActionT] | None:
-        """Return the shard that the log results in; None if the log could not be read."""
-        shard = self._kind.make_shard()
+    async def _read_log(self) -> _Loaded[RequestT, ResultT, RecordT, ActionT] | None:
+        """Return the shard that the log results in, with the effects of its being loaded; None if the log
+        could not be read.
+
+        Of all logs that are loaded one takes a step in an iteration of the event loop: after a failure there
+        may be fifty, and a record may take milliseconds.
+        """
+        shard, clock, one_at_a_time = self._kind.make_shard(), self._runtime.clock, self._tasks.loading
+        work = PromptWork(clock.monotonic_us)
         self.first_loaded_offset = self.partition.log.log_start_offset
         try:
             async with aclosing(read_records(self.partition, self._runtime, self._kind)) as pieces:
                 async for records in pieces:
-                    for record in records:
-                        if isinstance(record, TransactionalRecord):
-                            shard.replay_transactional(cast("TransactionalRecord[RecordT]", record))
-                        elif isinstance(record, TransactionEnd):
-                            shard.replay_end(record)
-                        else:
-                            shard.replay(record)
+                    async with one_at_a_time:
+                        for record in records:
+                            _replay(shard, record)
+                            await work.step()
+            async with one_at_a_time:
+                steps = shard.on_loaded(clock.monotonic_ms(), clock.wall_ms())
+                return shard, await work.go_through(steps)
         except (KafkaError, OSError) as error:
             # The state first: what is notified here may unload this shell.
             self.state = ShellState.FAILED
@@ -445,7 +460,6 @@ class CoordinatorShell(Generic[RequestT, ResultT, RecordT, ActionT]):
             self.state = ShellState.FAILED
             logger.exception("%s could not be loaded, and is loaded again", self)
             return None
-        return shard
 
     def _start_over(self, error: ErrorCode) -> None:
         """Drop the shard, whose state no longer matches the log, and load the log again."""
@@ -626,6 +640,15 @@ class CoordinatorShell(Generic[RequestT, ResultT, RecordT, ActionT]):
             asker = self._askers.pop(token, None)
             if asker is not None:
                 asker.deliver(self._kind.refuse_for_log(asker.request, ErrorCode.request_timed_out))
+
+
+def _replay(shard: Shard[RequestT, ResultT, RecordT, ActionT], record: Loaded[RecordT]) -> None:
+    if isinstance(record, TransactionalRecord):
+        shard.replay_transactional(cast("TransactionalRecord[RecordT]", record))
+    elif isinstance(record, TransactionEnd):
+        shard.replay_end(record)
+    else:
+        shard.replay(record)
 
 
 def _notify_end(

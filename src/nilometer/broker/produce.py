@@ -269,7 +269,8 @@ async def _encode_parts(request: Request, parts: list[PartOfRequest], work: Long
 
 
 def _refuse(parts: Parts, request: Request, error: ErrorCode) -> Response | asyncio.Future[Response]:
-    """Return the response with ``error`` for each partition. Raises CloseConnection if none is expected."""
+    """Return the response with ``error`` for each partition. With acks=0 there is no response: raises
+    CloseConnection."""
     topics: list[ProducedTopic] = []
     for topic in request.body.topics:
         outcomes = [ProduceOutcome(part.partition, error) for part in topic.partitions]

@@ -161,8 +161,9 @@ UNLIMITED = MutationQuota(None, 0.0, lambda: 0, strict=True)
 
 
 def listener_of_brokers(config: BrokerConfig) -> str | None:
-    """Return the name of the listener between brokers; None if it is the only one, and so of clients too."""
-    return config.inter_broker_listener.name if len(config.connections_max) > 1 else None
+    """Return the name of the listener between brokers; None if it is the only listener, which clients use
+    too. A listener of controllers is another matter: no client of brokers uses it."""
+    return config.inter_broker_listener.name if len(config.listeners) > 1 else None
 
 
 class ConnectionLimits:

@@ -77,6 +77,8 @@ class Tasks:
         ] = {}  # ordered, so that they end in the same order in replay
         self._on_service_died = on_service_died
         self.is_stopping = False
+        self.loading = asyncio.Lock()
+        """Held while a piece of a coordinator's log is applied."""
         self.services: dict[str, Service] = {}
         """All services started so far, by name."""
 

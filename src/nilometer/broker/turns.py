@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -232,32 +232,42 @@ class Turns:
         self._counted_us = self.cpu_us()
         self._noted_us = self._read_us = self.now_us()
 
-    async def noted(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run ``work``, and note each of its steps."""
-        return await _Noted(self, work, name)
+    def noted(self, work: Coroutine[Any, Any, T], name: str) -> Coroutine[Any, Any, T]:
+        """Return ``work`` as a coroutine that notes each of its steps."""
+        return _Noted(self, work, name)
 
 
-class _Noted(Generic[T]):
+class _Noted(Coroutine[Any, Any, T]):
+    """A coroutine itself, rather than one that awaits ``work``: what is cancelled before its first step ends
+    ``work``, too, and each step passes through one frame less."""
+
     __slots__ = ("_name", "_turns", "_work")
 
     def __init__(self, turns: Turns, work: Coroutine[Any, Any, T], name: str) -> None:
         self._turns, self._work, self._name = turns, work, name
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        work, note, name = self._work, self._turns.note, self._name
-        thrown: BaseException | None = None
-        while True:
-            try:
-                awaited = work.send(None) if thrown is None else work.throw(thrown)
-            except StopIteration as done:
-                return done.value
-            finally:
-                thrown = None  # its traceback refers to this frame: both would stay as garbage
-                note(name)
-            try:
-                yield awaited
-            except BaseException as error:
-                thrown = error
+    def send(self, value: Any) -> Any:
+        try:
+            return self._work.send(value)
+        finally:
+            self._turns.note(self._name)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        try:
+            return self._work.throw(typ if val is None else val)
+        finally:
+            self._turns.note(self._name)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def __iter__(self) -> Generator[Any, Any, T]:
+        return self  # type: ignore[return-value]  # it has what `await` uses of a generator
+
+    __await__ = __iter__
 
 
 class LongWork:
@@ -327,6 +337,15 @@ class PromptWork:
             await asyncio.sleep(0)
             self._began_us = self._now_us()
             self._elements = 0
+
+    async def go_through(self, steps: Generator[int, None, T]) -> T:
+        """Go on with ``steps``; return their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            await self.step()
 
 
 # How long a request keeps the event loop busy, in several steps: without the times in which it waits.

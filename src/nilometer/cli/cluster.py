@@ -248,7 +248,10 @@ def remove(
         voter = found.voter(node_id)
         if voter is None or directory_id not in (None, voter.directory_id):
             named = "" if directory_id is None else f" with the directory id {directory_id}"
-            raise click.ClickException(f"node {node_id}{named} is no voter")
+            raise click.ClickException(
+                f"node {node_id}{named} is no voter: `nilometer cluster quorum describe` shows the voters "
+                "and their directory ids"
+            )
         return found, voter
 
     async def work(admin: QuorumAdmin) -> bool:

@@ -46,11 +46,11 @@ from nilometer.coordination.factory import (
     make_store,
     open_reader,
 )
+from nilometer.coordination.quorum.folder_reader import inspect
 from nilometer.coordination.store import CoordinationError, EntriesRetired, StoreDamaged
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
 from nilometer.local.local_cluster import SETTINGS, LocalCluster
-from nilometer.raft.recovery import inspect
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.storage.errors import CorruptCheckpoint
 

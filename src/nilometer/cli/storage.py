@@ -25,6 +25,7 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
 from nilometer.client.settings import parse_server
 from nilometer.config import ConfigError
+from nilometer.coordination.quorum.folder_reader import NodeFolder, inspect
 from nilometer.identifiers import CLUSTER_ID_MAX, BrokerId, is_cluster_id
 from nilometer.raft.control_records import Endpoint, VoterEntry, directory_uuid
 from nilometer.raft.quorum_state import (
@@ -39,7 +40,7 @@ from nilometer.raft.quorum_state import (
     read_owner,
     write_owner,
 )
-from nilometer.raft.recovery import NodeFolder, QuorumDamaged, become_only_voter, format_folder, inspect
+from nilometer.raft.recovery import QuorumDamaged, become_only_voter, format_folder
 from nilometer.raft.voters import VoterKey
 from nilometer.runtime import Disk, Runtime
 from nilometer.runtime.disk import LockHeld, sync_ancestors

@@ -286,8 +286,6 @@ def add(
             'without spaces, " and \\'
         )
     if offline:
-        from nilometer.local.first_users import NewUser
-
         user = NewUser(name=name, password=password, mechanisms=wanted, iterations=iterations)
         add_offline(user, data_dir, coordination, coordination_config)
     else:

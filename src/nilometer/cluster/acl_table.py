@@ -325,7 +325,7 @@ class AclTable:
         try:
             return self._by_id[AclId(acl_id)]
         except KeyError:
-            raise InvariantBroken(f"there is no ACL with id {acl_id}") from None
+            raise InvariantBroken(f"ACL {acl_id} is removed, although there is none with this id") from None
 
     def apply(self, record: AclCreated | AclDeleted) -> Callable[[], object]:
         """Add or remove an ACL; return the function that undoes it. Raises InvariantBroken as these do."""

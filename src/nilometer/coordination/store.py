@@ -225,7 +225,7 @@ class CoordinationStore(Protocol):
         ...
 
     async def write_snapshot(self, number: int, data: bytes) -> bool:
-        """Replace all entries below ``number``, which must exist, by a snapshot with ``data`` of any size.
+        """Replace all entries below ``number`` by a snapshot. They must all exist; ``data`` has any size.
 
         Returns False if there is a snapshot of that number or a later one.
         """

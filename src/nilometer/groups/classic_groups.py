@@ -6,7 +6,7 @@ and sync, each with a time-out that ends it. Members leave, or an operator remov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from msgspec.structs import replace
@@ -532,14 +532,16 @@ class ClassicGroups:
         elif self.find(key.group) is not None:
             del self._state.groups[key.group]
 
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start a full session timeout for every member; rebalance groups that are too large."""
         size_max = self._state.config.group_max_size
         for group in list(self._state.groups.values()):
+            yield 1
             if not isinstance(group, ClassicGroup):
                 continue
             for member in group.members.values():
                 self._rebalance.expect_heartbeat(turn, group, member)
+                yield 1
             if len(group.members) > size_max:
                 reason = f"loaded with {len(group.members)} members, group.max.size is {size_max}"
                 self._rebalance.prepare(turn, group, RebalanceCause(reason))

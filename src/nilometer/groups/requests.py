@@ -22,6 +22,7 @@ from nilometer.groups.streams_topology import (
     TaskIds,
     Topology,
 )
+from nilometer.steps import Listing
 from nilometer.wire.errors import ErrorCode
 
 NO_GENERATION = -1
@@ -627,7 +628,8 @@ class ListedGroup(msgspec.Struct, frozen=True):
 
 
 class ListGroupsResult(msgspec.Struct, frozen=True):
-    groups: tuple[ListedGroup, ...] = ()
+    groups: Listing[ListedGroup] | None = None
+    """Each as it is when its step is taken."""
     error_code: ErrorCode = ErrorCode.none
 
 

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
@@ -49,6 +49,7 @@ from nilometer.groups.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    ListedGroup,
     ListGroups,
     ListGroupsResult,
     OffsetCommit,
@@ -81,6 +82,7 @@ from nilometer.groups.turn import (
     Turn,
     unlimited,
 )
+from nilometer.steps import listing
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
@@ -136,13 +138,13 @@ class GroupShard:
         """Apply the end of a producer's transaction: while loading, or when its marker was written."""
         self._offsets.replay_end(end.producer_id, committed=end.committed)
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
-        self._classic.on_loaded(turn)
-        self._consumer.on_loaded(turn)
-        self._share.on_loaded(turn)
-        self._streams.on_loaded(turn)
+        yield from self._classic.on_loaded(turn)
+        yield from self._consumer.on_loaded(turn)
+        yield from self._share.on_loaded(turn)
+        yield from self._streams.on_loaded(turn)
         self._expiry.on_loaded(turn)
         return turn.effects(self._waiting)
 
@@ -237,9 +239,9 @@ class GroupShard:
         if isinstance(group, ClassicGroup) and not request.is_transactional:
             self._classic.on_offsets_committed(turn, group, request)
 
-    def states(self) -> list[str]:
-        """Return the state of each group, under Kafka's name."""
-        return [group.listed().group_state for group in self._state.groups.values()]
+    def states(self) -> Iterator[str]:
+        """Yield the state of each group, under Kafka's name."""
+        return (group.listed().group_state for group in self.groups())
 
     def metadata_bytes(self) -> int:
         """Return how much the members of all groups have sent that stays: protocols, subscriptions."""
@@ -247,15 +249,15 @@ class GroupShard:
 
     def _list(self, request: ListGroups) -> ListGroupsResult:
         states, types = request.states_filter, request.types_filter
-        listed = (group.listed() for group in self._state.groups.values())
-        return ListGroupsResult(
-            tuple(
-                group
-                for group in listed
-                if (not states or group.group_state.lower() in states)
-                and (not types or group.group_type in types)
+
+        def show(group: Group) -> ListedGroup | None:
+            listed = group.listed()
+            is_wanted = (not states or listed.group_state.lower() in states) and (
+                not types or listed.group_type in types
             )
-        )
+            return listed if is_wanted else None
+
+        return ListGroupsResult(listing(self.groups(), show))
 
     def _delete(self, turn: Turn, token: Token, request: DeleteGroups) -> None:
         """Delete groups. The result waits until the state of share groups is deleted, too."""

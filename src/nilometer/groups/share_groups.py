@@ -8,7 +8,7 @@ topic asks for that; a later one finds the answer, and gives the partition to a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,6 +72,7 @@ from nilometer.groups.turn import (
     Turn,
     UnwrittenTarget,
     partition_count,
+    write_on,
 )
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -152,23 +153,11 @@ class _Draft(Draft[ShareGroup]):
         self._write(ShareGroupMetadataKey(group.group_id), value)
         self.turn.act(RebalanceNote(group.group_id, group.group_epoch, cause))
 
-    def target(self) -> bool:
-        """Write the next part of the target assignment, for the members that are still there; return whether
-        there is more of it. Unchanged members get no record."""
-        group, target = self.group, self.group.unwritten
-        if target is None:
-            return False
-        if target.epoch > group.assignment_epoch:
-            for member_id, assignment in target.next_part(group.members, group.target):
-                self._write(
-                    ShareGroupTargetAssignmentMemberKey(group.group_id, member_id),
-                    ShareGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
-                )
-            if not target.is_written:
-                return True
-            self.assignment_epoch(target.epoch, self.turn.wall_ms)
-        group.unwritten = group.assigning_epoch = None
-        return False
+    def target(self, member_id: str, assignment: Assignment) -> None:
+        self._write(
+            ShareGroupTargetAssignmentMemberKey(self.group.group_id, member_id),
+            ShareGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
+        )
 
     def partitions(self, partitions: StatePartitions) -> None:
         key = ShareGroupStatePartitionMetadataKey(self.group.group_id)
@@ -192,11 +181,12 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         return self._state.topics
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's session; look for topics that were deleted meanwhile."""
         for group in self.all():
             for member_id in group.members:
                 self._expect_heartbeat(turn, group, member_id)
+                yield 1
         self.on_image(turn)
 
     def on_image(self, turn: Turn) -> None:
@@ -352,7 +342,7 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         self._write_on(draft)
 
     def _write_on(self, draft: _Draft) -> None:
-        if draft.target():
+        if write_on(draft):
             key = TimerKey(ShareTimer.TARGET, draft.group.group_id)
             self._state.timers.schedule(key, draft.turn.now_ms + 1)
 

@@ -107,6 +107,56 @@ class UnwrittenTarget(Generic[A]):
                 weight += self._weigh(assignment)
 
 
+class GroupWithTarget(Protocol[A]):
+    unwritten: UnwrittenTarget[A] | None
+    assigning_epoch: int | None
+
+    @property
+    def members(self) -> Mapping[str, object]: ...
+
+    @property
+    def target(self) -> Mapping[str, A]: ...
+
+    @property
+    def assignment_epoch(self) -> int: ...
+
+
+class TargetWriter(Protocol[A]):
+    """Writes the records of a group."""
+
+    @property
+    def group(self) -> GroupWithTarget[A]: ...
+
+    @property
+    def turn(self) -> Turn: ...
+
+    def target(self, member_id: str, assignment: A, /) -> None: ...
+
+    def assignment_epoch(self, epoch: int, wall_ms: int) -> None: ...
+
+
+def write_on(writer: TargetWriter[A]) -> bool:
+    """Write the next part of a group's target; return whether there is more of it.
+
+    Unchanged members get no record, and those that have left no target; those that have joined get theirs
+    with the next one. If a static member has been replaced since, or all have left, the target is given up: a
+    successor has the former target already.
+    """
+    group, target = writer.group, writer.group.unwritten
+    if target is None:
+        return False
+    if target.epoch > group.assignment_epoch and not any(
+        group.target.get(member_id) for member_id in group.members.keys() - target.assigned.keys()
+    ):
+        for member_id, assignment in target.next_part(group.members, group.target):
+            writer.target(member_id, assignment)
+        if not target.is_written:
+            return True
+        writer.assignment_epoch(target.epoch, writer.turn.wall_ms)
+    group.unwritten = group.assigning_epoch = None
+    return False
+
+
 def partition_count(assignment: Assignment) -> int:
     return sum(map(len, assignment.values()))
 
@@ -261,7 +311,9 @@ class ConsumerGroupHandler(Protocol):
         """Apply a record of key type 3 to 8 or 16, while loading."""
         ...
 
-    def on_loaded(self, turn: Turn) -> None: ...
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
+        """Start the timers, in steps."""
+        ...
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Process what ``needed.compute`` has returned, outside of the shard."""

@@ -467,7 +467,7 @@ class Worker(Generic[V]):
 
 
 def _lock_lost(job: Job[Any], code: ErrorCode) -> LockLost:
-    why = "another worker has it, or its end was written"
+    why = "another worker has it, or its end was written: make the work safe to repeat"
     if code is not ErrorCode.invalid_record_state:
-        why = "whether the broker has written that is not known"
+        why = "it is not known whether the broker has written its end; if not, it is delivered again"
     return LockLost(code, f"{job!r}: the lock is lost ({code.name}): {why}")

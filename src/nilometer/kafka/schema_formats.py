@@ -142,7 +142,9 @@ def Avro(
         except UnusableSchema as error:
             raise ValueError(f"schema {number} of the registry: {error.message}") from None
         except (BadValue, msgspec.ValidationError) as error:
-            raise ValueError(f"schema {number} of the registry: {error}") from error
+            raise ValueError(
+                f"the value, written with schema {number} of the registry, does not fit: {error}"
+            ) from error
 
     to_avro = _to_builtins(kind)
     subjects = _Subjects(
@@ -206,7 +208,9 @@ def JsonSchema(
         try:
             return decoder.decode(data[HEADER.size :])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ValueError(f"schema {number} of the registry: {error}") from error
+            raise ValueError(
+                f"the value, written with schema {number} of the registry, does not fit: {error}"
+            ) from error
 
     subjects = _Subjects(
         registry,

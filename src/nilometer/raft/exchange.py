@@ -29,7 +29,8 @@ class Moment(NamedTuple):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Kafka's ``controller.quorum.*.timeout.ms``, in ms."""
+    """Time-outs in ms: Kafka's ``controller.quorum.election.timeout.ms`` and
+    ``controller.quorum.fetch.timeout.ms``, and ``resend_ms``, which no setting changes."""
 
     election_ms: int = 1_000
     """How long a candidate waits for votes; from that to twice as long passes before the first election."""

@@ -1,9 +1,11 @@
-"""Opening the folder of a replica of the quorum: after a crash it has what was durable, or is refused.
+"""The folder of a replica of the quorum: made, and opened after a crash with what was durable, or refused.
 
 The log is checked from its first byte to its last at each start, and ends before the first that is damaged.
 Then it and the newest snapshot are brought together: a snapshot that is newer than the log, or that the log
 contradicts, was fetched from a leader, and replaces it; else the log keeps what comes after the oldest
 snapshot that it reaches back to.
+
+Also here: the offset up to which all is committed, and how one voter goes on if a majority is lost for good.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from nilometer.raft.control_records import (
     read_control_batch,
 )
 from nilometer.raft.exchange import Election
-from nilometer.raft.quorum_state import FOLDER, has_metadata, read_election, write_election
-from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot
+from nilometer.raft.quorum_state import has_metadata, read_election, write_election
+from nilometer.raft.snapshot_files import BOOTSTRAP
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
-from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord, VoterSet
+from nilometer.raft.voters import NO_VOTERS, VoterHistory, VoterKey, VoterRecord
 from nilometer.runtime import Disk
 from nilometer.runtime.disk import sync_ancestors
 from nilometer.storage import checkpoints, names
-from nilometer.storage.directories.log_directory import METADATA_TOPIC, MetaProperties, read_meta_properties
+from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
@@ -42,8 +44,6 @@ from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
-from nilometer.wire.errors import CorruptBatch, UnsupportedMagic
-from nilometer.wire.record_batch import check_batch
 
 METADATA_LOG: Final = TopicPartition(METADATA_TOPIC, 0)
 TOPIC_ID: Final = uuid.UUID(int=1)
@@ -232,80 +232,3 @@ def become_only_voter(disk: Disk, folder: str, own: VoterKey, wall_ms: int) -> N
         log.mark_flushed(plan, wall_ms=wall_ms)
     finally:
         log.files.pool.close()
-
-
-# What a log directory says of its node of the quorum, while the node runs or not. Nothing is changed.
-
-
-class NodeFolder(msgspec.Struct, frozen=True, kw_only=True):
-    properties: MetaProperties
-    """Of ``meta.properties``."""
-    election: Election | None
-    """None: it has not taken part in an election."""
-    snapshot: SnapshotId | None
-    log_end_offset: Offset
-    committed: Offset
-    """What is below was committed when this was written down last."""
-    voters: tuple[VoterEntry, ...]
-    """The last ones that the snapshot and the log name, committed or not."""
-    damage: str | None
-    """Why the end of the log cannot be read: it is being written, or damaged."""
-
-
-def inspect(disk: Disk, directory: str) -> NodeFolder | None:
-    """Return what a log directory has of a quorum's node; None if it has nothing. Blocks.
-
-    Raises CorruptCheckpoint, OSError.
-    """
-    properties = read_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES))
-    folder = posixpath.join(directory, FOLDER)
-    if properties is None or not disk.is_directory(folder):
-        return None
-    snapshots = find_snapshots(disk, folder)
-    entries = (
-        {} if not snapshots else {one.key: one for one in read_snapshot(disk, folder, snapshots[-1]).entries}
-    )
-    voters = VoterSet.of(*entries) if entries else VoterSet(())
-    end = snapshots[-1].end_offset if snapshots else Offset(0)
-    damage: str | None = None
-    for name in sorted(disk.list_directory(folder)):
-        expected, suffix = names.parse_offset_name(name) or (0, "")
-        if suffix != names.LOG_SUFFIX:
-            continue
-        file = disk.open(posixpath.join(folder, name), writable=False)
-        try:
-            if expected > end:
-                raise CorruptBatch(f"the offsets {end} to {expected - 1} are missing before it")
-            size, read = file.size(), 0
-            for batch in scan(file, 0, size):
-                check_batch(batch.buffer, batch.at, batch.header)
-                if batch.header.base_offset != expected:
-                    raise CorruptBatch(
-                        f"a batch begins at offset {batch.header.base_offset}, but {expected} must follow"
-                    )
-                expected = batch.header.next_offset
-                end = max(end, Offset(batch.header.next_offset))
-                read = batch.position + batch.header.size
-                if not batch.header.is_control:
-                    continue
-                for _, record in read_control_batch(batch.buffer, batch.at, batch.header):
-                    if isinstance(record, KRaftVoters):
-                        voters = record.voters
-                        entries.update((one.key, one) for one in record.entries)
-            if read < size:
-                damage = f"{name}: it ends with a part of a batch, {size - read} bytes"
-        except (CorruptBatch, UnsupportedMagic) as error:
-            damage = f"{name}: {error}"
-        finally:
-            file.close()
-        if damage is not None:
-            break  # what is behind it does not continue the log
-    return NodeFolder(
-        properties=properties,
-        election=read_election(disk, folder),
-        snapshot=snapshots[-1] if snapshots else None,
-        log_end_offset=end,
-        committed=read_committed(disk, folder),
-        voters=tuple(entries[key] for key in voters.voters),
-        damage=damage,
-    )

@@ -27,7 +27,6 @@ A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nil
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from operator import itemgetter
 
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
@@ -82,10 +81,8 @@ from nilometer.wire.errors import NONE, ErrorCode
 # The produce requests with acks=all that wait for the high watermark.
 #
 # A ticket is a number, chosen by the code that uses the leader role, with the offset that the high watermark
-# must reach. Tickets arrive almost in order of offsets (except for a batch repeated by an idempotent
-# producer), so a sorted list is fast enough.
-
-_REQUIRED = itemgetter(0)
+# must reach; they increase. Tickets arrive almost in order of offsets (except for a batch repeated by an
+# idempotent producer), so a sorted list is fast enough. Thousands may have the same offset: each repeats it.
 
 
 class ProduceTickets:
@@ -104,17 +101,14 @@ class ProduceTickets:
         if not waiting or waiting[-1][0] <= required_offset:
             waiting.append((required_offset, ticket))
         else:
-            insort(waiting, (required_offset, ticket), key=_REQUIRED)
+            insort(waiting, (required_offset, ticket))
 
     def discard(self, ticket: int, required_offset: Offset) -> None:
         """Remove a ticket. An unknown one is ignored: it may have been released meanwhile."""
         waiting = self.queue
-        index = bisect_left(waiting, required_offset, key=_REQUIRED)
-        while index < len(waiting) and waiting[index][0] == required_offset:
-            if waiting[index][1] == ticket:
-                del waiting[index]
-                return
-            index += 1
+        index = bisect_left(waiting, (required_offset, ticket))
+        if index < len(waiting) and waiting[index] == (required_offset, ticket):
+            del waiting[index]
 
     def released_by(self, high_watermark: Offset) -> list[int]:
         """Remove and return the tickets whose required offset is at or below ``high_watermark``."""

@@ -1,4 +1,5 @@
-"""SASL/OAUTHBEARER (RFC 7628, KIP-255): the client sends a bearer token in its first message.
+"""Bearer tokens: by which claims a broker accepts one (RFC 7519), and SASL/OAUTHBEARER (RFC 7628, KIP-255),
+by which a client sends it in its first message.
 
 ```
 client ── n,,^Aauth=Bearer TOKEN^A^A ──▶ server
@@ -8,7 +9,7 @@ client ── ^A ─────────────────────
 ```
 
 ``^A`` is the byte 1. As in Kafka, the user is the token's subject, and extensions (``^AKEY=VALUE``) are
-accepted and not used.
+accepted and not used. The signature is verified elsewhere (:mod:`nilometer.security.signing_keys`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ one's snapshot are redundant.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
@@ -229,8 +229,9 @@ class ShareStateShard:
     def replay_end(self, end: TransactionEnd) -> None:
         """Ignore the end of a transaction, since none writes to this topic."""
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers: the partition has been read to its end."""
+        yield 1
         self._timers.schedule(_Timer.COLD, now_ms + self._config.cold_snapshot_interval_ms)
         self._timers.schedule(_Timer.PRUNE, now_ms + self._config.prune_interval_ms)
         return self.on_image(self._image, now_ms, wall_ms)

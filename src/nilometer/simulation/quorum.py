@@ -7,6 +7,9 @@ process of its own, as a node with ``process.roles=controller`` would.
 
 A voter whose disk was lost comes back as an observer, with another directory id. An operator then replaces
 it: the former voter is removed from the quorum, and the new one added.
+
+Three parts: :class:`QuorumLedger` checks what the nodes promise; the nodes ask each other by frames over the
+simulated network (:class:`SimulatedPeers`); :class:`QuorumVoters` starts, kills and replaces them.
 """
 
 from __future__ import annotations

@@ -181,7 +181,9 @@ def read_recording(lines: Iterable[bytes]) -> Recording:
         try:
             events.append(decoder.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadRecording(f"line {number}: {error}") from None
+            raise BadRecording(
+                f"line {number} is no event of a recording ({error}): record the run again"
+            ) from None
     return Recording(header, tuple(events), None)
 
 
@@ -205,7 +207,9 @@ def _read_end(number: int, line: bytes, events: int) -> End:
     try:
         end = msgspec.json.decode(line, type=_EndLine).end
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRecording(f"line {number}: {error}") from None
+        raise BadRecording(
+            f"line {number} is no end of a recording ({error}): record the run again"
+        ) from None
     if end.events != events:
         raise BadRecording(f"line {number}: there are {events:,} events, not {end.events:,}")
     return end

@@ -20,12 +20,13 @@ from nilometer.storage.checkpoints import make_durable
 from nilometer.storage.errors import CorruptRecordFound, LogFenced
 from nilometer.storage.log_state import LogState
 from nilometer.storage.producers import CorruptSnapshot, ProducerStateManager, decode_snapshot
+from nilometer.storage.reading import read
 from nilometer.storage.removal import Truncation, truncate_fully_and_start_at
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.time_search import batches_in_order
 from nilometer.wire.errors import CorruptBatch, KafkaError
-from nilometer.wire.record_batch import check_batch
+from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
 
 Epochs = Sequence[tuple[int, int]]
 """Leader epochs with their start offsets."""
@@ -97,8 +98,8 @@ def is_unchanged(log: LogState, sealed: SealedSegment) -> bool:
     return is_here and log.truncations == sealed.truncations
 
 
-def check_records(log: LogState, sealed: SealedSegment) -> Iterator[int]:
-    """Check the CRC and the offsets of each batch of the segment; yields its bytes.
+def check_records(log: LogState, sealed: SealedSegment) -> Iterator[BatchHeader]:
+    """Check the CRC and the offsets of each batch of the segment; yields its header.
 
     So that no damaged copy takes the place of good ones. Blocks; on any thread. Raises CorruptRecordFound,
     OSError.
@@ -112,7 +113,7 @@ def check_records(log: LogState, sealed: SealedSegment) -> Iterator[int]:
                 check_batch(batch.buffer, batch.at, batch.header)
             except KafkaError as error:
                 raise _damage(sealed, batch.position, batch.header.base_offset, error) from error
-            yield batch.header.size
+            yield batch.header
     finally:
         file.close()
     if end_offset > sealed.end_offset or (end_offset < sealed.end_offset and not log.may_have_gaps):
@@ -122,6 +123,23 @@ def check_records(log: LogState, sealed: SealedSegment) -> Iterator[int]:
 
 def _damage(sealed: SealedSegment, position: int, offset: int, reason: KafkaError) -> CorruptRecordFound:
     return CorruptRecordFound(sealed.log_path, position, offset, str(reason))
+
+
+def telling_crc(log: LogState, header: BatchHeader) -> int | None:
+    """Return the CRC by which a batch of the log is known in every replica; None if compaction, which
+    rewrites batches in each replica at another time, may have been here."""
+    is_whole = header.records_count == header.last_offset_delta + 1
+    return header.crc if is_whole and not log.may_have_gaps else None
+
+
+def crc_at(log: LogState, offset: Offset) -> int | None:
+    """Return the :func:`telling_crc` of the batch with ``offset``.
+
+    Blocks; on any thread. Raises OSError, OffsetOutOfRange, OffsetInTier, CorruptRecordFound.
+    """
+    found = read(log, offset, 1, log.log_end_offset)
+    assert found is not None, "a read that may wait finds what is in the log"
+    return telling_crc(log, read_header(found.records)) if found.records else None
 
 
 def read_side_files(disk: Disk, sealed: SealedSegment, *, wall_ms: int) -> SideFiles:

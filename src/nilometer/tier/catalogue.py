@@ -103,10 +103,14 @@ async def find_partitions(store: ObjectStore, topics: Collection[str] = ()) -> l
     Raises ObjectStoreError.
     """
     reading = asyncio.Semaphore(CHAINS_AT_ONCE)
+    names = dict[tuple[str, str], set[str]]()
 
-    async def read(cluster_id: str, topic_id: str, partition: int) -> StoredPartition:
+    async def read(cluster_id: str, topic_id: str, partition: int) -> StoredPartition | None:
+        """Return None for one of another topic: the manifests of a whole store may not fit into memory."""
         async with reading:
-            return await read_partition(store, cluster_id, topic_id, partition)
+            found = await read_partition(store, cluster_id, topic_id, partition)
+        names.setdefault(found.topic_key, set()).update({found.topic} - {""})
+        return found if not topics or found.problem or found.topic in topics else None
 
     places = [
         (cluster[:-1], topic.split("/")[-2], int(partition.split("/")[-2]))
@@ -116,17 +120,12 @@ async def find_partitions(store: ObjectStore, topics: Collection[str] = ()) -> l
         if _is_partition(partition.split("/")[-2])
     ]
     found = await asyncio.gather(*(read(*place) for place in places))
-    names = dict[tuple[str, str], set[str]]()
-    for one in found:
-        names.setdefault(one.topic_key, set()).update({one.topic} - {""})
 
     def is_wanted(one: StoredPartition) -> bool:
-        if not topics or one.topic in topics:
-            return True
         known = names[one.topic_key]
-        return bool(one.problem) and (not known or not known.isdisjoint(topics))
+        return not topics or one.topic in topics or not known or not known.isdisjoint(topics)
 
-    wanted = [one for one in found if is_wanted(one)]
+    wanted = [one for one in found if one is not None and is_wanted(one)]
     return sorted(wanted, key=lambda one: (one.cluster_id, one.topic, one.topic_id, one.partition))
 
 

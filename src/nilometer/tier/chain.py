@@ -8,7 +8,8 @@ before it is void.
 
 A second cluster with the same id and metadata has leaders of its own, maybe with the same epochs. So an epoch
 counts below a *claim*, a number that operators raise when a cluster goes on in place of another one. Of two
-that write under one epoch of one claim each stops when it finds a manifest of the other (:class:`Contested`).
+that write under one epoch of one claim each stops when it finds a manifest of the other (:class:`Contested`),
+and one with a later epoch when it finds other records than its own (see :mod:`nilometer.tier.lineage`).
 
 Old manifests are removed in ascending order. So the end of the chain is where ``number`` exists and
 ``number + 1`` does not, in this order of looking: first the next one is absent, then the present one is still
@@ -30,7 +31,7 @@ from nilometer.tier.format import (
     DamagedObject,
     Manifest,
     decoding_manifest,
-    encode_manifest,
+    encoding_manifest,
     manifest_name,
     manifest_number,
 )
@@ -196,7 +197,8 @@ class Chain:
             )
 
     async def _create(self, manifest: Manifest) -> bool:
-        name, data = self._folder + manifest_name(manifest.number), encode_manifest(manifest)
+        name = self._folder + manifest_name(manifest.number)
+        data = await with_pauses(encoding_manifest(manifest))
         try:
             return await self._store.create(name, data)
         except ObjectStoreError as error:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Generator, Sequence
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -57,7 +58,7 @@ def manifest_number(name: str) -> int | None:
 # The manifest.
 
 
-class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A segment in the tier. Two of them may overlap: leaders roll their segments at different offsets."""
 
     base_offset: int
@@ -72,6 +73,9 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     """The random part of its names."""
     epochs: tuple[tuple[int, int], ...]
     """(Leader epoch, first offset) of its records; the first one begins at the base offset."""
+    last_crc: int | None = None
+    """The CRC of its last batch, which tells its records from those of another cluster with the same epochs;
+    None if compaction may have rewritten that batch, or it was not noted."""
     log_crc: int | None = None
     """CRC-32C of the bytes of the log file. Archives have it."""
     records: int | None = None
@@ -103,7 +107,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
         return (self.log_name, *self.index_names)
 
 
-class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """An object that no reader of this manifest needs; one of an earlier manifest may still read it."""
 
     name: str
@@ -175,26 +179,28 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def holding(self, offset: int) -> int | None:
         """Return the place in ``segments`` of the first one that has ``offset``; None if none has it."""
-        low, high = 0, len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].last_offset < offset:
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(self.segments) or self.segments[low].base_offset > offset:
+        place = bisect_left(self.segments, offset, key=_last_offset)
+        if place == len(self.segments) or self.segments[place].base_offset > offset:
             return None
-        return low
+        return place
+
+    def mentions(self, segment: RemoteSegment) -> bool:
+        """Whether this manifest has the segment, or had it."""
+        place = self.holding(segment.last_offset)
+        is_here = place is not None and self.segments[place] == segment
+        return is_here or any(one.name == segment.log_name for one in self.dropped)
 
     def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
         """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
         its segments at other offsets."""
-        covered = [one for one in self.segments if one.base_offset >= segment.base_offset]
-        kept = self.without(covered, now_ms)
+        first = bisect_left(self.segments, segment.base_offset, key=_base_offset)
+        kept = self.without(self.segments[first:], now_ms)
         return structs.replace(kept, segments=(*kept.segments, segment))
 
     def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
         """Return a manifest without ``gone``, whose objects are kept for the grace period."""
+        if not gone:
+            return self
         names = (name for one in gone for name in one.object_names)
         attempts = {one.attempt for one in gone}
         return structs.replace(
@@ -202,6 +208,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             segments=tuple(one for one in self.segments if one.attempt not in attempts),
             dropped=(*self.dropped, *(Dropped(name, now_ms) for name in names)),
         )
+
+
+def _base_offset(segment: RemoteSegment) -> int:
+    return segment.base_offset
+
+
+def _last_offset(segment: RemoteSegment) -> int:
+    return segment.last_offset
 
 
 _to_manifest = msgspec.json.Decoder(Manifest).decode
@@ -212,11 +226,20 @@ SEGMENTS_OF_A_LINE = 1_000
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
+    return at_once(encoding_manifest(manifest))
+
+
+def encoding_manifest(manifest: Manifest) -> Generator[int, None, bytes]:
+    """As :func:`encode_manifest`, in steps of so many segments."""
     segments, encode = manifest.segments, msgspec.json.encode
-    starts = range(0, len(segments), SEGMENTS_OF_A_LINE)
-    lines = (encode(segments[at : at + SEGMENTS_OF_A_LINE]) for at in starts)
-    body = b"\n".join((encode(structs.replace(manifest, segments=())), *lines, b""))
-    return b"%b%08x\n" % (body, crc32c(body))
+    lines = [encode(structs.replace(manifest, segments=())) + b"\n"]
+    crc = crc32c(lines[0])
+    for at in range(0, len(segments), SEGMENTS_OF_A_LINE):
+        some = segments[at : at + SEGMENTS_OF_A_LINE]
+        lines.append(encode(some) + b"\n")
+        crc = crc32c(lines[-1], crc)
+        yield len(some)
+    return b"".join((*lines, b"%08x\n" % crc))
 
 
 def decode_manifest(data: bytes, number: int) -> Manifest:
@@ -226,10 +249,11 @@ def decode_manifest(data: bytes, number: int) -> Manifest:
 
 def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest]:
     """As :func:`decode_manifest`, in steps of so many segments."""
-    body, crc = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
-    if crc != b"%08x\n" % crc32c(body) or not body.endswith(b"\n"):
+    end = max(len(data) - _CRC_DIGITS - 1, 0)
+    if data[end:] != b"%08x\n" % crc32c(memoryview(data)[:end]) or data[end - 1 : end] != b"\n":
         raise DamagedObject(f"{manifest_name(number)} is not as it was written: its CRC differs")
-    head, *lines = body[:-1].split(b"\n")
+    lines = _lines(data, end)
+    head = next(lines)
     try:
         version = msgspec.json.decode(head, type=_Versioned).format
         if version != FORMAT_VERSION:
@@ -247,6 +271,15 @@ def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedObject(f"{manifest_name(number)}: {error}") from error
     return structs.replace(manifest, segments=tuple(segments))
+
+
+def _lines(data: bytes, end: int) -> Iterator[memoryview]:
+    """Yield the lines in the first ``end`` bytes, each when it is wanted: all of them are many megabytes."""
+    at = 0
+    while at < end:
+        following = data.index(b"\n", at)
+        yield memoryview(data)[at:following]
+        at = following + 1
 
 
 class _Versioned(msgspec.Struct):

@@ -11,9 +11,10 @@ period.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -21,12 +22,14 @@ from nilometer.identifiers import Offset
 from nilometer.tier.format import (
     FORMAT_VERSION,
     HEAD,
+    SEGMENTS_OF_A_LINE,
     Manifest,
     RemoteSegment,
     TopicFacts,
     manifest_number,
 )
 
+T = TypeVar("T")
 EpochEntries = Sequence[tuple[int, int]]
 """(Leader epoch, start offset), both rising: the leader epochs of a log."""
 
@@ -85,11 +88,14 @@ def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tup
     return tuple((epoch, max(first, start)) for epoch, first in epochs[at:] if first < end)
 
 
-def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[RemoteSegment, ...]:
+def divergent(
+    manifest: Manifest, log: LogView, agreed: Offset = 0, until: int | None = None
+) -> tuple[RemoteSegment, ...]:
     """Return the segments whose records are not those of the leader's log: other epochs, or beyond its end.
 
     What is below the log start offset, or below the first epoch that the leader knows, is not compared; nor
-    what ends at or below ``agreed``, where it was found to be the same before.
+    what ends at or below ``agreed``, where it was found to be the same before. ``until``: only so many are
+    compared, those before included.
     """
     known = max(log.log_start_offset, log.epochs[0][1] if log.epochs else log.log_end_offset)
 
@@ -107,7 +113,8 @@ def divergent(manifest: Manifest, log: LogView, agreed: Offset = 0) -> tuple[Rem
         ) != epochs_within(log.epochs, start, segment.end_offset)
 
     segments = manifest.segments
-    for place in range(bisect_right(segments, agreed, key=_end_offset), len(segments)):
+    end = len(segments) if until is None else until
+    for place in range(bisect_right(segments, agreed, key=_end_offset), end):
         if is_divergent(segments[place]):
             return segments[place:]  # what follows was copied by the same leaders, or later ones
     return ()
@@ -195,11 +202,11 @@ def _bytes_behind(offset: Offset, log: LogView) -> int:
 
 def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
     """Return the offset below which local segments are in the tier, without a gap from the log start on."""
-    bound = log.log_start_offset
-    for segment in manifest.segments:
+    bound, segments = log.log_start_offset, manifest.segments
+    for segment in segments[bisect_right(segments, bound, key=_end_offset) :]:
         if segment.base_offset > bound:
             break
-        bound = max(bound, segment.end_offset)
+        bound = segment.last_offset + 1
     return bound
 
 
@@ -231,13 +238,26 @@ def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
     return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
 
 
-def orphans(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
-    """Return which of ``names`` are of no use, if they were listed before ``manifest`` was read.
+def orphans(manifest: Manifest, names: Iterable[str]) -> Generator[int, None, tuple[str, ...]]:
+    """Return which of ``names`` are of no use, if they were listed before ``manifest`` was read; in steps.
 
     If it is the last one and the reader wrote it, nothing that was listed can still get into the chain.
     """
-    mentioned = manifest.objects
-    return tuple(name for name in names if not (name in mentioned or _is_of_the_chain(manifest, name)))
+    mentioned = {one.name for one in manifest.dropped}
+    for some in _in_parts(manifest.segments):
+        mentioned.update(name for one in some for name in (one.log_name, one.index_name))
+        yield len(some)
+    found = list[str]()
+    for part in _in_parts(names):
+        found += (one for one in part if not (one in mentioned or _is_of_the_chain(manifest, one)))
+        yield len(part)
+    return tuple(found)
+
+
+def _in_parts(elements: Iterable[T]) -> Iterator[Sequence[T]]:
+    rest = iter(elements)
+    while part := tuple(itertools.islice(rest, SEGMENTS_OF_A_LINE)):
+        yield part
 
 
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:

@@ -246,6 +246,7 @@ async def _copy(
         segment.has_aborted,
         attempt,
         ((LEADER_EPOCH, segment.base_offset),),
+        segment.last_crc,
     )
     records = 0
 
@@ -308,7 +309,15 @@ async def _end_transactions(
         aborted.append(AbortedTxn(one.producer_id, one.current_txn_first_offset, offset, stable).encode())
     log, index = b"".join(markers), encode_index(IndexSections(b"", b"", b"".join(aborted), NO_PRODUCERS))
     entry = RemoteSegment(
-        base, base + len(running) - 1, timestamp, len(log), len(index), True, attempt, ((LEADER_EPOCH, base),)
+        base,
+        base + len(running) - 1,
+        timestamp,
+        len(log),
+        len(index),
+        True,
+        attempt,
+        ((LEADER_EPOCH, base),),
+        read_header(markers[-1]).crc,
     )
     await target.put(folder + entry.log_name, log)
     await target.put(folder + entry.index_name, index)

@@ -9,6 +9,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from nilometer.steps import Listing
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from nilometer.wire.errors import ErrorCode
@@ -141,7 +142,7 @@ class ListedTransaction(msgspec.Struct, frozen=True):
 class ListTransactionsResult(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
-    transactions: tuple[ListedTransaction, ...] = ()
+    transactions: Listing[ListedTransaction] | None = None
 
 
 TransactionRequest: TypeAlias = (

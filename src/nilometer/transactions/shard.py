@@ -7,7 +7,7 @@ are views of its state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator, Mapping
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
@@ -17,6 +17,7 @@ from nilometer import coordinators
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import Timers, Token, TransactionalRecord, TransactionEnd
+from nilometer.steps import listing
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.decisions import (
     decide_add_partitions,
@@ -99,14 +100,15 @@ def describe_transaction(
 
 
 def list_transactions(
-    transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
+    transactions: Mapping[str, Transaction], request: ListTransactions, wall_ms: int
 ) -> ListTransactionsResult:
-    """Return the transactions that ``request`` asks for."""
+    """Return the transactions that ``request`` asks for, as they are now."""
     producer_ids = frozenset(request.producer_id_filters)
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
 
-    def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
-        return (
+    def show(item: tuple[str, Transaction]) -> ListedTransaction | None:
+        transactional_id, transaction = item
+        is_wanted = (
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not request.state_filters or transaction.state in states)
             and (
@@ -114,15 +116,14 @@ def list_transactions(
                 or wall_ms - transaction.started_ms > request.duration_filter_ms
             )
         )
+        if not is_wanted:
+            return None
+        return ListedTransaction(transactional_id, transaction.producer_id, transaction.state.kafka_name)
 
     return ListTransactionsResult(
         ErrorCode.none,
         tuple(name for name in request.state_filters if name not in BY_NAME),
-        tuple(
-            ListedTransaction(transactional_id, transaction.producer_id, transaction.state.kafka_name)
-            for transactional_id, transaction in transactions
-            if is_wanted(transactional_id, transaction)
-        ),
+        listing(list(transactions.items()), show),
     )
 
 
@@ -184,20 +185,23 @@ class TransactionShard:
     def replay_end(self, end: TransactionEnd) -> None:
         """Ignore the end of a transaction, since none writes to this topic."""
 
-    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
+        yield 1
         self._ongoing = dict.fromkeys(self._ongoing, now_ms)
+        yield 1
         self._prepared = [name for name, one in self._transactions.items() if one.state.is_prepared][::-1]
+        yield 1
         if not self._complete_prepared(turn):
             self._timers.schedule(TimerKind.MARKERS, now_ms)
         self._timers.schedule(TimerKind.TIME_OUTS, now_ms + self._config.abort_check_interval_ms)
         self._timers.schedule(TimerKind.EXPIRATION, now_ms + self._config.expiration_check_interval_ms)
         return turn.effects(self._waiting)
 
-    def states(self) -> list[str]:
-        """Return the state of the transaction of each transactional id, under Kafka's name."""
-        return [transaction.state.kafka_name for transaction in self._transactions.values()]
+    def states(self) -> Iterator[str]:
+        """Yield the state of the transaction of each transactional id, under Kafka's name."""
+        return (transaction.state.kafka_name for transaction in list(self._transactions.values()))
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def handle(self, token: Token, request: TransactionRequest, now_ms: int, wall_ms: int) -> Effects:
@@ -208,7 +212,7 @@ class TransactionShard:
 
     def _answer(self, turn: Turn, request: TransactionRequest) -> TransactionResult:
         if isinstance(request, ListTransactions):
-            return list_transactions(self._transactions.items(), request, turn.wall_ms)
+            return list_transactions(self._transactions, request, turn.wall_ms)
         transaction = self._transactions.get(request.transactional_id)
         match request:
             case InitProducerId():

@@ -150,7 +150,8 @@ def _checked(reader: BodyReader, version: int) -> Slices:
 
 
 def _usual_body(frame: memoryview, position: int) -> FetchBody | None:
-    """Decode a fetch of one partition by a follower, as it follows every append; None if this is another."""
+    """Decode the Fetch request that a follower sends after every append: for one partition, nothing
+    forgotten, no rack. None if the request is of another form."""
     fields = _USUAL.unpack_from(frame, position)
     if (fields[0], fields[7], fields[9], *fields[16:23], fields[25]) != _USUAL_MARKS:
         return None
@@ -527,8 +528,8 @@ def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
 
 
 def _usual_answer(frame: memoryview, position: int) -> LeaderAnswer | None:
-    """Decode the response for one partition, without tagged fields, as it follows every append; None if this
-    is another."""
+    """Decode the Fetch response that a follower gets for most appends: for one partition, without tagged
+    fields. None if the response is of another form."""
     if len(frame) - position < _FOLLOWER_USUAL.size or bytes(frame[-len(_USUAL_END) :]) != _USUAL_END:
         return None
     fields = _FOLLOWER_USUAL.unpack_from(frame, position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -15,10 +16,11 @@ from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import table
 from nilometer.pipeline.tables.delta_store import DeltaStore
 from nilometer.pipeline.tables.staging import PART_BYTES_MAX
-from support.pipeline.filled_topics import Sent
+from support.pipeline.filled_topics import Sent, Topics
 from support.pipeline.runs import assert_reported, forget_last_commit, send_values
 from support.pipeline.table_batches import READERS
 from support.stub_registry import StubRegistry
+from support.tier.tiered_cluster import TieredCluster, objects_below
 
 pytestmark = pytest.mark.spark
 
@@ -112,6 +114,29 @@ def test_a_table_goes_on_when_its_topic_is_deleted_and_created_again(spark, topi
     assert [(row["_key"], row["n"], row["_offset"]) for row in rows] == [(b"b", 3, 1)]
     assert {bytes(one.value) for one in dead_letters(spark, topics, dead)} == {b'{"n": "x"}', b'{"n": 4}'}
     assert account(spark, tmp_path) == (6, 4, 2)  # a deletion is a result, too
+
+
+def test_a_table_of_a_tiered_topic_begins_in_remote_storage(spark, tmp_path):
+    """Through the brokers; what is written afterwards is in the next run."""
+    values = [one.value for one in sample_records("table", 12_500)]
+    first, then = values[:12_000], values[12_000:]
+    tier = tmp_path / "tier"
+    tier.mkdir()
+    with closing(TieredCluster(tmp_path / "brokers", tier.as_uri(), lambda: objects_below(tier))) as cluster:
+        topics = Topics(cluster.bootstrap)
+        cluster.create("orders")
+        dead = topics.create(1, prefix="dead")
+        send_values(topics, first, "orders")
+        cluster.wait_tiered("orders", len(first) // 2)
+        run_table(spark, topics, "orders", tmp_path / "out", dead, maxOffsetsPerTrigger="5000")
+        send_values(topics, then, "orders")
+        run_table(spark, topics, "orders", tmp_path / "out", dead)
+        rows, refused = expected_rows(values)
+        found = sorted(READERS["delta"](tmp_path / "out" / "table"), key=lambda row: row["order"])
+        assert [{name: row[name] for name in COLUMNS} for row in found] == rows
+        assert account(spark, tmp_path / "out") == (len(values), len(rows), len(refused))
+        letters = dead_letters(spark, topics, dead)
+        assert sorted(bytes(one.value) for one in letters) == sorted(refused)
 
 
 def test_avro_values_that_cannot_be_read_and_large_ones_are_dead_letters(spark, topics, tmp_path):

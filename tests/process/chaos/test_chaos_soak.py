@@ -77,11 +77,12 @@ def test_tiered_topics(tmp_path: Path) -> None:
             moves = _play_with_moves(schedule, MINUTES / 2, SEED + 2)
             tier.hide()
             run.record("remote storage is away")
+            run.faults["remote storage away for minutes"] += 1
             Schedule(run, network, loses_disks=False).play(AWAY_MINUTES)
             tier.heal()
             run.record("remote storage is back")
             moves += _play_with_moves(schedule, MINUTES / 2, SEED + 3)
-            run.record(f"rounds: {schedule.counts}, {moves} moves")
+            run.record(f"rounds: {dict(run.faults)}, {moves} moves")
         objects = [path for path in tier.folder.rglob("*.log") if path.is_file()]
         run.record(
             f"{len(objects)} segments, {sum(path.stat().st_size for path in objects)} bytes in the tier"
@@ -129,7 +130,7 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             schedule = Schedule(run, network, ensemble, disk, second)
             schedule.play(minutes)
             run.record(
-                f"rounds: {schedule.counts}, folders that failed under leaders: {schedule.outages_seen}"
+                f"rounds: {dict(run.faults)}, folders that failed under leaders: {schedule.outages_seen}"
             )
         run.record(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
         assert reuse.cycles and mover.moves, "an administrator who did nothing proves nothing"

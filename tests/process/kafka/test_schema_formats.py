@@ -157,10 +157,11 @@ async def test_values_that_cannot_be_decoded_name_their_place_and_schema(
     wrong = {
         b"plain": "it does not begin with the 5 bytes of a schema registry",
         struct.pack(">bI", 0, 99): "schema 99 of the registry: the registry does not have it",
-        struct.pack(">bI", 0, number) + b"\x02": "schema 1 of the registry: EOFError",
+        struct.pack(">bI", 0, number)
+        + b"\x02": "the value, written with schema 1 of the registry, does not fit: EOFError",
         struct.pack(">bI", 0, other) + b"{}": "schema 2 of the registry: it is of type JSON, and only AVRO",
         struct.pack(">bI", 0, registry.add("x", '"int"'))
-        + b"\x02": "schema 3 of the registry: Expected `object`",
+        + b"\x02": "the value, written with schema 3 of the registry, does not fit: Expected `object`",
     }
     async with kafka:
         for value in wrong:

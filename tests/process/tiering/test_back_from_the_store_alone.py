@@ -6,21 +6,42 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import pytest
 from confluent_kafka import TopicPartition
 
 from support.eventually import eventually
+from support.kafka.java_driver import JavaDriver, decoded
+from support.s3_server import s3_server
 from support.tier.tiered_cluster import RECORDS, VALUE, TieredCluster, objects_below
 
 COMMITTED = {"isolation.level": "read_committed"}
 
 
-def cluster(folder: Path, tier: Path) -> TieredCluster:
-    return TieredCluster(folder, tier.as_uri(), lambda: objects_below(tier))
+@dataclass(frozen=True, slots=True)
+class Store:
+    uri: str
+    objects: Callable[[], list[str]]
+
+    def cluster(self, folder: Path) -> TieredCluster:
+        return TieredCluster(folder, self.uri, self.objects)
+
+
+@pytest.fixture(params=("folder", "bucket"))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "bucket":
+        with s3_server() as server:
+            yield Store(server.url("tier"), lambda: server.keys("tier/"))
+    else:
+        tier = tmp_path / "tier"
+        tier.mkdir()
+        yield Store(tier.as_uri(), lambda: objects_below(tier))
 
 
 def messages(tiered: TieredCluster, topic: str, end: int, **settings: object) -> list[tuple[Any, ...]]:
@@ -83,10 +104,20 @@ def document(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_topic_comes_back_in_another_cluster_and_goes_on(tmp_path: Path) -> None:
-    tier = tmp_path / "tier"
-    tier.mkdir()
-    with closing(cluster(tmp_path / "first", tier)) as first:
+def restore(cluster: TieredCluster, store: Store, topic: str, to: str) -> Any:
+    """Bring the topic back as a new one, and return what the command says of its partition."""
+    cluster.create(to)
+    for broker in cluster.cluster.brokers:
+        cluster.cluster.stop(broker)
+    folders = ",".join(str(one.data_dir) for one in cluster.cluster.brokers.values())
+    given = ("--from", store.uri, "--topic", topic, "--as", to, "--log-dirs", folders)
+    (part,) = document("tier", "restore", *given)["partitions"]
+    cluster.cluster.start()
+    return part
+
+
+def test_a_topic_comes_back_in_another_cluster_and_goes_on(store: Store, tmp_path: Path) -> None:
+    with closing(store.cluster(tmp_path / "first")) as first:
         first.create("orders")
         write(first, "orders")
         first.wait_tiered("orders", RECORDS // 2)
@@ -105,22 +136,15 @@ def test_a_topic_comes_back_in_another_cluster_and_goes_on(tmp_path: Path) -> No
         assert 0 < len(committed) < len(everything)
     shutil.rmtree(tmp_path / "first")
 
-    listed = document("tier", "list", "--from", tier.as_uri(), "--verify")
+    listed = document("tier", "list", "--from", store.uri, "--verify")
     assert listed["problems"] == []
     (stored,) = (one for one in listed["partitions"] if one["topic"] == "orders")
     assert (stored["start_offset"], stored["end_offset"]) == (0, end)
 
-    with closing(cluster(tmp_path / "second", tier)) as second:
-        second.create("again")
-        for broker in second.cluster.brokers:
-            second.cluster.stop(broker)
-        folders = ",".join(str(one.data_dir) for one in second.cluster.brokers.values())
-        given = ("--from", tier.as_uri(), "--topic", "orders", "--as", "again", "--log-dirs", folders)
-        restored = document("tier", "restore", *given)
-        (part,) = restored["partitions"]
+    with closing(store.cluster(tmp_path / "second")) as second:
+        part = restore(second, store, "orders", "again")
         assert (part["start"], part["replicas"], part["records"]) == (0, 3, len(everything))
         assert part["end"] == end + part["aborted_transactions"]
-        second.cluster.start()
         assert messages(second, "again", end) == everything
         if part[
             "aborted_transactions"
@@ -132,3 +156,30 @@ def test_a_topic_comes_back_in_another_cluster_and_goes_on(tmp_path: Path) -> No
         new = second.keys("again", part["end"], 2 * RECORDS)
         assert new == list(range(RECORDS, 2 * RECORDS))
         assert second.keys("again", 0, 2 * RECORDS) == [int(one[2]) for one in committed] + new
+
+
+@pytest.mark.java
+def test_javas_consumer_reads_across_what_came_back_and_what_is_written_since(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    tier.mkdir()
+    store = Store(tier.as_uri(), lambda: objects_below(tier))
+    with closing(store.cluster(tmp_path / "first")) as first:
+        first.create("orders")
+        write(first, "orders")
+        first.wait_tiered("orders", RECORDS // 2)
+    shutil.rmtree(tmp_path / "first")
+    with closing(store.cluster(tmp_path / "second")) as second:
+        end = restore(second, store, "orders", "orders")["end"]
+        second.produce("orders", RECORDS)
+        config = {"bootstrap.servers": second.bootstrap}
+        with JavaDriver() as java:
+            everything = java.run("consume", config=config, topic="orders")
+            committed = java.run("consume", config={**config, **COMMITTED}, topic="orders")
+        expected = messages(second, "orders", 1 << 62)
+        assert expected[0][0] == 0 and expected[-1][0] > end
+        assert [(one["offset"], decoded(one["key"])) for one in everything] == [
+            (offset, key) for offset, _, key, *_ in expected
+        ]
+        visible = {offset for offset, *_ in messages(second, "orders", 1 << 62, **COMMITTED)}
+        assert 0 < len(visible) < len(expected)
+        assert [one["offset"] for one in committed] == sorted(visible)

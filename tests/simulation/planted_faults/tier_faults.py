@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from msgspec import structs
@@ -115,7 +115,7 @@ def leave_deleted_topics(patch: Patch) -> None:
 def sweep_what_was_dropped(patch: Patch) -> None:
     orphans = plan.orphans
 
-    def with_dropped(manifest: Manifest, listed: Sequence[str]) -> tuple[str, ...]:
+    def with_dropped(manifest: Manifest, listed: Iterable[str]) -> Generator[int, None, tuple[str, ...]]:
         return orphans(structs.replace(manifest, dropped=()), listed)
 
     patch.setattr(plan, "orphans", with_dropped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from msgspec import structs
@@ -48,8 +48,11 @@ PLAN_2 = replace(PLAN, version=V2)
 def forget_the_prepared(patch: Patch) -> None:
     on_loaded = TransactionShard.on_loaded
 
-    def without_markers(self: TransactionShard, now_ms: int, wall_ms: int) -> shard.Effects:
-        return structs.replace(on_loaded(self, now_ms, wall_ms), actions=())
+    def without_markers(
+        self: TransactionShard, now_ms: int, wall_ms: int
+    ) -> Generator[int, None, shard.Effects]:
+        loaded = yield from on_loaded(self, now_ms, wall_ms)
+        return structs.replace(loaded, actions=())
 
     patch.setattr(TransactionShard, "on_loaded", without_markers)
 
@@ -57,8 +60,8 @@ def forget_the_prepared(patch: Patch) -> None:
 def abort_the_prepared(patch: Patch) -> None:
     on_loaded = TransactionShard.on_loaded
 
-    def with_aborts(self: TransactionShard, now_ms: int, wall_ms: int) -> shard.Effects:
-        loaded = on_loaded(self, now_ms, wall_ms)
+    def with_aborts(self: TransactionShard, now_ms: int, wall_ms: int) -> Generator[int, None, shard.Effects]:
+        loaded = yield from on_loaded(self, now_ms, wall_ms)
         aborts = tuple(
             structs.replace(action, committed=False) if isinstance(action, SendMarkers) else action
             for action in loaded.actions

@@ -21,6 +21,7 @@ import random
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,8 @@ from ..brokers.nilometer_cluster import NilometerCluster
 from ..brokers.quorum_brokers import QuorumBrokers
 from ..brokers.replica_comparison import compare_replicas
 from ..eventually import eventually
+from ..evidence import record as evidence
+from ..evidence.jepsen_history import Fault
 from ..logs.segments import segment_files
 from ..simulation.history import Outcome, check
 from .administration import DirectoryMover, Mover, TopicReuse
@@ -98,6 +101,9 @@ class ChaosRun:
         self.leaders: LeadersWatcher | None = None
         self._watch_leaders = watch_leaders
         self.timeline: list[str] = []
+        self.faults = Counter[str]()
+        """How many rounds there were of each fault."""
+        self._faulty: list[Fault] = []
         self._outside_faults = outside_faults
         self._programs: list[TopicReuse | Mover | DirectoryMover] = []
         self._idle = threading.Event()
@@ -130,17 +136,20 @@ class ChaosRun:
         try:
             if kind is None:
                 self.verdict()
-        except BaseException:
+        except BaseException as wrong:
             self._keep()
+            self._keep_evidence([str(wrong)])
             raise
         else:
             if kind is not None:
                 self._keep()
+            self._keep_evidence([] if kind is None else [f"{kind.__name__}: {error}"])
         finally:
             self.cluster.close()
 
     def record(self, what: str) -> None:
         """Add a line to the timeline, for the analysis of a failure."""
+        self._faulty.append((len(self.load.history.operations) if self.load is not None else 0, what))
         self.timeline.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
     def wait_load(self, records: int = 5, timeout_s: float = 40.0) -> None:
@@ -401,6 +410,33 @@ class ChaosRun:
         return asyncio.run(look())
 
     # --- evidence
+
+    def _keep_evidence(self, wrong: Sequence[str]) -> None:
+        load = self.load
+        if load is None or not evidence.is_wanted():
+            return
+        sends = load.history.sends
+        counts = Counter[str](
+            {
+                "records sent": len(sends),
+                "records acknowledged": sum(send.outcome is Outcome.OK for send in sends),
+                "records read": sum(len(poll.records) for poll in load.history.polls),
+                "latest offsets asked": load.latest.answers,
+            }
+        )
+        for program in self._programs:
+            if isinstance(program, TopicReuse):
+                counts["topics deleted and created again"] += program.cycles
+            else:
+                counts["replicas moved"] += program.moves
+        evidence.keep(
+            evidence.lines(load.history, faults=self._faulty),
+            seed=self.seed,
+            seconds=time.monotonic() - self._began,
+            counts=counts,
+            faults=self.faults,
+            wrong=wrong,
+        )
 
     def _keep(self) -> None:
         """Copy everything needed for the analysis of a failure to a folder that is kept."""

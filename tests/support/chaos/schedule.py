@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..brokers.quorum_brokers import QuorumBrokers
 from ..coordination.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
@@ -42,7 +42,6 @@ class Schedule:
     """Where the brokers' remote storage is; None also for one that stays away for longer than a round."""
     loses_disks: bool = True
     """False: no replica may have to begin again, since remote storage is away."""
-    counts: dict[str, int] = field(default_factory=dict[str, int])
     outages_seen: int = 0
     """How often other brokers became leaders for a failed log directory, before its broker was restarted."""
 
@@ -56,7 +55,7 @@ class Schedule:
         run, chance = self.run, self.run.chance
         fault = chance.choice(self._faults())
         name = fault.__name__.strip("_")
-        self.counts[name] = self.counts.get(name, 0) + 1
+        run.faults[name.replace("_", " ")] += 1
         run.record(f"round: {name}")
         fault()
         if chance.random() < 0.7:

@@ -40,6 +40,7 @@ from nilometer.share.state_shard import (
     StateResult,
     WriteState,
 )
+from nilometer.steps import at_once
 
 WALL_MS = 1_700_000_000_000
 """What the wall clock says when the monotonic one says 0."""
@@ -115,7 +116,7 @@ class StateWorld:
         self.shard = ShareStateShard(self.config, self.cluster.image)
         for record in self.records():
             self.shard.replay(record)
-        self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
+        self._take(at_once(self.shard.on_loaded(self.now_ms, self.wall_ms)))
 
     def _take(self, effects: Effects) -> None:
         self.log.extend(encode_record(record) for record in effects.records)

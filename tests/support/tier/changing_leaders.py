@@ -163,7 +163,7 @@ class World:
         parts = RemoteParts(
             runtime=runtime, store=store, cache=RemoteCache(store, runtime.disk, 1 << 20),
             cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once,
-            writer=f"{broker.number}-{self.chance.random()}",
+            writer=f"{broker.number}-{self.chance.random()}", metadata_entry=lambda: TOPIC.metadata_entry,
         )  # fmt: skip
         partition: Any = broker
         return RemotePartition(partition, parts, lambda _: TOPIC, RemoteTraffic())

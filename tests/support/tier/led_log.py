@@ -87,6 +87,7 @@ class LedLog:
         parts = RemoteParts(
             runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
             cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
+            metadata_entry=lambda: self.facts.metadata_entry,
         )  # fmt: skip
         partition: Any = self
         self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())

@@ -14,7 +14,8 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +32,9 @@ from ..applications.committed_reader import CommittedReader
 from ..brokers.nilometer_cluster import NilometerCluster
 from ..chaos.run import KEPT, OVERRIDES
 from ..eventually import eventually
-from ..simulation.history import History, Seen
+from ..evidence import record as evidence
+from ..evidence.jepsen_history import Fault
+from ..simulation.history import History, Seen, Send
 from .committed_history import LAST, CommittedHistory
 from .families import PARTITIONS, TOPIC, Family
 
@@ -44,6 +47,13 @@ SETTINGS = {
 }
 LATEST = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+KILLED = {
+    "transactions": "kill a coordinator of transactions",
+    "group": "kill a coordinator of groups",
+    "leader": "kill a leader",
+    "controller": "kill the controller",
+    "two": "kill two brokers at once",
+}
 LED = {"transactions": "__transaction_state", "group": "__consumer_offsets", "leader": TOPIC}
 """The topic whose leader is killed, by the kind of the kill."""
 PLACES = [f"{TOPIC}-{partition}" for partition in range(PARTITIONS)]
@@ -66,9 +76,11 @@ class TransactionalRun:
         self._families: list[Family] = []
         self._run = CommittedHistory()
         self._timeline: list[str] = []
+        self._faulty: list[Fault] = []
         self._began = time.monotonic()
         self.cluster = NilometerCluster(folder, 3, SETTINGS, **cluster_options)
         self.kills = 0
+        self._faults = Counter[str]()
 
     def __enter__(self) -> TransactionalRun:
         try:
@@ -92,12 +104,14 @@ class TransactionalRun:
         try:
             if kind is None:
                 self._judge()
-        except BaseException:
+        except BaseException as wrong:
             self._keep()
+            self._keep_evidence([str(wrong)])
             raise
         else:
             if kind is not None:
                 self._keep()
+            self._keep_evidence([] if kind is None else [f"{kind.__name__}: {error}"])
         finally:
             self.cluster.close()
 
@@ -115,6 +129,7 @@ class TransactionalRun:
     def _kill(self, kind: str, left: int) -> None:
         victims = self._victims(kind)[:left]
         self._note(f"kills {victims}: {kind}")
+        self._faults[KILLED[kind]] += 1
         self.cluster.kill(*victims)
         self.kills += len(victims)
         if len(victims) == 1 and self._chance.random() < 0.7:
@@ -207,7 +222,28 @@ class TransactionalRun:
 
     # --- evidence
 
+    def _keep_evidence(self, wrong: Sequence[str]) -> None:
+        if not evidence.is_wanted():
+            return
+        ledger, history = self._run.ledger, self._run.history
+        committed = self._run.fates()[Fate.COMMITTED]
+        counts = Counter[str]({"transactions committed": committed})
+        counts["transactions given up"] = len(ledger.transactions) - committed
+        counts["records sent"] = sum(len(one.writes) for one in ledger.transactions)
+        counts["records read"] = sum(len(poll.records) for poll in history.polls)
+        counts["records transformed"] = sum(len(poll.records) for poll in self._run.outputs.polls)
+        reads = History([one for one in history.operations if not isinstance(one, Send)])
+        evidence.keep(
+            evidence.lines(reads, ledger, self._faulty),
+            seed=self._seed,
+            seconds=time.monotonic() - self._began,
+            counts=counts,
+            faults=self._faults,
+            wrong=wrong,
+        )
+
     def _note(self, what: str) -> None:
+        self._faulty.append((len(self._run.history.operations), what))
         self._timeline.append(f"{time.strftime('%X')} {time.monotonic() - self._began:7.2f} s  {what}")
 
     def _keep(self) -> None:

@@ -10,13 +10,14 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
-from nilometer.broker.tiering.remote_partition import BEHIND_MS_MAX, MetadataBehind
+from nilometer.broker.tiering.remote_partition import MetadataBehind
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.lineage import BEHIND_MS_MAX
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 from support.tier.former_partition import batch, former
-from support.tier.led_log import LedLog, Store
+from support.tier.led_log import NOW_MS, LedLog, Store
 from support.tier.remote_segments import TOPIC
 
 CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
@@ -199,6 +200,128 @@ def test_a_cluster_that_takes_the_store_keeps_its_own_records() -> None:
         await present.tier()
         assert present.log.local_start_offset == 20, "all of it is in the tier only"
         assert await texts(present) == before
+
+    asyncio.run(main())
+
+
+def test_without_a_claim_a_later_leader_keeps_its_own_records() -> None:
+    """The other cluster had a leader of the same epochs, and has written other records."""
+
+    async def main() -> None:
+        another = clone("theirs ")
+        await another.tier()
+        objects = dict(another.store.bucket.objects)
+        present = clone("ours ", another.store)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        before = await texts(present)
+        for _ in range(2):
+            with pytest.raises(Contested, match=r"goes on with nilometer\.tier\.claim=1"):
+                await present.tier()
+        while present.log.delete_old_segments(20, NOW_MS):
+            pass
+        assert await texts(present) == before
+        assert another.store.bucket.objects == objects
+        with pytest.raises(Contested):
+            await present.remote.delete()
+        claiming = clone("ours ", another.store, claim=1)
+        claiming.leader_epoch = 2
+        claiming.log.epochs.begin(2, 20)
+        await claiming.tier()
+        assert await texts(claiming) == before
+
+    asyncio.run(main())
+
+
+def test_without_a_claim_a_later_leader_does_not_begin_where_the_others_do() -> None:
+    async def main() -> None:
+        another = clone("theirs ")
+        await another.tier()
+        another.log.advance_log_start_offset(15, 20)
+        await another.tier()
+        chain = Chain(another.store, another.remote.folder, "theirs")
+        last = await chain.read()
+        assert last is not None
+        assert await chain.append_at_rest(1, structs.replace(last, log_start_offset=15))
+        present = clone("ours ", another.store)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        with pytest.raises(Contested):
+            await present.remote.run_round()
+        assert present.log.log_start_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_follower_deletes_only_what_the_other_cluster_has_not_replaced() -> None:
+    """The manifest has the epoch of the follower's own leader."""
+
+    async def main() -> None:
+        another = clone("theirs ")
+        await another.tier()
+        follower = clone("ours ", another.store)
+        follower.is_led_here = False
+        with pytest.raises(Contested):
+            await follower.remote.run_round()
+        assert follower.log.tiered_offset == 10
+
+    asyncio.run(main())
+
+
+def test_what_another_cluster_writes_while_a_leader_begins_is_compared() -> None:
+    async def main() -> None:
+        another = clone("theirs ")
+        for _ in range(10):
+            await another.remote.run_round()
+        present = clone("ours ", another.store)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        create = present.store.create
+
+        async def create_later(name: str, data: bytes) -> bool:
+            present.store.create = create
+            for _ in range(5):
+                await another.remote.run_round()
+            return await create(name, data)
+
+        present.store.create = create_later
+        with pytest.raises(Contested):
+            await present.remote.run_round()
+        assert present.log.tiered_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_batch_that_is_damaged_here_does_not_stop_the_tier() -> None:
+    async def main() -> None:
+        former = clone("ours ")
+        await former.tier()
+        present = clone("ours ", former.store)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        damaged = next(iter(present.log.segments))
+        present.disk.flip_bit(damaged.log_path, damaged.size - 2)
+        await present.remote.run_round()
+        assert present.log.tiered_offset == 20
+
+    asyncio.run(main())
+
+
+def test_a_leader_goes_on_from_manifests_without_crcs() -> None:
+    async def main() -> None:
+        former = clone("ours ")
+        await former.tier()
+        last = former.remote.manifest
+        assert last is not None
+        without = tuple(structs.replace(one, last_crc=None) for one in last.segments)
+        chain = Chain(former.store, former.remote.folder, "former")
+        await chain.read()
+        assert await chain.append_at_rest(1, structs.replace(last, segments=without))
+        present = clone("ours ", former.store)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        await present.tier()
+        assert present.log.local_start_offset == 20
 
     asyncio.run(main())
 

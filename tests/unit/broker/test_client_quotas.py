@@ -14,7 +14,14 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.quotas import KEPT, METERS_MAX, ClientQuotas, ConnectionLimits, Meters
+from nilometer.broker.quotas import (
+    KEPT,
+    METERS_MAX,
+    ClientQuotas,
+    ConnectionLimits,
+    Meters,
+    listener_of_brokers,
+)
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.turns import ELEMENTS_MAX, LoopTime, Turns
@@ -321,6 +328,21 @@ def test_brokers_do_not_count_for_their_address(listener: str) -> None:
     assert not limits.take(listener, "127.0.0.1")
     limits.release(listener, "127.0.0.1")
     assert limits.take(listener, "127.0.0.1")
+
+
+def test_the_only_listener_of_a_node_with_a_controller_is_the_clients_too() -> None:
+    node = {
+        "node_id": "1",
+        "process_roles": "broker,controller",
+        "controller_quorum_voters": "1@127.0.0.1:9001",
+        "controller_listener_names": "CONTROLLER",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9001",
+    }
+    limits = ConnectionLimits(
+        config(**node, max_connections="2", listener_name_plaintext_max_connections="8")
+    )
+    assert [limits.take("PLAINTEXT", "127.0.0.1") for _ in range(3)] == [True, True, False]
+    assert listener_of_brokers(config(**node)) is None
 
 
 def test_clients_with_a_brokers_address_do_not_keep_it_out() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
-from nilometer.broker.tiering.remote_partition import RemotePartition
+from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults
 from nilometer.storage.errors import CorruptRecordFound
+from nilometer.wire.errors import KafkaError
 from support.tier.changing_leaders import World
 
 
@@ -84,3 +87,22 @@ def test_damage_is_reported_for_repair() -> None:
     asyncio.run(logs._run(remote))
     assert reported == [found]
     assert "CRC" in remote.error
+
+
+def test_a_disk_that_fails_here_is_no_error_of_remote_storage() -> None:
+    """The one that asked says it to the partition; see on_read_error."""
+    remote: Any = SimpleNamespace(traffic=RemoteTraffic(), partition="events-0")
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def work() -> None:
+        logs: Any = RemoteLogs.__new__(RemoteLogs)
+        with pytest.raises(OSError, match="the disk"):
+            await logs._reading(remote, fail(OSError("the disk")))
+        assert remote.traffic.fetch_errors == 0
+        with pytest.raises(KafkaError, match="the store"):
+            await logs._reading(remote, fail(ObjectStoreError("the store")))
+        assert remote.traffic.fetch_errors == 1
+
+    asyncio.run(work())

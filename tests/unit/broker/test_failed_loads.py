@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +11,11 @@ import pytest
 
 from nilometer.broker import coordinator_shell as shells
 from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
+from nilometer.broker.tasks import Tasks
 from nilometer.coordinators import Effects
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
+CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, monotonic_us=lambda: 0, wall_ms=lambda: 0)
 DELETED = FileNotFoundError("a segment was deleted meanwhile")
 KIND: dict[str, Any] = {"name": "test", "commit_timeout_ms": 5_000, "carry_out": lambda *_: None}
 FAILURES = {
@@ -31,7 +32,8 @@ class Shard:
     def replay(self, record: object) -> None:
         self.records.append(record)
 
-    def on_loaded(self, *_: int) -> Effects[Any, Any, Any]:
+    def on_loaded(self, *_: int) -> Generator[int, None, Effects[Any, Any, Any]]:
+        yield 1
         return Effects(actions=("finish a prepared transaction",))
 
     def next_deadline_ms(self) -> None:
@@ -62,7 +64,7 @@ class Shell:
         self.shell = CoordinatorShell[Any, Any, Any, Any](
             cast(Any, partition),
             cast(Any, SimpleNamespace(clock=CLOCK)),
-            cast(Any, SimpleNamespace(spawn=lambda work, name, kind: asyncio.ensure_future(work))),
+            Tasks(),
             cast(Any, SimpleNamespace(**KIND, make_shard=self._make_shard)),
             lambda _: None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,16 +11,18 @@ import pytest
 
 from nilometer.broker import coordinator_shell as shells
 from nilometer.broker.coordinator_shell import CoordinatorShell, ShellState
+from nilometer.broker.tasks import Tasks
 from nilometer.coordinators import Effects
 
-CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
+CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, monotonic_us=lambda: 0, wall_ms=lambda: 0)
 
 
 class Shard:
     def __init__(self) -> None:
         self.images: list[object] = []
 
-    def on_loaded(self, *_: int) -> Effects[Any, Any, Any]:
+    def on_loaded(self, *_: int) -> Generator[int, None, Effects[Any, Any, Any]]:
+        yield 1
         return Effects()
 
     def on_image(self, image: object, *_: int) -> Effects[Any, Any, Any]:
@@ -47,7 +49,7 @@ def test_the_newest_image_that_came_while_loading_is_seen_then(monkeypatch: pyte
         shell = CoordinatorShell[Any, Any, Any, Any](
             cast(Any, partition),
             cast(Any, SimpleNamespace(clock=CLOCK)),
-            cast(Any, SimpleNamespace(spawn=lambda work, name, kind: asyncio.ensure_future(work))),
+            Tasks(),
             cast(Any, kind),
             lambda _: None,
         )

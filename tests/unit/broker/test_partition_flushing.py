@@ -13,13 +13,18 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.replicas.delayed_requests import DelayedRequest, ProduceOutcome
+from nilometer.broker.replicas.delayed_requests import (
+    RELEASED_AT_ONCE,
+    DelayedRequest,
+    ProduceOutcome,
+    Releases,
+)
 from nilometer.broker.replicas.file_work import FlushEnded, GroupCommit, LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
 from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import SLICE_US
+from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication.epochs import EpochEnd
@@ -74,6 +79,7 @@ class Host:
             isr_log=IsrLog(),
             failures=ReplicaFailures(lambda log, error: self.failed.append((log, error))),
             start_in_tier=lambda partition, log_start: None,
+            releases=Releases(Turns(StandingClock())),
         )
 
     def _truncate_to(self, log: Log, offset: int) -> None:
@@ -167,6 +173,30 @@ def test_a_segment_that_is_full_during_a_flush_gets_a_flush_without_another_reco
     host.commit()
     assert log.recovery_point >= second_end
     assert not host.wanting, "and no more when no segment waits"
+
+
+async def test_what_waits_for_one_offset_is_released_slice_by_slice() -> None:
+    """As 51,200 produces of 800 connections that repeat one batch, until their follower goes on."""
+    released: list[int] = []
+    host, log = Host(), open_log(MemoryDisk())
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    partition.append(_batch(b"x"), all_replicas=True)
+    count = 3 * RELEASED_AT_ONCE
+    for number in range(count):
+        wait = SimpleNamespace(release=lambda error, number=number: released.append(number))
+        partition.hold_until_committed(1, wait)
+    host.commit()
+    most = len(released)
+    assert most <= RELEASED_AT_ONCE
+    async with asyncio.timeout(60):
+        while len(released) < count:
+            before = len(released)
+            await asyncio.sleep(0)
+            most = max(most, len(released) - before)
+    assert most <= RELEASED_AT_ONCE
+    assert released == list(range(count))
+    assert not partition.waiting_produces
 
 
 class Follower:

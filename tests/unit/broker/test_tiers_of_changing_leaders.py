@@ -35,7 +35,7 @@ def deletes_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_divergent_segments(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(plan, "divergent", lambda manifest, log, agreed=0: ())
+    patch.setattr(plan, "divergent", lambda *_: ())
 
 
 def drops_expired_segments_before_the_log_start_moves(patch: pytest.MonkeyPatch) -> None:

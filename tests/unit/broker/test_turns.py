@@ -200,6 +200,23 @@ async def test_a_noted_task_can_be_cancelled() -> None:
     assert cleaned == ["up"]
 
 
+@pytest.mark.filterwarnings("error")
+async def test_a_noted_task_that_is_cancelled_before_it_begins_leaves_nothing() -> None:
+    begun = list[str]()
+
+    async def work() -> None:
+        begun.append("it")
+
+    waiting = work()
+    task = asyncio.create_task(Turns(StepClock()).noted(waiting, "work"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert begun == []
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        waiting.send(None)
+
+
 async def test_elements_are_counted_by_turn() -> None:
     turns = Turns(StepClock())
     turns.count(10)

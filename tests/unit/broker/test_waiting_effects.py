@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nilometer.broker.coordinator_shell import WaitingEffects
-from nilometer.broker.replicas.hosted_partition import CommitWait
+from nilometer.broker.replicas.delayed_requests import CommitWait
 from nilometer.coordinators import Token
 from nilometer.wire.errors import ErrorCode
 

@@ -15,6 +15,7 @@ from nilometer.cli.metadata import store_setting
 from nilometer.coordination.copying import Contents, Source, Target, copy
 from nilometer.coordination.factory import copy_source, copy_target, make_store
 from nilometer.coordination.local.layout import COPY_LOCK
+from nilometer.coordination.quorum.folder_reader import inspect
 from nilometer.coordination.store import (
     CoordinationStore,
     StoreDamaged,
@@ -24,7 +25,7 @@ from nilometer.coordination.store import (
 )
 from nilometer.raft.control_records import KRaftVoters, control_batch
 from nilometer.raft.quorum_state import FOLDER, identify, read_owner
-from nilometer.raft.recovery import LOG_CONFIG, inspect, recover
+from nilometer.raft.recovery import LOG_CONFIG, recover
 from nilometer.runtime import Runtime
 from nilometer.storage.directories.log_directory import (
     MetaProperties,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.broker.coordinator_shells import java_string_hash, partition_for_key
-from nilometer.coordinators import KEPT, Effects, Timers, Token, Turn
+from nilometer.coordinators import KEPT, MOVED_PER_CALL_MAX, Effects, Timers, Token, Turn
 from support.properties import examples
 
 A, B, C = "abc"
@@ -81,6 +81,24 @@ def test_a_deadline_that_moves_with_every_heartbeat_costs_no_memory() -> None:
         timers.schedule(A, at_ms)
     assert len(timers._heap) == 1
     assert timers.next_deadline_ms() == 9_999
+
+
+def test_a_call_puts_a_bounded_number_of_moved_deadlines_in_their_place() -> None:
+    """As when the first of 60,000 members sends its heartbeat after all others."""
+    timers = Timers[int]()
+    count = 4 * MOVED_PER_CALL_MAX
+    for at_ms in (10, 20):
+        for key in range(count):
+            timers.schedule(key, at_ms)
+    pushed = timers._pushes
+    assert timers.next_deadline_ms() == 10  # early: the next call goes on
+    assert timers._pushes <= pushed + MOVED_PER_CALL_MAX
+    assert timers.take_due(15) is None
+    calls = 2
+    while timers.next_deadline_ms() == 10:
+        calls += 1
+    assert calls <= 5
+    assert [timers.take_due(20) for _ in range(count)] == list(range(count))
 
 
 def test_cancelled_deadlines_are_forgotten_before_their_time() -> None:

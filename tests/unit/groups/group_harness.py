@@ -33,6 +33,9 @@ from nilometer.groups.requests import (
     LeaveGroup,
     LeaveGroupMember,
     LeaveGroupResult,
+    ListedGroup,
+    ListGroups,
+    ListGroupsResult,
     OffsetCommit,
     OffsetCommitPartition,
     OffsetCommitResult,
@@ -47,6 +50,7 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import Subscription, encode_subscription
 
@@ -132,7 +136,7 @@ class GroupWorld:
                 self.shard.replay(record)
             else:
                 self.shard.replay_transactional(TransactionalRecord(transactional.producer_id, record))
-        self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
+        self._take(at_once(self.shard.on_loaded(self.now_ms, self.wall_ms)))
 
     fail_over = load
 
@@ -166,6 +170,11 @@ class GroupWorld:
     def ask(self, request: GroupRequest, reply_type: type[AnyResult]) -> AnyResult:
         """Of what is answered at once."""
         return self.answer(self.send(request), reply_type)
+
+    def listed(self, request: ListGroups) -> list[ListedGroup]:
+        steps = self.ask(request, ListGroupsResult).groups
+        assert steps is not None
+        return at_once(steps)
 
     def answer(self, token: Token, reply_type: type[AnyResult]) -> AnyResult:
         reply = self.replies[token]

@@ -15,7 +15,7 @@ from nilometer.groups.records import (
     CoordinatorRecord,
     encode_record,
 )
-from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult, ListGroups, ListGroupsResult
+from nilometer.groups.requests import DeleteGroups, DeleteGroupsResult, ListGroups
 from nilometer.wire.errors import ErrorCode
 
 
@@ -97,10 +97,10 @@ def test_what_describe_and_list_tell(world: ConsumerWorld) -> None:
     )
     assert [(each.topic_name, each.partitions) for each in second.target_assignment] == [("t", (2, 3))]
     assert second.assignment == ()
-    listed = world.ask(ListGroups(("reconciling",), ("consumer",)), ListGroupsResult).groups
+    listed = world.listed(ListGroups(("reconciling",), ("consumer",)))
     assert [(group.group_id, group.protocol_type, group.group_state) for group in listed] == [
         ("g", "consumer", "Reconciling")
     ]
-    assert world.ask(ListGroups((), ("classic",)), ListGroupsResult).groups == ()
+    assert world.listed(ListGroups((), ("classic",))) == []
     assert world.describe_consumer("other").error_code is ErrorCode.group_id_not_found
     assert world.describe().error_code is ErrorCode.group_id_not_found, "it is no classic group"

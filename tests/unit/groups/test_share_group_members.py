@@ -8,7 +8,6 @@ from share_group_harness import SHARE_SESSION_MS, ShareWorld
 from nilometer.groups.requests import (
     DescribedTopicPartitions,
     ListGroups,
-    ListGroupsResult,
     OffsetDelete,
     OffsetDeleteResult,
     OffsetFetch,
@@ -253,14 +252,14 @@ def test_a_large_assignment_is_computed_outside(shares: ShareWorld) -> None:
 def test_groups_are_listed_and_described(shares: ShareWorld) -> None:
     a = shares.share_member("A")
     shares.share_beat("A", a.epoch, rack="r")
-    [listed] = shares.ask(ListGroups(types_filter=frozenset({"share"})), ListGroupsResult).groups
+    [listed] = shares.listed(ListGroups(types_filter=frozenset({"share"})))
     assert (listed.group_id, listed.protocol_type, listed.group_state, listed.group_type) == (
         "g",
         "share",
         "Stable",
         "share",
     )
-    assert not shares.ask(ListGroups(states_filter=frozenset({"empty"})), ListGroupsResult).groups
+    assert not shares.listed(ListGroups(states_filter=frozenset({"empty"})))
     described = shares.describe_share()
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 3, 3)
     assert described.assignor_name == "simple"

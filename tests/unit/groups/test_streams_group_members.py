@@ -20,7 +20,6 @@ from streams_group_harness import (
 
 from nilometer.groups.requests import (
     ListGroups,
-    ListGroupsResult,
     OffsetCommit,
     OffsetCommitPartition,
     OffsetCommitResult,
@@ -66,7 +65,7 @@ def test_the_first_member_gets_every_task() -> None:
     assert member.last.heartbeat_interval_ms == 5_000
     assert member.status == []
     assert streams.streams_group().state == "Stable"
-    listed = streams.ask(ListGroups(), ListGroupsResult).groups[0]
+    listed = streams.listed(ListGroups())[0]
     assert (listed.protocol_type, listed.group_type, listed.group_state) == ("streams", "streams", "Stable")
 
 

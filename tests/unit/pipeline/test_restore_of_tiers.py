@@ -427,6 +427,20 @@ def test_a_topic_of_its_own_id_comes_back_from_the_folder_of_its_former_cluster(
         assert (result.start, result.end) == (0, 18)
 
 
+def test_a_topic_is_restored_beside_itself_in_its_own_cluster(tmp_path: Path) -> None:
+    led = former()
+    objects = led.store.bucket.objects
+    for name in [one for one in objects if one.startswith(FOLDER)]:
+        objects[NEW_FOLDER + name.removeprefix(FOLDER)] = objects.pop(name)
+    last = asyncio.run(last_manifest(led.store))
+    assert last is not None
+    objects[NEW_FOLDER + manifest_name(last.number)] = encode_manifest(structs.replace(last, topic=NEW))
+    place = broker_folder(tmp_path / "one", EVENTS, TopicPartition("again", 0))
+    for _ in range(2):
+        (result,) = run(led, place, name="again")
+        assert (result.start, result.end) == (0, 18)
+
+
 def test_the_topic_itself_needs_no_restore(tmp_path: Path) -> None:
     led = former()
     place = broker_folder(tmp_path / "one")

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from nilometer.broker.replicas.log_directories import find_logs
+from nilometer.coordination.quorum.folder_reader import inspect
 from nilometer.identifiers import NO_LEADER, uuid_to_text
 from nilometer.raft import snapshot_files
 from nilometer.raft.control_records import (
@@ -24,7 +25,7 @@ from nilometer.raft.control_records import (
 )
 from nilometer.raft.exchange import Election
 from nilometer.raft.quorum_state import OWNER, QUORUM_STATE, identify, read_election, write_election
-from nilometer.raft.recovery import format_folder, inspect
+from nilometer.raft.recovery import format_folder
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterSet
 from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties

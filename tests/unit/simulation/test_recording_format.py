@@ -87,12 +87,18 @@ def test_a_recording_within_the_limit_is_not_cut() -> None:
         (['{"recording": "other", "version": 1}'], 'line 1: "recording" must be "nilometer"'),
         (['{"recording": "nilometer", "version": 2, "shape": 3}'], "this Nilometer reads version 1"),
         (['{"recording": "nilometer", "version": 1}'], "`title`"),
-        (["HEADER", '{"at_us": 1}'], "line 2: Object missing required field `kind`"),
-        (["HEADER", '{"at_us": -1, "kind": "note", "text": ""}'], "line 2: Expected `int` >= 0"),
-        (["HEADER", '{"at_us": 1, "kind": "party", "text": ""}'], "line 2: Invalid enum value 'party'"),
+        (["HEADER", '{"at_us": 1}'], "no event of a recording (Object missing required field `kind`"),
+        (
+            ["HEADER", '{"at_us": -1, "kind": "note", "text": ""}'],
+            "no event of a recording (Expected `int` >= 0",
+        ),
+        (
+            ["HEADER", '{"at_us": 1, "kind": "party", "text": ""}'],
+            "no event of a recording (Invalid enum value 'party'",
+        ),
         (
             ["HEADER", '{"at_us": 1, "kind": "append", "text": "", "change": {"log_end_offset": -1}}'],
-            "line 2: Expected `int` >= 0 - at `$.change.log_end_offset`",
+            "line 2 is no event of a recording (Expected `int` >= 0 - at `$.change.log_end_offset`",
         ),
         (["HEADER", "\ud800"], "line 2"),
         (["HEADER", "[" * 100_000], "line 2"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from log_model import build_batch, read_from
+from msgspec import structs
 
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import names
@@ -22,9 +23,11 @@ from nilometer.storage.producers import AppendOrigin, CorruptSnapshot, decode_sn
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
     check_records,
+    crc_at,
     is_unchanged,
     read_side_files,
     sealed_segments,
+    telling_crc,
 )
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode
@@ -308,8 +311,20 @@ def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
     assert across.epochs == ((0, across.base_offset), (1, 10))
     assert offered[0].epochs == ((0, 0),)
     for one in offered:
-        assert sum(check_records(log, one)) == one.size == log.files.disk.file_size(one.log_path)
+        checked = list(check_records(log, one))
+        assert sum(batch.size for batch in checked) == one.size == log.files.disk.file_size(one.log_path)
+        assert crc_at(log, one.end_offset - 1) == telling_crc(log, checked[-1]) == checked[-1].crc
         assert one.largest_timestamp() == 1_000
+
+
+def test_what_compaction_may_have_rewritten_has_no_crc_that_tells() -> None:
+    log = written_log(open_manager(MemoryDisk()))
+    one = next(sealed_segments(log, 0, 30))
+    last = list(check_records(log, one))[-1]
+    assert telling_crc(log, structs.replace(last, records_count=last.records_count - 1)) is None
+    log.allow_gaps()
+    assert telling_crc(log, last) is None
+    assert crc_at(log, one.end_offset - 1) is None
 
 
 def test_a_segment_has_the_producers_at_its_end_and_its_aborted_transactions() -> None:
@@ -349,11 +364,11 @@ def test_a_damaged_batch_is_not_offered_as_good() -> None:
     first, second, *_ = sealed_segments(log, 0, 30)
     disk.flip_bit(first.log_path, first.size - 2)
     with pytest.raises(CorruptRecordFound) as raised:
-        sum(check_records(log, first))
+        list(check_records(log, first))
     assert raised.value.offset == first.end_offset - 1
     disk.open(second.log_path).truncate(second.size - 5)
     with pytest.raises(CorruptRecordFound):
-        sum(check_records(log, second))
+        list(check_records(log, second))
 
 
 def test_a_segment_that_was_deleted_or_may_have_other_records_has_changed() -> None:

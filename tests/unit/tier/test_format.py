@@ -22,6 +22,7 @@ from nilometer.tier.format import (
     decoding_manifest,
     encode_index,
     encode_manifest,
+    encoding_manifest,
     manifest_name,
     manifest_number,
 )
@@ -79,6 +80,30 @@ def test_a_step_reads_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == [0, 1, 2, 3]
 
 
+def test_a_manifest_with_many_segments_is_written_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = many(2 * SEGMENTS_OF_A_LINE + 1)
+    encoded = list[int]()
+    encode = msgspec.json.encode
+
+    def count(what: object) -> bytes:
+        encoded.append(len(what) if isinstance(what, tuple) else 0)
+        return encode(what)
+
+    monkeypatch.setattr(msgspec.json, "encode", count)
+    steps = [(size, len(encoded)) for size in encoding_manifest(written)]
+    assert steps == [(SEGMENTS_OF_A_LINE, 2), (SEGMENTS_OF_A_LINE, 3), (1, 4)]
+    assert encoded == [0, SEGMENTS_OF_A_LINE, SEGMENTS_OF_A_LINE, 1]
+    assert decode_manifest(encode_manifest(written), 7) == written
+
+
+def test_a_manifest_mentions_what_it_has_and_what_it_had() -> None:
+    kept, gone = segment(8, 20, epochs=((2, 8),)), segment(0, 9, epochs=((0, 0), (2, 5)))
+    assert WRITTEN.mentions(kept)
+    assert WRITTEN.mentions(gone)
+    assert not WRITTEN.mentions(structs.replace(kept, attempt="another"))
+    assert not WRITTEN.mentions(segment(21, 30))
+
+
 @pytest.mark.parametrize("line", [b"{", b"null", b"\xff", b"[]", b'{"format": 2, "writer": "\xff"}'])
 def test_a_line_that_is_no_json_of_a_manifest_is_damage(line: bytes) -> None:
     body = line + b"\n"
@@ -88,6 +113,13 @@ def test_a_line_that_is_no_json_of_a_manifest_is_damage(line: bytes) -> None:
 
 def test_a_manifest_of_one_line_is_read() -> None:
     line = msgspec.json.encode(WRITTEN) + b"\n"
+    assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
+
+
+def test_a_segment_that_tells_less_is_read() -> None:
+    """Its last batch was not noted, and it is in no archive."""
+    line = msgspec.json.encode(WRITTEN).replace(b",null,null,null]", b"]") + b"\n"
+    assert b"null" not in line
     assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
 
 

@@ -3,7 +3,7 @@ property; and what is planted in the rules is found, by a shortest path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from nilometer.simulation.model_check.tier import (
 )
 from nilometer.tier import chain, plan
 from nilometer.tier.chain import Chain
-from nilometer.tier.format import Manifest, RemoteSegment
+from nilometer.tier.format import Manifest, RemoteSegment, encode_manifest
 from support.simulation.model_check_tally import explore
 
 STATES_MAX = 10_000
@@ -126,13 +126,15 @@ def remove_at_once(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str,
     return tuple(one.name for one in manifest.dropped)
 
 
-def sweep_what_was_dropped(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
+def sweep_what_was_dropped(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, tuple[str, ...]]:
     named = {name for one in manifest.segments for name in (one.log_name, one.index_name)}
+    yield 1
     return tuple(name for name in names if name.endswith((".log", ".index")) and name not in named)
 
 
-def sweep_indexes_only(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in orphans(manifest, names) if name.endswith(".index"))
+def sweep_indexes_only(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, tuple[str, ...]]:
+    found = yield from orphans(manifest, names)
+    return tuple(name for name in found if name.endswith(".index"))
 
 
 orphans = plan.orphans
@@ -166,7 +168,7 @@ def let_every_leader_write(patch: pytest.MonkeyPatch) -> None:
 async def take_no_answer_for_success(self: Any, manifest: Manifest) -> bool:
     name = self._folder + chain.manifest_name(manifest.number)
     try:
-        return await self._store.create(name, chain.encode_manifest(manifest))
+        return await self._store.create(name, encode_manifest(manifest))
     except ObjectStoreError:
         return True
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
+from nilometer.steps import at_once
+from nilometer.tier import plan
+from nilometer.tier.format import manifest_name
 from nilometer.tier.plan import (
     LocalSegment,
     LogView,
@@ -17,6 +21,7 @@ from nilometer.tier.plan import (
     local_deletion_bound,
     next_log_start,
     next_to_copy,
+    orphans,
     without_removed,
 )
 from support.tier.remote_segments import manifest, segment
@@ -190,3 +195,15 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     names = due_removals(later, 2_000, 1_000)
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
     assert without_removed(later, names) == structs.replace(later, dropped=())
+
+
+def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SEGMENTS_OF_A_LINE", 2)
+    held = manifest(*(segment(10 * at, 10 * at + 9) for at in range(4)))
+    held = structs.replace(held.without(held.segments[:1], 1_000), oldest=3)
+    named = [name for one in held.segments for name in (one.log_name, one.index_name)]
+    dropped = [one.name for one in held.dropped]
+    listed = [*named, *dropped, "head", manifest_name(2), manifest_name(3), "00000000000000000000-b.log"]
+    steps = orphans(held, iter(listed))
+    assert at_once(orphans(held, iter(listed))) == (manifest_name(2), "00000000000000000000-b.log")
+    assert list(steps) == [2, 1, *[2] * 6]

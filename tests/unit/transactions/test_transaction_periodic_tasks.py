@@ -6,6 +6,7 @@ import pytest
 from test_init_producer_id import world_at
 from transaction_harness import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
+from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions import shard
 from nilometer.transactions.records import decode_record
@@ -193,7 +194,8 @@ def listed(world: TransactionWorld, **filters: object) -> list[str]:
     request = ListTransactions(**filters)  # type: ignore[arg-type]
     reply = world.ask(request, ListTransactionsResult)
     assert reply.error_code is ErrorCode.none
-    return [each.transactional_id for each in reply.transactions]
+    assert reply.transactions is not None
+    return [each.transactional_id for each in at_once(reply.transactions)]
 
 
 def test_transactions_are_listed_by_state_producer_and_duration() -> None:
@@ -209,11 +211,22 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     assert listed(world, state_filters=("Ongoing",), duration_filter_ms=500) == ["pay-1"]
 
 
+def test_each_transaction_is_a_step_of_the_listing() -> None:
+    """A client may list hundreds of thousands: others are served in between."""
+    world = TransactionWorld()
+    for name in ("pay-1", "pay-2", "log-1"):
+        world.init(name)
+    steps = world.ask(ListTransactions(state_filters=("Ongoing",)), ListTransactionsResult).transactions
+    assert steps is not None
+    assert list(steps) == [1, 1, 1]
+
+
 def test_filters_that_mean_nothing_are_named() -> None:
     world = TransactionWorld()
     world.init()
     unknown = world.ask(ListTransactions(state_filters=("Ongoing", "Sleeping")), ListTransactionsResult)
-    assert (unknown.unknown_state_filters, unknown.transactions) == (("Sleeping",), ())
+    assert unknown.unknown_state_filters == ("Sleeping",)
+    assert listed(world, state_filters=("Ongoing", "Sleeping")) == []
 
 
 def test_an_id_is_described_or_not_found() -> None:

@@ -16,6 +16,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
 from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
+from nilometer.steps import at_once
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import decode_record, encode_record
 from nilometer.transactions.requests import (
@@ -97,7 +98,7 @@ class TransactionWorld:
             record = decode_record(key, value)
             assert record is not None
             self.shard.replay(record)
-        self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
+        self._take(at_once(self.shard.on_loaded(self.now_ms, self.wall_ms)))
 
     def fail_over(self, *, loses_uncommitted: bool = False) -> None:
         """The next coordinator; the former one's actions that were not taken are lost with it."""

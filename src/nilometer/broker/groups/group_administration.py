@@ -73,8 +73,7 @@ async def _list(parts: Parts, request: Request) -> Response:
         assert isinstance(result, ListGroupsResult)
         if result.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
             return request.respond(error_code=result.error_code, groups=())
-        await work.step(len(result.groups))
-        for group in result.groups:
+        for group in () if result.groups is None else await work.go_through(result.groups):
             if not sees_all:
                 await work.step(1)
                 if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False):

@@ -150,7 +150,10 @@ class QuorumLinks:
         except KafkaError as error:
             raise PeerUnavailable(error.message or error.code.name) from error
         if answer.standing is None:
-            raise PeerUnavailable("it does not say who it is")
+            raise PeerUnavailable(
+                f"{address_text(host, port)} answers, but not with its node.id and directory.id: see the log "
+                "and the version of that node"
+            )
         return answer.standing
 
     async def _ask(self, to: VoterEntry, request: Request) -> Any:

@@ -243,8 +243,8 @@ class QuorumService:
             return None
 
     def _let_in(self, connection: Connection, node_id: int, user: Principal | None = None) -> bool:
-        """Serve all requests from now on; return false if too many connections have that already.
-        ``user``: by its certificate."""
+        """Let a connection send every request from now on; return false if ``CONNECTIONS_MAX`` are let in
+        already. ``user``: the one that its certificate names; None if it was let in otherwise."""
         self._end_proving(connection)
         if len(self._let_in_now) >= CONNECTIONS_MAX:
             return False

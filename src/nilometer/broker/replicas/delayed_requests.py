@@ -1,13 +1,15 @@
-"""Requests that wait for partitions: the response is sent when the last one has its outcome, or at a
-deadline.
+"""Requests that wait for partitions, of two kinds; either is answered at a deadline at the latest.
 
-A produce waits for the high watermark (acks=all) or a group commit, DeleteRecords until every live replica
-has deleted the records, a fetch for data (long poll).
+A produce (acks=all, or a group commit), a transaction marker and DeleteRecords are answered when their last
+partition has its outcome: :class:`DelayedRequest`, :class:`DelayedResponse`. A fetch is answered when enough
+bytes can be read: :class:`DelayedFetch`. Thousands of fetches may wait for one partition, so
+:class:`Notifier` and :class:`ReadyFetches` serve a few of them in each iteration of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -129,6 +131,37 @@ class DelayedRequest:
         self._timer = None
         for wait in self._waits:
             wait.time_out()
+
+
+class CommitWait(Protocol):
+    """A request that waits for the high watermark."""
+
+    def release(self, error: ErrorCode = NONE) -> None:
+        """End the wait: the high watermark has reached the offset, or (with ``error``) this broker cannot
+        tell whether it will."""
+        ...
+
+
+RELEASED_AT_ONCE = 1_024
+"""So many waits one step of the high watermark, or the end of a role, ends at once."""
+RELEASED_IN_TURN = 256
+
+
+class Releases:
+    """Ends the waits of further requests slice by slice: fifty thousand may wait for one offset."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def add(self, waits: deque[tuple[CommitWait, ErrorCode]]) -> None:
+        self._turns.call(lambda: self._release_next(waits))
+
+    def _release_next(self, waits: deque[tuple[CommitWait, ErrorCode]]) -> None:
+        for _ in range(min(RELEASED_IN_TURN, len(waits))):
+            wait, outcome = waits.popleft()
+            wait.release(outcome)
+        if waits:
+            self.add(waits)
 
 
 class ProduceOutcome(ProducedPartition):

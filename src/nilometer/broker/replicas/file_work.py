@@ -256,7 +256,13 @@ class LogDisposal:
         try:
             target = self._logs.make_stray(name)
         except OSError as error:
-            logger.error("%s, which %s, cannot be renamed: %s", folder, why, error)
+            logger.error(
+                "%s, which %s, cannot be renamed to …-stray: %s. Its log directory is offline: repair the "
+                "disk, then restart this broker",
+                folder,
+                why,
+                error,
+            )
             return
         logger.warning("%s %s: it was renamed to %s and is kept", folder, why, target)
         self._checkpoints.request(directory)  # a checkpoint without this log

@@ -243,8 +243,8 @@ class HostedLogs:
             self._disposal.request_checkpoint(log)
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
-        """Create the logs in ``wanted`` that do not exist; an error ends this without a report, since
-        :meth:`open` meets it again."""
+        """Create the logs in ``wanted`` that do not exist, before the metadata that needs them is applied. An
+        error ends this without a report: :meth:`open` meets it again, and reports it."""
         missing = [one async for one in _with_pauses(wanted) if self._is_missing(one)]
         for first in range(0, len(missing), FOLDERS_AT_ONCE):
             some = [one for one in missing[first : first + FOLDERS_AT_ONCE] if self._may_create(one)]

@@ -15,12 +15,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from nilometer.broker.replicas import delayed_requests
 from nilometer.broker.replicas.delayed_requests import (
+    RELEASED_AT_ONCE,
+    CommitWait,
     DelayedRequest,
     DeleteOutcome,
     DeletionWaits,
@@ -29,6 +30,7 @@ from nilometer.broker.replicas.delayed_requests import (
     Notifier,
     ProduceOutcome,
     ProduceWait,
+    Releases,
 )
 from nilometer.broker.replicas.file_work import GroupCommit, LogDisposal
 from nilometer.broker.replicas.isr_changes import NO_ANSWER, IsrLog, IsrRequests
@@ -74,15 +76,6 @@ from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 logger = logging.getLogger("nilometer.broker.replicas")
 
 
-class CommitWait(Protocol):
-    """A request that waits for the high watermark."""
-
-    def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        """End the wait: the high watermark has reached the offset, or (with ``error``) this broker cannot
-        tell whether it will."""
-        ...
-
-
 class PartitionHost(msgspec.Struct, frozen=True, kw_only=True):
     """What all partitions of this broker share."""
 
@@ -96,6 +89,7 @@ class PartitionHost(msgspec.Struct, frozen=True, kw_only=True):
     failures: ReplicaFailures
     start_in_tier: Callable[[Partition, int], None]
     """Lets a follower go on behind records in remote storage; its leader's log start offset is given."""
+    releases: Releases
     notifier: Notifier = msgspec.field(default_factory=Notifier)
 
 
@@ -583,6 +577,8 @@ class Partition(ReadablePartition):
             if effects is PUBLISH_HIGH_WATERMARK:  # the usual effects of an append without followers
                 self._publish_high_watermark()
                 return True
+            if len(effects) > RELEASED_AT_ONCE:
+                effects = self._put_off(effects)
             for effect in effects:
                 self._carry_out_one(effect)
         except LogFenced as reason:
@@ -595,6 +591,18 @@ class Partition(ReadablePartition):
             self.fence(broken)
             return False
         return True
+
+    def _put_off(self, effects: Effects) -> Effects:
+        """Return the effects that are to be applied at once: of those that end waits the first ones."""
+        at_once: list[Effect] = []
+        put_off: deque[tuple[CommitWait, ErrorCode]] = deque()
+        for effect in effects:
+            if not isinstance(effect, ReleaseProduce) or len(at_once) < RELEASED_AT_ONCE:
+                at_once.append(effect)
+            elif (wait := self._produce_waits.pop(effect.ticket, None)) is not None:
+                put_off.append((wait, effect.outcome))
+        self._host.releases.add(put_off)
+        return tuple(at_once)
 
     def _carry_out_one(self, effect: Effect) -> None:
         # Not by match: this module is compiled.

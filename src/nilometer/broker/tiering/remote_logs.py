@@ -120,6 +120,7 @@ class RemoteLogs:
             grace_ms=config.grace_ms,
             writer=runtime.entropy.bytes(8).hex(),
             claim=config.claim,
+            metadata_entry=lambda: metadata.image.number,
             before_copy=self._copies.wait,
         )
         metadata.subscribe(self._on_delta, self._on_reload)

@@ -23,18 +23,21 @@ from msgspec import structs
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
-from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.steps import with_pauses
+from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
     SealedSegment,
     check_records,
+    crc_at,
     is_unchanged,
     read_side_files,
     sealed_segments,
+    telling_crc,
 )
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
-from nilometer.tier.chain import Chain, Deposed
+from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import (
     IndexSections,
     Manifest,
@@ -43,9 +46,11 @@ from nilometer.tier.format import (
     encode_index,
     partition_folder,
 )
+from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
 from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
+from nilometer.wire.record_batch import BatchHeader
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
@@ -54,8 +59,6 @@ PART_BYTES = 1 << 20
 """A segment is read and uploaded in parts of this size."""
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
-BEHIND_MS_MAX = 30_000
-"""For so long a broker may know less of the metadata log than the writer of a manifest."""
 LOCAL_BYTES_MAX = 64 << 10
 """So much of what follows a gap at the end of the tier is read at once."""
 CHECK_BYTES = 4 << 20
@@ -99,6 +102,8 @@ class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
     """A random id of this process."""
     claim: int = 0
     """See :mod:`nilometer.tier.chain`."""
+    metadata_entry: Callable[[], int]
+    """Returns the number of the last metadata entry that this broker knows."""
     before_copy: Callable[[int], Awaitable[None]]
     """Waits until so many bytes may be copied."""
 
@@ -119,20 +124,10 @@ class RemotePartition:
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
-        self._behind_since_ms: int | None = None
-        """Since when the writer of the last manifest knew more of the metadata log than this broker."""
-        self._writer_ahead = ""
-        """The writer that was found ahead for too long."""
+        self._lineage = LogLineage(parts.claim)
+        self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
-        self._compared: tuple[object, ...] = ()
-        """The manifest, epoch and truncations for which :attr:`_cut` was found."""
-        self._cut: Manifest | None = None
-        """That manifest without what was divergent; None if nothing was."""
-        self._agreed_by: tuple[object, ...] = ()
-        """The writer, epochs and truncations for which :attr:`_agreed` holds."""
-        self._agreed = 0
-        """What the tier has below this offset is the same as in the log: it is not compared again."""
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
         self.is_queued = False
@@ -217,6 +212,7 @@ class RemotePartition:
     async def _look(self) -> None:
         await self._read_chain()
         self._note_tiered()
+        self._check_lineage()
 
     async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
@@ -225,6 +221,7 @@ class RemotePartition:
             return False
         manifest = await self._read_chain()
         self._chain.check_may_write(epoch)
+        self._check_lineage()
         if manifest is not None and self._is_behind(manifest):
             return False
         view = self.view()
@@ -252,36 +249,23 @@ class RemotePartition:
 
         For a moment they may be, or if they were restored from an older backup. Raises MetadataBehind.
         """
-        if not self._is_ahead(manifest):
-            self._behind_since_ms = None
-            return False
-        now_ms = self._parts.runtime.clock.monotonic_ms()
-        if self._behind_since_ms is None:
-            self._behind_since_ms = now_ms
-        if now_ms - self._behind_since_ms >= BEHIND_MS_MAX:
-            # That this log has as many entries later says nothing: they are others.
-            self._writer_ahead = manifest.writer
-            known, wanted = self._facts(self.partition).metadata_entry, manifest.topic.metadata_entry
+        known, wanted = self._parts.metadata_entry(), manifest.topic.metadata_entry
+        ahead_ms = self._writer.ahead_ms(manifest, known, self._monotonic_ms)
+        if ahead_ms is not None and ahead_ms >= BEHIND_MS_MAX:
             raise MetadataBehind(
                 f"the tier of {self.partition} was written by brokers that knew metadata entry {wanted}, and "
                 f"this cluster's last one is {known}. Were its metadata restored from an older backup? If no "
                 f"broker of the former cluster runs, set nilometer.tier.claim={manifest.claim + 1} on all "
                 "brokers to go on; until then nothing is copied, and nothing removed"
             )
-        return True
+        return ahead_ms is not None
 
     def _goes_on_from(self, manifest: Manifest) -> bool:
         """Whether the manifest is one of this leader, or of one before it in this cluster."""
         rank = self._parts.claim, self.partition.leader_epoch
         is_before = manifest.rank < rank or (manifest.rank == rank and manifest.writer == self._parts.writer)
-        return is_before and not self._is_ahead(manifest)
-
-    def _is_ahead(self, manifest: Manifest) -> bool:
-        """Whether its writer knew, or has been found to know, more of the metadata log than this broker."""
-        if manifest.claim < self._parts.claim:
-            return False
-        known = self._facts(self.partition).metadata_entry
-        return manifest.writer == self._writer_ahead or known < manifest.topic.metadata_entry
+        is_own = self._lineage.foreign is None
+        return is_before and is_own and not self._writer.is_ahead(manifest, self._parts.metadata_entry())
 
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
         return manifest.rank == (self._parts.claim, leader_epoch)
@@ -291,7 +275,7 @@ class RemotePartition:
 
         An object without any manifest thus belongs to a topic that was deleted.
         """
-        cut = self._divergent(manifest)
+        cut = self._lineage.divergent(manifest, self.view(), self._as_of)
         if cut:
             logger.warning(
                 "The tier of %s has records from offset %d on that %s",
@@ -377,8 +361,9 @@ class RemotePartition:
         """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
         disk, parts = self._parts.runtime.disk, self._parts
         checking = check_records(self.partition.log, sealed)
-        while await disk.offload(lambda: _check_some(checking)):
-            pass
+        last: BatchHeader | None = None
+        while (header := await disk.offload(lambda: _check_some(checking))) is not None:
+            last = header
         side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
         index = encode_index(
             IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
@@ -392,6 +377,7 @@ class RemotePartition:
             bool(side.transaction_index),
             parts.runtime.entropy.bytes(8).hex(),
             tuple(sealed.epochs),
+            None if last is None else telling_crc(self.partition.log, last),
         )
         if sealed.size:
             await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
@@ -404,7 +390,7 @@ class RemotePartition:
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""
         last = await self._read_chain()
-        if self._chain.is_settled and (last is None or entry.log_name not in last.objects):
+        if self._chain.is_settled and not (last is not None and last.mentions(entry)):
             for name in (entry.log_name, entry.index_name):
                 await self._parts.store.remove(self.folder + name)
 
@@ -473,13 +459,15 @@ class RemotePartition:
         manifest = await self._read_chain()
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
-        for own in plan.orphans(manifest, [name.removeprefix(self.folder) for name in names]):
+        listed = (name.removeprefix(self.folder) for name in names)
+        for own in await with_pauses(plan.orphans(manifest, listed)):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
             await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
         """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
+        self._check_lineage()
         async with self._using_chain:
             await self._chain.remove_all()
 
@@ -531,8 +519,45 @@ class RemotePartition:
     async def _read_chain(self) -> Manifest | None:
         async with self._using_chain:
             last = await self._chain.read()
-        self._inherit_log_start()
+            await self._compare()
+            self._inherit_log_start()
         return last
+
+    @property
+    def _as_of(self) -> AsOf:
+        return AsOf(self.partition.leader_epoch, self.partition.log.truncations)
+
+    async def _compare(self) -> None:
+        """Compare what the last manifest names with the log."""
+        log, last = self.partition.log, self._chain.last
+        while last is not None:
+            while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            as_of = self._as_of
+            segment = self._lineage.to_prove(last, self.view(), as_of)
+            if segment is None:
+                return
+            try:
+                offset = segment.last_offset
+                crc = await self._parts.runtime.disk.offload(lambda offset=offset: crc_at(log, offset))
+            except CorruptRecordFound:
+                crc = None  # what is damaged here tells nothing about the tier
+            except (OffsetInTier, OffsetOutOfRange):
+                if segment.last_offset >= max(log.local_start_offset, log.log_start_offset):
+                    raise
+                continue  # it was deleted here meanwhile
+            if as_of == self._as_of:
+                self._lineage.prove(segment, crc)
+
+    def _check_lineage(self) -> None:
+        """Raises Contested if the last manifest is of another cluster, by what it names."""
+        if (foreign := self._lineage.foreign) is not None:
+            raise Contested(
+                f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
+                "epochs: a second cluster with this id and these metadata writes to this store. End one of "
+                f"them; the other one goes on with nilometer.tier.claim={self._parts.claim + 1}. Until then "
+                "nothing is copied, and nothing removed"
+            )
 
     def _inherit_log_start(self) -> None:
         """Begin where an earlier leader has said, of which this log may not know yet."""
@@ -561,6 +586,8 @@ class RemotePartition:
                 )
                 if await self._chain.append(epoch, following):
                     return True
+                await self._compare()
+                self._check_lineage()
                 self._inherit_log_start()
         return False
 
@@ -576,31 +603,9 @@ class RemotePartition:
 
     # -- reading
 
-    def _divergent(self, manifest: Manifest) -> tuple[RemoteSegment, ...]:
-        """Return the last segments, whose records are not those of the log, or may not be: a cluster with a
-        lower claim may have had leaders of the same epochs, so what is here is copied again."""
-        log = self.partition.log
-        if manifest.claim < self._parts.claim:
-            view = self.view()
-            return max(plan.divergent(manifest, view), plan.still_local(manifest, view), key=len)
-        key = manifest.writer, manifest.rank, self.partition.leader_epoch, log.truncations
-        if key != self._agreed_by:
-            self._agreed_by, self._agreed = key, 0
-        cut = plan.divergent(manifest, self.view(), self._agreed)
-        if not cut:
-            self._agreed = manifest.end_offset
-        return cut
-
     def _visible(self, manifest: Manifest) -> Manifest:
-        """Return the manifest without what an unclean election has left behind."""
-        log = self.partition.log
-        known_end = min(log.log_end_offset, manifest.end_offset)  # a follower may not have all of it yet
-        key = manifest.number, manifest.writer, self.partition.leader_epoch, log.truncations, known_end
-        if key != self._compared:
-            cut = self._divergent(manifest)
-            self._cut = manifest.without(cut, self._now_ms) if cut else None
-            self._compared = key
-        return manifest if self._cut is None else self._cut
+        """Return the manifest without what is not of this log."""
+        return self._lineage.own(manifest, self.partition.log.log_end_offset, self._as_of, self.view)
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
@@ -678,11 +683,11 @@ class RemotePartition:
         return await work(await self._reader(is_again=True))
 
 
-def _check_some(checking: Iterator[int]) -> bool:
-    """Check some batches; return whether there may be more."""
-    checked = 0
-    for size in checking:
-        checked += size
+def _check_some(checking: Iterator[BatchHeader]) -> BatchHeader | None:
+    """Check some batches; return the header of the last one, None if none was left."""
+    checked, header = 0, None
+    for header in checking:
+        checked += header.size
         if checked >= CHECK_BYTES:
-            return True
-    return False
+            break
+    return header

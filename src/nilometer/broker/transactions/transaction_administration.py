@@ -72,7 +72,7 @@ async def _list(parts: Parts, request: Request) -> Response:
     except PATTERN_ERRORS:
         return _refuse(request, ErrorCode.invalid_regular_expression)
     # What is wrong with the request is said also where no coordinator partition is led.
-    results = [list_transactions((), asked, wall_ms=0)]
+    results = [list_transactions({}, asked, wall_ms=0)]
     access = parts.rights.access(request)
     work = LongWork(parts.turns)
     shown: list[ListedTransaction] = []
@@ -80,8 +80,7 @@ async def _list(parts: Parts, request: Request) -> Response:
         result = await answer
         assert isinstance(result, ListTransactionsResult)
         results.append(result)
-        await work.step(len(result.transactions))
-        for each in result.transactions:
+        for each in () if result.transactions is None else await work.go_through(result.transactions):
             await work.step(1)
             if access.allows(
                 Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False

@@ -16,7 +16,7 @@ import msgspec
 
 from nilometer.coordination.copying import Contents, Incarnations, not_begun, read_all, to_end
 from nilometer.coordination.quorum.commands import AppliedState
-from nilometer.coordination.quorum.folder_reader import FolderReader
+from nilometer.coordination.quorum.folder_reader import FolderReader, inspect
 from nilometer.coordination.store import StoreDamaged, StoreRefused, StoreUnavailable
 from nilometer.identifiers import BrokerId, LeaderEpoch, Offset
 from nilometer.raft.control_records import VoterEntry
@@ -30,7 +30,7 @@ from nilometer.raft.quorum_state import (
     read_owner,
     write_owner,
 )
-from nilometer.raft.recovery import LOG_CONFIG, QuorumDamaged, inspect, recover
+from nilometer.raft.recovery import LOG_CONFIG, QuorumDamaged, recover
 from nilometer.raft.snapshot_files import PART_SUFFIX, SUFFIX, write_snapshot
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import VoterKey

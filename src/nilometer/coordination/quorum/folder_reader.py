@@ -22,14 +22,19 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.identifiers import Offset
-from nilometer.raft.quorum_state import FOLDER
+from nilometer.raft.control_records import KRaftVoters, VoterEntry, read_control_batch
+from nilometer.raft.exchange import Election
+from nilometer.raft.quorum_state import FOLDER, read_election
 from nilometer.raft.recovery import read_committed
-from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, snapshot_values
+from nilometer.raft.snapshot_files import BOOTSTRAP, find_snapshots, read_snapshot, snapshot_values
+from nilometer.raft.snapshots import SnapshotId
+from nilometer.raft.voters import VoterSet
 from nilometer.runtime import Disk
 from nilometer.storage import names
+from nilometer.storage.directories.log_directory import MetaProperties, read_meta_properties
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.segments.batch_scan import scan
-from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.errors import CorruptBatch, UnsupportedMagic
 from nilometer.wire.record_batch import check_batch
 from nilometer.wire.records import decode_records
 
@@ -107,3 +112,80 @@ class FolderReader:
                 self._reached = (name, batch.position + header.size)
         finally:
             file.close()
+
+
+# What it says of the node itself.
+
+
+class NodeFolder(msgspec.Struct, frozen=True, kw_only=True):
+    properties: MetaProperties
+    """Of ``meta.properties``."""
+    election: Election | None
+    """None: it has not taken part in an election."""
+    snapshot: SnapshotId | None
+    log_end_offset: Offset
+    committed: Offset
+    """What is below was committed when this was written down last."""
+    voters: tuple[VoterEntry, ...]
+    """The last ones that the snapshot and the log name, committed or not."""
+    damage: str | None
+    """Why the end of the log cannot be read: it is being written, or damaged."""
+
+
+def inspect(disk: Disk, directory: str) -> NodeFolder | None:
+    """Return what a log directory has of a quorum's node; None if it has nothing. Blocks.
+
+    Raises CorruptCheckpoint, OSError.
+    """
+    properties = read_meta_properties(disk, posixpath.join(directory, names.META_PROPERTIES))
+    folder = posixpath.join(directory, FOLDER)
+    if properties is None or not disk.is_directory(folder):
+        return None
+    snapshots = find_snapshots(disk, folder)
+    entries = (
+        {} if not snapshots else {one.key: one for one in read_snapshot(disk, folder, snapshots[-1]).entries}
+    )
+    voters = VoterSet.of(*entries) if entries else VoterSet(())
+    end = snapshots[-1].end_offset if snapshots else Offset(0)
+    damage: str | None = None
+    for name in sorted(disk.list_directory(folder)):
+        expected, suffix = names.parse_offset_name(name) or (0, "")
+        if suffix != names.LOG_SUFFIX:
+            continue
+        file = disk.open(posixpath.join(folder, name), writable=False)
+        try:
+            if expected > end:
+                raise CorruptBatch(f"the offsets {end} to {expected - 1} are missing before it")
+            size, read = file.size(), 0
+            for batch in scan(file, 0, size):
+                check_batch(batch.buffer, batch.at, batch.header)
+                if batch.header.base_offset != expected:
+                    raise CorruptBatch(
+                        f"a batch begins at offset {batch.header.base_offset}, but {expected} must follow"
+                    )
+                expected = batch.header.next_offset
+                end = max(end, Offset(batch.header.next_offset))
+                read = batch.position + batch.header.size
+                if not batch.header.is_control:
+                    continue
+                for _, record in read_control_batch(batch.buffer, batch.at, batch.header):
+                    if isinstance(record, KRaftVoters):
+                        voters = record.voters
+                        entries.update((one.key, one) for one in record.entries)
+            if read < size:
+                damage = f"{name}: it ends with a part of a batch, {size - read} bytes"
+        except (CorruptBatch, UnsupportedMagic) as error:
+            damage = f"{name}: {error}"
+        finally:
+            file.close()
+        if damage is not None:
+            break  # what is behind it does not continue the log
+    return NodeFolder(
+        properties=properties,
+        election=read_election(disk, folder),
+        snapshot=snapshots[-1] if snapshots else None,
+        log_end_offset=end,
+        committed=read_committed(disk, folder),
+        voters=tuple(entries[key] for key in voters.voters),
+        damage=damage,
+    )

@@ -7,7 +7,7 @@ the group is found, the timers are set, and the result is sent.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from nilometer.groups.consumer.context import ConsumerTimer, Context
 from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
-from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_on, write_target
+from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_matches, write_target
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -39,7 +39,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import NO_PARTITIONS, Assignment, Topics, described_partitions
-from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn
+from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, Turn, write_on
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import KafkaError
 
@@ -104,13 +104,15 @@ class ConsumerGroups:
     def replay(self, record: CoordinatorRecord) -> None:
         self._context.replay(record)
 
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
         for group in self._context.all():
             for member in group.members.values():
                 self._context.expect_heartbeat(turn, group, member)
                 self._context.expect_revocation(turn, group, None, member)
+                yield 1
             self._context.expect_assignment(turn, group)
+            yield 1
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Write what was computed outside, and begin with the next target assignment if one is due."""

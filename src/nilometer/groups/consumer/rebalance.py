@@ -44,6 +44,7 @@ from nilometer.groups.turn import (
     RebalanceNote,
     UnwrittenTarget,
     partition_count,
+    write_on,
 )
 
 
@@ -309,21 +310,3 @@ def write_target(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -
         UnwrittenTarget(epoch, assigned, partition_count),
     )
     write_on(draft)
-
-
-def write_on(draft: Draft) -> None:
-    """Write the next part of a target, unless a static member has been replaced since: its successor has the
-    former target already; or all members have left. Members that have left get none; those that have joined
-    get theirs with the next one."""
-    group, target = draft.group, draft.group.unwritten
-    if target is None:
-        return
-    if target.epoch > group.assignment_epoch and not any(
-        group.target_of(member_id) for member_id in group.members.keys() - target.assigned.keys()
-    ):
-        for member_id, assignment in target.next_part(group.members, group.target):
-            draft.target(member_id, assignment)
-        if not target.is_written:
-            return
-        draft.assignment_epoch(target.epoch, draft.turn.wall_ms)
-    group.unwritten = group.assigning_epoch = None

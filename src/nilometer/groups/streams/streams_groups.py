@@ -8,7 +8,7 @@ the tasks of those with an endpoint can be queried, whenever that has changed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final
@@ -91,6 +91,7 @@ from nilometer.groups.turn import (
     TimerKey,
     Turn,
     UnwrittenTarget,
+    write_on,
 )
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -151,31 +152,13 @@ class _Draft(Draft[StreamsGroup]):
         self._write(StreamsGroupMetadataKey(group.group_id), value)
         self.turn.act(RebalanceNote(group.group_id, group.group_epoch, cause))
 
-    def target_of(self, member_id: str, tasks: Tasks) -> None:
+    def target(self, member_id: str, tasks: Tasks) -> None:
         self._write(
             StreamsGroupTargetAssignmentMemberKey(self.group.group_id, member_id),
             StreamsGroupTargetAssignmentMemberValue(
                 task_ids(tasks.active), task_ids(tasks.standby), task_ids(tasks.warmup)
             ),
         )
-
-    def target(self) -> bool:
-        """Write the next part of the target assignment, for the members that are still there; return whether
-        there is more of it. Unchanged members get no record. If a static member has been replaced since, the
-        target is given up: the successor has the former one already."""
-        group, target = self.group, self.group.unwritten
-        if target is None:
-            return False
-        if target.epoch > group.assignment_epoch and not any(
-            group.target_of(each) for each in group.members.keys() - target.assigned.keys()
-        ):
-            for member_id, tasks in target.next_part(group.members, group.target):
-                self.target_of(member_id, tasks)
-            if not target.is_written:
-                return True
-            self.assignment_epoch(target.epoch, self.turn.wall_ms)
-        group.unwritten = group.assigning_epoch = None
-        return False
 
 
 class StreamsGroups(GroupsOfKind[StreamsGroup]):
@@ -188,12 +171,13 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         return self._state.topics
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
-    def on_loaded(self, turn: Turn) -> None:
+    def on_loaded(self, turn: Turn) -> Iterator[int]:
         """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
         for group in self.all():
             for member in group.members.values():
                 self._expect_heartbeat(turn, group, member.member_id)
                 self._expect_revocation(turn, group, None, member)
+                yield 1
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
@@ -529,7 +513,7 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         self._write_on(draft)
 
     def _write_on(self, draft: _Draft) -> None:
-        if draft.target():
+        if write_on(draft):
             key = TimerKey(StreamsTimer.TARGET, draft.group.group_id)
             self._state.timers.schedule(key, draft.turn.now_ms + 1)
 
@@ -610,7 +594,7 @@ def _replace_member(draft: _Draft, old: StreamsMember, new: StreamsMember) -> No
     target = draft.group.target_of(old.member_id)
     draft.remove_member(old.member_id)
     draft.member_metadata(new)
-    draft.target_of(new.member_id, target)
+    draft.target(new.member_id, target)
     draft.member_assignment(new)
 
 

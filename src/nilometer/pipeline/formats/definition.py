@@ -1,4 +1,4 @@
-"""Definitions of formats: the schema of a ``[[format]]`` in TOML, and its checks. Pure.
+"""Definitions of formats: the schema of a ``[[format]]`` in TOML, its patterns (RE2), and its checks.
 
 The built-in formats (``builtin.toml`` in this folder) and the user's own files have the same schema. Files
 are tried in the order given, the built-in ones last; in a file the first format that fits a line takes it.

@@ -1,5 +1,5 @@
 """Which offsets are read: positions in topics, the ranges between two of them, and the bounds that a query's
-filters set. Pure.
+filters set.
 """
 
 from __future__ import annotations

@@ -263,7 +263,8 @@ class _Refused(ValueError):
 
 
 def _rejected(error: Exception, value: Any) -> RejectedValue:
-    """Return the reason for people, without what differs from value to value."""
+    """Return why a value is rejected, in words for people. The reason has nothing of the single value, since
+    rejections are counted by it; the detail may have."""
     said = str(error)
     if isinstance(error, _Refused):
         return RejectedValue(*error.args)

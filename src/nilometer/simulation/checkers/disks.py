@@ -4,6 +4,7 @@ them as promised, also on a disk that fails.
 
 from __future__ import annotations
 
+import errno
 import functools
 import posixpath
 import re
@@ -352,6 +353,8 @@ class FailedDisks:
                     )
 
     def on_error(self, error: PlayedError) -> None:
+        if error.errno == errno.ENOSPC and FUTURE.search(posixpath.dirname(error.path)):
+            return  # a copy that has no room is given up; its directory goes on
         for node in self._cluster.known.values():
             directory = _directory_of(node, error.path)
             if node.process is not None and node.process is error.process and directory is not None:

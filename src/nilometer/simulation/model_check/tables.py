@@ -277,7 +277,8 @@ _UNKNOWN: Any = object()
 
 
 def remembered(work: Callable[[Any, *A], R]) -> Callable[[Any, *A], R]:
-    """Cache the results of a method, which must depend on its arguments only: in its object's ``answers``."""
+    """Decorate a method so that its results are kept in ``answers`` of its object. A result must depend on
+    the arguments only."""
     name = work.__name__
 
     @wraps(work)

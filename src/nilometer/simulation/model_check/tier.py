@@ -26,7 +26,7 @@ from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.tables import Table
 from nilometer.simulation.model_check.world import Step
-from nilometer.steps import without_waiting
+from nilometer.steps import at_once, without_waiting
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import (
@@ -499,7 +499,7 @@ class TierWorld:
     def _discarded(self, state: TierState, index: int, entry: RemoteSegment) -> TierState:
         after = self._read(state, index)
         chain = self._chains.values[after.brokers[index].chain]
-        if chain.is_settled and (chain.last is None or entry.log_name not in chain.last.objects):
+        if chain.is_settled and not (chain.last is not None and chain.last.mentions(entry)):
             return self._removed(after, (entry.log_name, entry.index_name))
         return after
 
@@ -534,7 +534,7 @@ class TierWorld:
             yield ("sweep nothing", index, 0), _with(after, index, swept)
             return
         after = _with(after, index, swept._replace(orphans_since=None))
-        after = self._removed(after, plan.orphans(last, broker.listed))
+        after = self._removed(after, at_once(plan.orphans(last, broker.listed)))
         yield ("sweep", index, 0), self._without_orphans(after, index)
 
     def _without_orphans(self, state: TierState, index: int) -> TierState:

@@ -125,7 +125,7 @@ def resolve(
     *,
     wall_ms: int,
 ) -> ResolvedDuplicates:
-    """Put one copy of each partition in ``duplicates`` in use, and rename the folders of the others.
+    """For each partition in ``duplicates``: choose the copy to use, and rename the folders of the others.
 
     ``topic_ids`` returns the topic id of a partition in the metadata, None if there is no such topic.
     """

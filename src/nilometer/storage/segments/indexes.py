@@ -78,7 +78,7 @@ class OffsetIndex:
     def _check_rising(self) -> None:
         for column in (self._offsets, self._positions):
             if column and column[0] < 0:
-                raise CorruptIndex("a negative entry")
+                raise CorruptIndex(f"the first entry is negative: {self._offsets[0]}, {self._positions[0]}")
             if not _rises(column, lt):
                 raise CorruptIndex("entries are not in ascending order")
 
@@ -199,7 +199,7 @@ class TimeIndex:
 
     def _check_rising(self) -> None:
         if self._offsets and self._offsets[0] < 0:
-            raise CorruptIndex("a negative offset")
+            raise CorruptIndex(f"the first entry has the negative relative offset {self._offsets[0]}")
         if not (_rises(self._timestamps, lt) and _rises(self._offsets, le)):
             raise CorruptIndex("entries are not in ascending order")
 

@@ -232,7 +232,7 @@ class IndexFiles:
             return None
         relative, position = offsets.entry(slot)
         if relative < 0 or position < 0:
-            raise CorruptIndex("a negative entry")
+            raise CorruptIndex(f"entry {slot} is negative: relative offset {relative}, position {position}")
         return self._base_offset + relative, position
 
     def write_unwritten(self, indexes: SegmentIndexes) -> None:
