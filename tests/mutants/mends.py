@@ -34,6 +34,9 @@ TIERED_LOG = "unit/pipeline/test_tiered_logs.py"
 SHARE = "unit/share/test_share_partition.py"
 SHARE_MODEL = "unit/share/test_share_partition_model.py"
 RESTORE = "unit/pipeline/test_archive_restore.py"
+ARCHIVE = "unit/pipeline/test_archive.py"
+REFUSALS = "unit/pipeline/test_archive_refusals.py"
+EARLIER = "unit/pipeline/test_earlier_archives.py"
 FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
@@ -176,7 +179,7 @@ TOPIC_IDS = (
     Mutant(
         "folders-of-an-archive-unsynced",
         "a power cut removes a file of the archive with the folders above it",
-        "                sync_ancestors(self._disk, target)\n",
+        "                    sync_ancestors(self._disk, folder)\n",
         "",
         ("unit/pipeline/test_archive_power_cuts.py",),
     ),
@@ -1049,8 +1052,8 @@ COMMANDS = (
     Mutant(
         "archives-that-do-not-exist",
         "archive list --topic nosuch prints an empty list",
-        'raise PipelineError(f"{place} has no archive of',
-        'PipelineError(f"{place} has no archive of',
+        'raise SourceError("\\n".join((absent, *problems)))',
+        'SourceError("\\n".join((absent, *problems)))',
         (DESTRUCTIVE,),
     ),
     Mutant(
@@ -2274,6 +2277,62 @@ REASONS = (
 # --- archives that are put back
 RESTORES = (
     Mutant(
+        "archive-into-a-tier",
+        "an archive is written to a chain that brokers write",
+        "        if last is not None and not last.is_archive:\n",
+        "        if False:\n",
+        (REFUSALS,),
+    ),
+    Mutant(
+        "archive-into-the-store-of-a-cluster",
+        "a topic is archived into the remote storage of its cluster, whose brokers remove it one day",
+        "            if found.manifest is not None and not found.is_archive:\n",
+        "            if False:\n",
+        (REFUSALS,),
+    ),
+    Mutant(
+        "tier-into-an-archive",
+        "brokers go on with the chain of an archive, and remove it",
+        "        if last.is_archive:\n            raise Contested(",
+        "        if False:\n            raise Contested(",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "archive-of-two-histories",
+        "of two runs at once the second adds the records of another history",
+        "            self._require_same_history(self._sources())  # another run",
+        "            # another run",
+        (ARCHIVE,),
+    ),
+    Mutant(
+        "archive-not-swept",
+        "what a killed run left stays in the archive",
+        "        await self._sweep()\n",
+        "",
+        (ARCHIVE,),
+    ),
+    Mutant(
+        "archive-of-deleted-records-ends",
+        "records that were deleted from the topic are not read from its archive",
+        "if live is not None and not archived.is_archive:",
+        "if live is not None:",
+        (ARCHIVE,),
+    ),
+    Mutant(
+        "open-transactions-of-an-archive",
+        "consumers of a restored topic get records of a transaction that has no end",
+        "if partition.is_archive and not sections.producers:",
+        "if False:",
+        (EARLIER,),
+    ),
+    Mutant(
+        "checksum-of-an-archive",
+        "damage in the header of a batch is not found in an archive",
+        "if segment.log_crc is not None and found != (",
+        "if False and found != (",
+        (EARLIER,),
+    ),
+    Mutant(
         "transaction-over-a-gap",
         "what a gap cut from its transaction's end counts as a part of the producer's next one",
         "cut = list(self.first_offsets.items()) if header.base_offset > self._end else []",
@@ -2283,8 +2342,8 @@ RESTORES = (
     Mutant(
         "restored-into-internal-topic",
         "archived records are written into a topic of the coordinators",
-        "    _require_no_internal([*topics, *([] if name is None else [name])])\n",
-        "    _require_no_internal(topics)\n",
+        "sorted({*topics, *([] if name is None else [name])} & set(INTERNAL_TOPICS))",
+        "sorted({*topics} & set(INTERNAL_TOPICS))",
         (RESTORE,),
     ),
     Mutant(
@@ -2845,7 +2904,7 @@ TIERED_LOGS = (
     Mutant(
         "tiered-log-beside-damage",
         "a broken topic stops the reads of all others in its store",
-        "is_known or (topics is None and not error.are_gone)",
+        "is_known or folder[0] in (topics or ()) or (topics is None and not error.are_gone)",
         "True",
         (TIERED_LOG,),
     ),

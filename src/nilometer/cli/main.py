@@ -103,10 +103,10 @@ COMMANDS: dict[str, _Lazy] = {
         "pipelines.folder_commands", "audit", "Check every replica's files, and compare the replicas."
     ),
     "archive": _Lazy(
-        "pipelines.folder_commands", "archive", "Copy sealed segments into an archive; list what it has."
+        "pipelines.stored_commands", "archive", "Copy sealed segments into an archive; list what it has."
     ),
     "tier": _Lazy(
-        "pipelines.tier_commands", "tier", "Show what remote storage has; restore topics from it alone."
+        "pipelines.stored_commands", "tier", "Show what remote storage has; restore topics from it alone."
     ),
     "export": _Lazy("pipelines.folder_commands", "export_command", "Write topics to Parquet files."),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),

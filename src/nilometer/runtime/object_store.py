@@ -18,7 +18,7 @@ import errno
 import itertools
 import posixpath
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from nilometer.runtime.disk import Disk, File, sync_ancestors
@@ -74,6 +74,22 @@ class ObjectStore(Protocol):
 
     async def folders(self, folder: str) -> list[str]:
         """Return the folders directly in ``folder``, which ends with a slash, and so do they; sorted."""
+        ...
+
+
+class Listed(NamedTuple):
+    """What a listing tells of an object."""
+
+    bytes: int
+    written_ms: int
+    """When it was written, by the store's clock."""
+
+
+class ListedStore(ObjectStore, Protocol):
+    """A store whose listing tells more than names."""
+
+    async def listed(self, prefix: str) -> dict[str, Listed]:
+        """Return all objects that begin with ``prefix``. Raises ObjectStoreError."""
         ...
 
 
@@ -167,6 +183,17 @@ class FileObjectStore:
 
     async def names(self, prefix: str) -> list[str]:
         return await self._run(prefix, lambda: sorted(self._list(prefix)))
+
+    async def listed(self, prefix: str) -> dict[str, Listed]:
+        def work() -> dict[str, Listed]:
+            found = dict[str, Listed]()
+            for name in sorted(self._list(prefix)):
+                path = self._path(name)
+                with contextlib.suppress(FileNotFoundError):  # others have removed it meanwhile
+                    found[name] = Listed(self._disk.file_size(path), self._disk.modified_ms(path))
+            return found
+
+        return await self._run(prefix, work)
 
     def _require_root(self) -> None:
         if not self._disk.is_directory(self._root):

@@ -22,7 +22,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
+from nilometer.runtime.object_store import Listed, ObjectNotFound, ObjectStoreError
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -108,13 +108,21 @@ class S3ObjectStore:
             return
 
     async def names(self, prefix: str) -> list[str]:
+        return sorted(await self.listed(prefix))
+
+    async def listed(self, prefix: str) -> dict[str, Listed]:
         folder, _, _ = (self._prefix + prefix).rpartition("/")
 
-        async def listing() -> list[str]:
+        async def listing() -> dict[str, Listed]:
             listed = obstore.list(self._store, prefix=folder or None)
-            return [one["path"].removeprefix(self._prefix) async for some in listed for one in some]
+            found = [(one["path"].removeprefix(self._prefix), one) async for some in listed for one in some]
+            return {
+                name: Listed(one["size"], int(one["last_modified"].timestamp() * 1000))
+                for name, one in found
+                if name.startswith(prefix)
+            }
 
-        return sorted(name for name in await self._call(prefix, listing()) if name.startswith(prefix))
+        return await self._call(prefix, listing())
 
     async def folders(self, folder: str) -> list[str]:
         listing = obstore.list_with_delimiter_async(self._store, prefix=self._prefix + folder)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from nilometer.runtime.disk import Disk
 from nilometer.runtime.network import Network, SocketNetwork, open_files_max
-from nilometer.runtime.object_store import FileObjectStore, ObjectStore, OpenObjectStore, folder_of
+from nilometer.runtime.object_store import FileObjectStore, ListedStore, OpenObjectStore, folder_of
 from nilometer.runtime.system_disk import SystemDisk
 
 # The clock: wall time and monotonic time, which must not be mixed.
@@ -105,7 +105,7 @@ class SeededEntropy:
         return options[self._random.randrange(len(options))]
 
 
-def open_object_store(uri: str, writer: str) -> ObjectStore:
+def open_object_store(uri: str, writer: str) -> ListedStore:
     """Open the store at ``uri``, in a process of which ``writer`` is the unique name.
 
     Its files have threads of their own: a store that hangs must not hold up the logs. Raises ValueError.

@@ -13,6 +13,7 @@ import msgspec
 
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.tier.chain import Chain, ManifestsGone
+from nilometer.tier.earlier_archives import read_earlier
 from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, manifest_name, partition_folder
 
 CHAINS_AT_ONCE = 16
@@ -28,6 +29,7 @@ class StoredPartition(msgspec.Struct, frozen=True):
     """What the store has of one partition. Without a manifest it has nothing that can be read."""
 
     cluster_id: str
+    """Empty if it is unknown: an archive of format 1 has folders of topics."""
     topic_id: str
     partition: int
     manifest: Manifest | None
@@ -37,7 +39,11 @@ class StoredPartition(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        return partition_folder(self.cluster_id, self.topic_id, self.partition)
+        return partition_folder(self.cluster_id or self.topic, self.topic_id, self.partition)
+
+    @property
+    def is_archive(self) -> bool:
+        return self.manifest is not None and self.manifest.is_archive
 
     @property
     def topic_key(self) -> tuple[str, str]:
@@ -126,11 +132,18 @@ async def find_partitions(store: ObjectStore, topics: Collection[str] = ()) -> l
 async def read_partition(
     store: ObjectStore, cluster_id: str, topic_id: str, partition: int
 ) -> StoredPartition:
-    """Raises ObjectStoreError."""
+    """Return what a folder has; ``cluster_id`` is the topic's name in an archive of format 1.
+
+    Raises ObjectStoreError.
+    """
     chain = Chain(store, partition_folder(cluster_id, topic_id, partition), "")
     manifest, problem = None, ""
     try:
         manifest = await chain.read()
+        if manifest is None:
+            earlier = await read_earlier(store, cluster_id, topic_id, partition)
+            if earlier is not None:
+                return StoredPartition("", topic_id, partition, earlier)
     except ManifestsGone:
         problem = "its manifests are gone"
     except DamagedObject as error:

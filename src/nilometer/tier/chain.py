@@ -16,6 +16,8 @@ Old manifests are removed in ascending order. So the end of the chain is where `
 there. That the next one is absent proves nothing by itself to a process that was stopped for long: both may
 have been removed. The same holds for a manifest that was created, so its writer looks again afterwards.
 ``head``, which is overwritten, and listings are only where the search for the end begins.
+
+The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, and brokers do not.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Deposed(Exception):
 
 
 class Contested(Deposed):
-    """Another cluster writes to the chain: it has a higher claim, or the same one and the same epoch."""
+    """Another cluster writes to the chain, with a higher claim, or the same one and the same epoch; or it is
+    an archive's."""
 
 
 class ManifestsGone(DamagedObject):
@@ -182,6 +185,11 @@ class Chain:
             )
 
     def _check_claim(self, last: Manifest) -> None:
+        if last.is_archive:
+            raise Contested(
+                f"{self._folder} is in an archive: brokers copy and remove nothing there. Give them another "
+                "nilometer.tier.uri"
+            )
         if last.claim > self._claim:
             raise Contested(
                 f"{self._folder} was taken over by a cluster whose nilometer.tier.claim is {last.claim}, and "

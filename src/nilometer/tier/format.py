@@ -31,7 +31,7 @@ from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIn
 from nilometer.storage.segments.transaction_index import PackedEntries
 
 FORMAT_VERSION = 2
-"""Version 1 is that of archives, which have no manifest."""
+"""Version 1 is that of :mod:`nilometer.tier.earlier_archives`."""
 
 HEAD = "head"
 _MANIFEST = "manifest-"
@@ -76,6 +76,10 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     last_crc: int | None = None
     """The CRC of its last batch, which tells its records from those of another cluster with the same epochs;
     None if compaction may have rewritten that batch, or it was not noted."""
+    log_crc: int | None = None
+    """CRC-32C of the bytes of the log file. Archives have it."""
+    records: int | None = None
+    """How many records it has. Archives say it."""
 
     @property
     def end_offset(self) -> int:
@@ -88,6 +92,19 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     @property
     def index_name(self) -> str:
         return f"{self.base_offset:020d}-{self.attempt}.index"
+
+    @property
+    def index_names(self) -> tuple[str, ...]:
+        """The names of the objects that :meth:`sections` is given."""
+        return (self.index_name,)
+
+    def sections(self, objects: Sequence[bytes], folder: str) -> IndexSections:
+        """Return what these objects of ``folder`` have. Raises DamagedObject."""
+        return decode_index(objects[0], folder + self.index_name)
+
+    @property
+    def object_names(self) -> tuple[str, ...]:
+        return (self.log_name, *self.index_names)
 
 
 class Dropped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -131,6 +148,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     claim: int = 0
     """The number under which its writer's cluster has the store: one with a higher number has taken it from
     those with lower ones, and their leader epochs do not count."""
+    is_archive: bool = False
+    """Whether it is of an archive: its writers are no leaders, and records that were deleted from the topic
+    stay. All its manifests have the leader epoch -1: that each number is created once orders them."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -154,7 +174,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     @property
     def objects(self) -> set[str]:
         """The names of all objects that this manifest mentions."""
-        names = {name for one in self.segments for name in (one.log_name, one.index_name)}
+        names = {name for one in self.segments for name in one.object_names}
         return names | {one.name for one in self.dropped}
 
     def holding(self, offset: int) -> int | None:
@@ -181,7 +201,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """Return a manifest without ``gone``, whose objects are kept for the grace period."""
         if not gone:
             return self
-        names = (name for one in gone for name in (one.log_name, one.index_name))
+        names = (name for one in gone for name in one.object_names)
         attempts = {one.attempt for one in gone}
         return structs.replace(
             self,

@@ -15,9 +15,10 @@ new name each time, and no reader sees it until a manifest names it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
+from crc32c import crc32c
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore
 from nilometer.storage.producers import CorruptSnapshot, SnapshotEntry, decode_snapshot, encode_snapshot
@@ -27,13 +28,19 @@ from nilometer.tier.format import (
     DamagedObject,
     IndexSections,
     RemoteSegment,
-    decode_index,
     encode_index,
     parse_indexes,
 )
 from nilometer.wire.errors import KafkaError
-from nilometer.wire.record_batch import HEADER_BYTES, batches, check_batch, read_header, set_leader_epoch
-from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    batches,
+    check_batch,
+    read_header,
+    set_leader_epoch,
+)
+from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker, read_end_txn_marker
 
 LEADER_EPOCH = 0
 PIECE_BYTES = 4 << 20
@@ -41,47 +48,103 @@ PIECE_BYTES = 4 << 20
 SEGMENTS_AT_ONCE = 4
 NO_PRODUCERS = encode_snapshot(())
 
+Read = Callable[[int, int], Awaitable[bytes]]
+"""Returns so many bytes from a position in a file."""
+
 
 class CheckedPiece(msgspec.Struct, frozen=True):
     """Whole batches of a segment, whose CRCs and offsets are right."""
 
     records: bytearray
-    places: list[int]
-    """Where its batches begin."""
-    count: int
-    """How many records they have, control records not counted."""
+    batches: list[tuple[int, BatchHeader]]
+    """Each with where it begins."""
+
+    @property
+    def count(self) -> int:
+        """How many records they have, control records not counted."""
+        return sum(header.records_count for _, header in self.batches if not header.is_control)
+
+
+class LogSummary:
+    """What the pieces of a log file say, summed up while they are read."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.end_offset = base_offset
+        self.bytes = self.crc = self.records = 0
+        """Of the records control records are some, too."""
+        self.max_timestamp = -1
+        self.epochs = list[tuple[int, int]]()
+        self.aborts = set[tuple[int, int]]()
+        """(Producer id, offset) of each abort marker."""
+
+    def add(self, piece: CheckedPiece) -> None:
+        self.crc = crc32c(piece.records, self.crc)
+        self.bytes += len(piece.records)
+        for at, header in piece.batches:
+            if not self.epochs or header.partition_leader_epoch != self.epochs[-1][0]:
+                self.epochs.append((header.partition_leader_epoch, header.base_offset))
+            self.end_offset = header.next_offset
+            self.records += header.records_count
+            self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+            if header.is_control:
+                marker = read_end_txn_marker(piece.records, at, header)
+                if marker is not None and marker.control_type is ControlType.ABORT:
+                    self.aborts.add((header.producer_id, header.base_offset))
+
+    def require(self, segment: RemoteSegment, name: str) -> None:
+        """Raise DamagedObject if the file is not that of the segment, as far as its manifest tells."""
+        found = (self.crc, self.records, self.end_offset, tuple(self.epochs))
+        if segment.log_crc is not None and found != (
+            segment.log_crc,
+            segment.records,
+            segment.end_offset,
+            segment.epochs,
+        ):
+            raise DamagedObject(f"{name} is damaged: it is not what its manifest says")
 
 
 async def checked_pieces(
     store: ObjectStore, folder: str, segment: RemoteSegment
 ) -> AsyncIterator[CheckedPiece]:
     """Read the segment's log file. Raises ObjectStoreError, DamagedObject."""
-    name, size = folder + segment.log_name, segment.log_bytes
-    position, offset, rest = 0, segment.base_offset, b""
+    name, offset, summary = folder + segment.log_name, segment.base_offset, LogSummary(segment.base_offset)
+
+    async def read(position: int, length: int) -> bytes:
+        return await store.get(name, position, length)
+
+    async for piece in pieces_of(read, name, segment.log_bytes, offset):
+        summary.add(piece)
+        yield piece
+    if summary.end_offset > segment.end_offset:
+        raise DamagedObject(f"{name} is damaged: its offsets go on to {summary.end_offset - 1}")
+    summary.require(segment, name)
+
+
+async def pieces_of(read: Read, name: str, size: int, base_offset: int) -> AsyncIterator[CheckedPiece]:
+    """Read a log file of so many bytes. Raises DamagedObject, and what ``read`` raises."""
+    position, offset, rest = 0, base_offset, b""
     while position < size:
         length = min(max(PIECE_BYTES, _missing(rest)), size - position)
-        data = await store.get(name, position, length)
+        data = await read(position, length)
         if len(data) != length:
             raise DamagedObject(f"{name} ends at byte {position + len(data)} instead of {size}")
         position += length
-        records, places, count, end = bytearray(rest + data), list[int](), 0, 0
+        records, found, end = bytearray(rest + data), list[tuple[int, BatchHeader]](), 0
         try:
             for at, header in batches(records):
                 check_batch(records, at, header)
                 if header.base_offset < offset:
                     raise DamagedObject(f"{name}: offset {header.base_offset} where {offset} is the least")
-                places.append(at)
+                found.append((at, header))
                 offset, end = header.next_offset, at + header.size
-                count += 0 if header.is_control else header.records_count
         except KafkaError as error:
             at = position - len(records) + end
             raise DamagedObject(f"{name} is damaged at byte {at}: {error.message}") from error
         rest = bytes(records[end:])
         del records[end:]
-        yield CheckedPiece(records, places, count)
-    if rest or offset > segment.end_offset:
-        reason = "its last batch is not whole" if rest else f"its offsets go on to {offset - 1}"
-        raise DamagedObject(f"{name} is damaged: {reason}")
+        yield CheckedPiece(records, found)
+    if rest:
+        raise DamagedObject(f"{name} is damaged: its last batch is not whole")
 
 
 def _missing(rest: bytes) -> int:
@@ -92,7 +155,8 @@ def _missing(rest: bytes) -> int:
 async def checked_index(store: ObjectStore, folder: str, segment: RemoteSegment) -> IndexSections:
     """Read the segment's indexes. Raises ObjectStoreError, DamagedObject."""
     name = folder + segment.index_name
-    sections = decode_index(await store.get(name), name)
+    objects = [await store.get(folder + one) for one in segment.index_names]
+    sections = segment.sections(objects, folder)
     parse_indexes(sections, segment.base_offset, name)
     _open_transactions(sections, name)
     return sections
@@ -173,17 +237,25 @@ async def _copy(
 ) -> tuple[RemoteSegment, int]:
     sections = await checked_index(source, source_folder, segment)
     index = encode_index(sections._replace(producers=NO_PRODUCERS))
-    entry = msgspec.structs.replace(
-        segment, attempt=attempt, index_bytes=len(index), epochs=((LEADER_EPOCH, segment.base_offset),)
+    entry = RemoteSegment(
+        segment.base_offset,
+        segment.last_offset,
+        segment.max_timestamp,
+        segment.log_bytes,
+        len(index),
+        segment.has_aborted,
+        attempt,
+        ((LEADER_EPOCH, segment.base_offset),),
+        segment.last_crc,
     )
     records = 0
 
     async def parts() -> AsyncIterator[bytes]:
         nonlocal records
         async for piece in checked_pieces(source, source_folder, segment):
-            for at in piece.places:
-                set_leader_epoch(piece.records, at, LEADER_EPOCH)
             records += piece.count
+            for at, _ in piece.batches:
+                set_leader_epoch(piece.records, at, LEADER_EPOCH)
             if piece.records:
                 yield bytes(piece.records)
             on_bytes(len(piece.records))
@@ -213,7 +285,10 @@ async def _end_transactions(
         return None
     before = partition.segments[-1]
     name = partition.folder + before.index_name
-    running = _open_transactions(await checked_index(source, partition.folder, before), name)
+    sections = await checked_index(source, partition.folder, before)
+    if partition.is_archive and not sections.producers:
+        raise DamagedObject(f"{name} does not tell which transactions are open: restore it to disks")
+    running = _open_transactions(sections, name)
     if not running:
         return None
     base, timestamp = before.end_offset, max(before.max_timestamp, 0)
@@ -282,4 +357,4 @@ async def _read_again(store: ObjectStore, partition: StoredPartition) -> StoredP
 
 
 def _objects(partition: StoredPartition) -> set[str]:
-    return {partition.folder + name for one in partition.segments for name in (one.log_name, one.index_name)}
+    return {partition.folder + name for one in partition.segments for name in one.object_names}

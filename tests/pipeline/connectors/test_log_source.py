@@ -10,8 +10,6 @@ import pytest
 
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.pipeline.archive.archive_target import open_target
-from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.errors import readable
 from nilometer.pipeline.export.topic_export import export_topics
 from nilometer.runtime import Runtime
@@ -19,6 +17,7 @@ from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.kafka.apache_kafka import ApacheKafka, run_tool
 from support.logs.segments import stored_batches
+from support.pipeline.archives import archive_topics
 from support.pipeline.audit_checks import findings_in
 from support.pipeline.checkpoints import wait_for_checkpoint
 from support.pipeline.filled_topics import Sent, Topics
@@ -127,7 +126,7 @@ def test_a_copy_in_other_storage_gives_the_same_rows(spark, broker, topic, tmp_p
 
 
 def test_an_archive_and_the_log_give_the_same_rows_as_the_log_alone(spark, broker, topic, tmp_path):
-    archive([str(broker.data_dir)], [topic], open_target(str(tmp_path / "archive")))
+    archive_topics([broker.data_dir], [topic], tmp_path / "archive")
     here = rows(from_folders(spark, broker.data_dir, topic))
     reader = spark.read.format("nilometer-log").option("archive", str(tmp_path / "archive"))
     alone = rows(reader.option("subscribe", topic).load())

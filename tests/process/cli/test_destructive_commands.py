@@ -143,7 +143,7 @@ def test_tables_of_declared_pipelines(nilometer: Nilometer, tmp_path: Path) -> N
         ("group list --state empty,bogus", 2, "--state: bogus is none of"),
         ("down --data-dir WRONG", 1, "there is no cluster in WRONG"),
         ("log dump EMPTY", 2, "EMPTY has no log, index, checkpoint or snapshot file"),
-        ("archive list --from EMPTY --topic nosuch", 1, "EMPTY has no archive of nosuch"),
+        ("archive list --from EMPTY --topic nosuch", 1, "the store has nothing of topic nosuch"),
         ("replicas --topic there --partition 99", 1, "no partition 99"),
         ("replicas --topic nosuch", 1, "no topic nosuch"),
         ("pipeline demo logs --folder EMPTY/..", 2, "pipelines is of no demo, and would be removed"),

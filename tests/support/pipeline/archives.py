@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from nilometer.pipeline.archive.archive_target import open_target
-from nilometer.pipeline.archive.archiver import PartitionResult, archive, check
+from nilometer.pipeline.archive.archiver import PartitionResult, archive
+from nilometer.pipeline.archive.stored import check, explained, find_stored, open_stored
 from nilometer.pipeline.source.log_folders.log_plan import parse_log_options, plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.log_folders.places import find_archived
 from nilometer.pipeline.source.positions import Bounds
+from nilometer.runtime.object_store import ListedStore
+from nilometer.tier.catalogue import StoredPartition
 from nilometer.wire.compression import Codec
 
 from ..logs.folder_logs import FolderLog
@@ -59,8 +61,20 @@ def set_topic_id(folder: Path, letter: str) -> str:
 
 def archive_topic(place: Path | str, target: Path | str, topic: str = "events", **given) -> PartitionResult:
     """Archive a topic with one partition; return the result of it."""
-    (result,) = archive([str(place)], [topic], open_target(str(target)), **given)
+    (result,) = archive_topics([place], [topic], target, **given)
     return result
+
+
+def archive_topics(
+    places: Sequence[Path | str], topics: Sequence[str], target: Path | str | ListedStore, **given
+) -> list[PartitionResult]:
+    store = open_stored(str(target), creates=True) if isinstance(target, (Path, str)) else target
+    return asyncio.run(archive([str(place) for place in places], topics, store, **given))
+
+
+def stored_in(target: Path | str) -> list[StoredPartition]:
+    """Return what an archive has, by topic, topic id and partition."""
+    return asyncio.run(explained(find_stored(open_stored(str(target)), ())))
 
 
 def problem_of(place: Path | str, target: Path | str, **given) -> str:
@@ -71,7 +85,7 @@ def problem_of(place: Path | str, target: Path | str, **given) -> str:
 
 
 def problems_in(target: Path | str) -> list[str]:
-    return check(open_target(str(target)), find_archived(str(target))).problems
+    return asyncio.run(check(open_stored(str(target)), stored_in(target))).problems
 
 
 def rows_of(bounds: Bounds | None = None, columns: Sequence[str] = COLUMNS, **given) -> list[dict]:

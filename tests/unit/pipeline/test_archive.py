@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import random
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.archive import archiver
-from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
-from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, archive, find_orphans, why_none
+from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, why_none
+from nilometer.pipeline.archive.stored import find_left, open_stored
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders.places import find_archived, find_replicas, named_files
+from nilometer.pipeline.source.log_folders.places import find_replicas
 from nilometer.pipeline.source.positions import Bounds
+from nilometer.runtime.object_store import FileObjectStore
+from nilometer.runtime.system_disk import SystemDisk
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
     SUFFIXES,
     append,
     archive_topic,
+    archive_topics,
     delete_segments,
     events_log,
     offsets_of,
@@ -29,6 +32,7 @@ from support.pipeline.archives import (
     problems_in,
     rows_of,
     set_topic_id,
+    stored_in,
 )
 
 
@@ -60,6 +64,12 @@ def test_archive_and_log_are_one_range_whatever_retention_has_deleted(log, targe
             start, end = sorted(chance.sample(range(401), 2))
             found = offsets_of(Bounds(first=start, last=end - 1), path=log.log_dir, archive=target)
             assert found == list(range(start, end))
+
+
+def test_records_that_are_deleted_from_the_topic_stay_in_the_archive(log, target):
+    archive_topic(log.log_dir, target)
+    log.checkpoint(log_start=250)
+    assert offsets_of(path=log.log_dir, archive=target) == list(range(400))
 
 
 def test_offsets_and_times_are_searched_in_both(log, target):
@@ -134,11 +144,9 @@ def test_segments_of_replicas_that_roll_elsewhere_overlap_and_nothing_is_read_tw
         set_topic_id(log.folder, "a")
         places.append(log.log_dir)
         archive_topic(log.log_dir, target)
-    (archived,) = find_archived(str(target))
-    assert any(
-        archived.chain[n].end_offset > archived.chain[n + 1].base_offset
-        for n in range(len(archived.chain) - 1)
-    )
+    (archived,) = stored_in(target)
+    segments = archived.manifest.segments
+    assert any(one.end_offset > after.base_offset for one, after in itertools.pairwise(segments))
     for given in DIVISIONS:
         assert offsets_of(archive=target, **given) == list(range(360))
         assert offsets_of(archive=target, path=places[2], **given) == list(range(400))
@@ -157,36 +165,21 @@ def test_segments_that_are_deleted_while_others_are_copied_are_reported(log, tar
     assert offsets_of(path=log.log_dir, archive=target) == list(range(200, 400))
 
 
-def test_a_segment_that_was_read_before_it_was_deleted_is_archived(log, target, monkeypatch):
+def test_a_segment_that_is_deleted_while_it_is_copied_is_archived(log, target, monkeypatch):
     """The open file keeps its bytes. Its indexes were read before."""
-    write = LocalTarget.write
+    upload = FileObjectStore.upload
 
-    def delete_and_write(self, path, pieces):
-        if "/00000000000000000000-" in path:
+    async def delete_and_upload(store, name, parts):
+        if "/00000000000000000000-" in name:
             delete_segments(log, 0)
-        return write(self, path, pieces)
+        await upload(store, name, parts)
 
-    monkeypatch.setattr(LocalTarget, "write", delete_and_write)
+    monkeypatch.setattr(FileObjectStore, "upload", delete_and_upload)
     assert archive_topic(log.log_dir, target).end == 300
-    (archived,) = find_archived(str(target))
-    assert set(archived.chain[0].files) == {".log", ".index", ".timeindex"}
+    (archived,) = stored_in(target)
+    first = archived.manifest.segments[0]
+    assert first.index_bytes == archived.manifest.segments[1].index_bytes > 100
     assert problems_in(target) == []
-
-
-def test_a_log_that_changes_all_the_time_is_an_error_and_nothing_wrong_is_archived(log, target, monkeypatch):
-    write = LocalTarget.write
-
-    def change_and_write(self, path, pieces):
-        if path.endswith(".log"):
-            data = log.path(".log", 0).read_bytes()
-            log.path(".log", 0).write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
-        return write(self, path, pieces)
-
-    monkeypatch.setattr(archiver, "ROUNDS", 1)
-    monkeypatch.setattr(LocalTarget, "write", change_and_write)
-    assert "was changed while it was copied" in problem_of(log.log_dir, target)
-    assert find_archived(str(target)) == []
-    assert not [path for path in target.rglob("*") if path.is_file()]
 
 
 def test_a_topic_that_is_created_again_meanwhile_is_not_archived_as_the_former_one(log, target):
@@ -196,9 +189,12 @@ def test_a_topic_that_is_created_again_meanwhile_is_not_archived_as_the_former_o
 
     result = archive_topic(log.log_dir, target, say=say)
     assert result.end == 100, "what was copied before is kept"
-    assert [one.topic_id[0] for one in find_archived(str(target))] == ["a"]
+    assert [one.topic_id[0] for one in stored_in(target)] == ["a"]
     archive_topic(log.log_dir, target)
-    assert [(one.topic_id[0], one.end) for one in find_archived(str(target))] == [("a", 100), ("b", 300)]
+    assert [(one.topic_id[0], one.manifest.end_offset) for one in stored_in(target)] == [
+        ("a", 100),
+        ("b", 300),
+    ]
 
 
 # --- gaps
@@ -280,10 +276,10 @@ def test_a_log_that_diverges_is_neither_archived_nor_read_with_the_archive(log, 
     other.checkpoint()
     set_topic_id(other.folder, "a")
     assert "diverge at offset 250" in problem_of(other.log_dir, target)
-    assert find_archived(str(target))[0].end == 300
+    assert stored_in(target)[0].manifest.end_offset == 300
     with pytest.raises(SourceError, match="diverge at offset 250"):
         offsets_of(path=other.log_dir, archive=target)
-    both = archive([str(log.log_dir), str(other.log_dir)], ["events"], open_target(str(tmp_path / "new")))
+    both = archive_topics([log.log_dir, other.log_dir], ["events"], tmp_path / "new")
     assert both[0].end == 500, "the replica with the newest epoch is archived"
     assert any("is not used: its log differs from offset 250 on" in note for note in both[0].notes)
 
@@ -294,129 +290,195 @@ def test_a_compacted_log_is_refused(log, target):
     (log.folder / "gaps-are-lawful").unlink()
     (log.log_dir / "cleaner-offset-checkpoint").write_text("0\n1\nevents 0 100\n")
     assert "was compacted" in problem_of(log.log_dir, target)
-    assert find_archived(str(target.parent)) == []
+    assert stored_in(target.parent) == []
 
 
 def test_a_log_whose_compaction_begins_meanwhile_is_not_archived(log, target):
     problem = problem_of(log.log_dir, target, say=lambda _: (log.folder / "gaps-are-lawful").touch())
     assert "was compacted" in problem
-    assert find_archived(str(target)) == []
+    assert [one.manifest for one in stored_in(target)] == [None]
 
 
 def test_two_archivers_at_once_harm_nothing(log, target):
-    """Both read the same manifest and copy other segments; the second commit does not undo the first."""
+    """Both read the same manifest and copy segments; the second one decides again what its manifest says."""
     log.checkpoint(high_watermark=150)
     archive_topic(log.log_dir, target)
     archivers = []
-    for high_watermark in (250, 400):
-        log.checkpoint(high_watermark)
-        one = PartitionArchiver(open_target(str(target)), find_replicas([str(log.log_dir)]), lambda _: None)
-        one._read_manifest()
-        archivers.append(one)
-    for one in archivers:
-        one._copy_all()
-    for one in archivers:
-        one._commit()
-    assert len(list(target.rglob("manifest-*"))) == 2
+
+    async def both():
+        for high_watermark in (250, 400):
+            log.checkpoint(high_watermark)
+            replicas = find_replicas([str(log.log_dir)])
+            one = PartitionArchiver(open_stored(str(target)), replicas, [], lambda _: None)
+            await one.read()
+            archivers.append(one)
+        for one in archivers:
+            await one.copy_all()
+        for one in archivers:
+            await one.commit()
+
+    asyncio.run(both())
+    assert [one.result.segments_copied for one in archivers] == [1, 2]
+    assert [(one.base_offset, one.end_offset) for one in stored_in(target)[0].manifest.segments] == [
+        (0, 100),
+        (100, 200),
+        (200, 300),
+    ]
     assert problems_in(target) == []
+    assert len(list(target.rglob("*.log"))) == 3, "what both have copied is there once"
     for given in DIVISIONS:
         assert offsets_of(path=log.log_dir, archive=target, **given) == list(range(400))
     append(log, 10, epoch=1)
     log.checkpoint()
     assert archive_topic(log.log_dir, target).end == 400
-    assert len(list(target.rglob("manifest-*"))) == 1
     assert offsets_of(archive=target) == list(range(400))
+
+
+def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_nothing(log, target, tmp_path):
+    other = FolderLog(tmp_path / "elected", "events")
+    append(other, 5)
+    append(other, 35, epoch=2)
+    other.checkpoint()
+    set_topic_id(other.folder, "a")
+
+    async def both():
+        archivers = [
+            PartitionArchiver(
+                open_stored(str(target), creates=True), find_replicas([place]), [], lambda _: None
+            )
+            for place in (str(log.log_dir), str(other.log_dir))
+        ]
+        for one in archivers:
+            await one.read()
+        await archivers[0].copy_all()
+        await archivers[0].commit()
+        with pytest.raises(SourceError, match="diverge at offset 50"):
+            await archivers[1].copy_all()
+
+    asyncio.run(both())
+    assert rows_of(archive=target) == rows_of(path=log.log_dir)[:300]
 
 
 class Killed(BaseException):
     """The process ends, as by SIGKILL."""
 
 
-class EndingTarget:
+class EndingStore(FileObjectStore):
     """Does so many writes and removals, and ends in the middle of the next one; then it does nothing more."""
 
     def __init__(self, place, changes):
-        self._target = open_target(str(place))
-        self.place, self.changes = str(place), changes
+        place.mkdir()
+        super().__init__(SystemDisk(), str(place), "ending")
+        self.place, self.changes = place, changes
 
-    def require(self):
-        self._target.require()
+    async def create(self, name, data):
+        self._count(name)
+        return await super().create(name, data)
 
-    def files(self, folder):
-        return self._target.files(folder)
+    async def put(self, name, data):
+        self._count(name)
+        await super().put(name, data)
 
-    def write(self, path, pieces):
-        self._count(path)
-        return self._target.write(path, pieces)
+    async def upload(self, name, parts):
+        self._count(name)
+        await super().upload(name, parts)
 
-    def remove(self, path):
-        self._count(path)
-        self._target.remove(path)
+    async def remove(self, name):
+        self._count(name)
+        await super().remove(name)
 
-    def _count(self, path):
+    def _count(self, name):
         self.changes -= 1
         if self.changes == 0:
-            half = Path(self.place, path).with_name(".half.tmp")
+            half = (self.place / name).with_name("half.ending-1.unfinished")
             half.parent.mkdir(parents=True, exist_ok=True)
             half.write_bytes(b"half")
         if self.changes <= 0:
             raise Killed
 
 
+def killed_runs(log, tmp_path):
+    """Yield the archive of each run that is killed, one change later than the one before."""
+    for changes in itertools.count(1):
+        place = tmp_path / f"archive-{changes}"
+        try:
+            archive_topics([log.log_dir], ["events"], EndingStore(place, changes))
+        except Killed:
+            yield place
+        else:
+            return
+
+
 def test_a_run_that_is_killed_at_any_write_is_continued(log, tmp_path):
     expected = rows_of(path=log.log_dir)
     copied = []
-    for changes in itertools.count(1):
-        target = tmp_path / f"archive-{changes}"
-        try:
-            archive([str(log.log_dir)], ["events"], EndingTarget(target, changes))
-        except Killed:
-            pass
-        else:
-            break
-        before = find_archived(str(target))
+    for target in killed_runs(log, tmp_path):
+        before = [one for one in stored_in(target) if one.manifest is not None]
         assert problems_in(target) == []
         if before:
-            assert rows_of(archive=target) == expected[: before[0].end]
+            assert rows_of(archive=target) == expected[: before[0].manifest.end_offset]
         result = archive_topic(log.log_dir, target)
         copied.append(result.segments_copied)
-        assert result.segments_copied == 3 - (before[0].end // 100 if before else 0)
+        assert result.segments_copied == 3 - (before[0].manifest.end_offset // 100 if before else 0)
         assert rows_of(archive=target, path=log.log_dir) == expected
     assert set(copied) == {0, 2, 3}, "before the first manifest, after it, after the last one"
+
+
+def orphans_in(place, *topics, hours):
+    before_ms = int((time.time() - hours * 3600) * 1000)
+    return asyncio.run(find_left(open_stored(str(place)), topics, before_ms))
+
+
+def files_in(place):
+    return {path for path in place.rglob("*") if path.is_file()}
 
 
 def test_what_a_killed_run_leaves_is_found_and_removed_and_nothing_else(log, tmp_path):
     expected = rows_of(path=log.log_dir)
     left = set()
-    for changes in itertools.count(1):
-        place = tmp_path / f"archive-{changes}"
-        try:
-            archive([str(log.log_dir)], ["events"], EndingTarget(place, changes))
-        except Killed:
-            pass
-        else:
-            break
-        target = open_target(str(place))
-        folder = place / "events" / ("a" * 21 + "A") / "0"
+    for place in killed_runs(log, tmp_path):
+        folder = place / "unknown" / ("a" * 21 + "A") / "0"
         others = folder / "notes.txt"
         others.write_text("of another program")
         for continued in (False, True):
             if continued:
                 archive_topic(log.log_dir, place)
-            archived = find_archived(str(place))
-            before = {path for path in place.rglob("*") if path.is_file()}
-            named = {folder / name for one in archived for name in named_files(one)}
-            orphans = find_orphans(target, ["events"], time.time() + 60)
-            assert {place / one.path for one in orphans} == before - named - {others}
-            assert sum(one.bytes for one in orphans) == sum(
-                path.stat().st_size for path in before - named - {others}
+            (archived,) = stored_in(place)
+            named = {folder / name for name in archived.manifest.objects} if archived.manifest else set()
+            kept = named | {others} | set(folder.glob("manifest-" + "[0-9]" * 20)) | set(folder.glob("head"))
+            orphans = orphans_in(place, hours=-1)
+            assert {place / one.name for one in orphans} == files_in(place) - kept
+            assert sum(one.listed.bytes for one in orphans) == sum(
+                path.stat().st_size for path in files_in(place) - kept
             )
-            assert find_orphans(target, ["another"], time.time() + 60) == []
-            assert find_orphans(target, None, time.time() - 3600) == [], "a run may still name them"
+            assert orphans_in(place, "another", hours=-1) == []
+            assert orphans_in(place, hours=1) == [], "a run may still name them"
             left.add(len(orphans))
-        for one in find_orphans(target, None, time.time() + 60):
-            target.remove(one.path)
-        assert {path for path in place.rglob("*") if path.is_file()} == named | {others}
+        for path in files_in(place) - kept:
+            os.utime(path, (0, 0))
+        assert archive_topic(log.log_dir, place).segments_copied == 0, "it removes what is a day old"
+        assert files_in(place) == kept
         assert rows_of(archive=place, path=log.log_dir) == expected
-        assert archive_topic(log.log_dir, place).segments_copied == 0
-    assert max(left) > 3
+    assert max(left) > 1
+
+
+def test_what_was_replaced_in_the_manifest_stays_for_a_day(log, target, tmp_path):
+    """A job that was planned with the former manifest still reads it."""
+    archive_topic(log.log_dir, target)
+    whole = FolderLog(tmp_path / "whole", "events")
+    append(whole, 16, roll_every=20)
+    append(whole, 26, epoch=1, roll_every=20)
+    whole.checkpoint()
+    set_topic_id(whole.folder, "a")
+    assert archive_topic(whole.log_dir, target).end == 400
+    (archived,) = stored_in(target)
+    assert [(one.base_offset, one.end_offset) for one in archived.manifest.segments] == [
+        (0, 100), (100, 200), (200, 400),
+    ]  # fmt: skip
+    assert {one.name[:20] for one in archived.manifest.dropped} == {f"{200:020d}"}
+    for path in files_in(target):
+        os.utime(path, (0, 0))
+    before = files_in(target)
+    archive_topic(whole.log_dir, target)
+    assert files_in(target) == before
+    assert len(orphans_in(target, hours=-1)) == 2

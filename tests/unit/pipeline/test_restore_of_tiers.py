@@ -14,7 +14,8 @@ from msgspec import structs
 from nilometer.cli import topics
 from nilometer.pipeline.archive import tier_restore
 from nilometer.pipeline.archive.replica_folders import EmptyReplica
-from nilometer.pipeline.archive.tier_restore import RestoredTier, restore
+from nilometer.pipeline.archive.restore import Restored, create_command
+from nilometer.pipeline.archive.tier_restore import restore
 from nilometer.pipeline.errors import SourceError
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TopicPartition
@@ -43,7 +44,7 @@ NEW = structs.replace(TOPIC, cluster_id="c", topic_id="b" * 21 + "A", metadata_e
 NEW_FOLDER = partition_folder(NEW.cluster_id, NEW.topic_id, 0)
 
 
-def run(led: LedLog, *places: Path, **given: object) -> list[RestoredTier]:
+def run(led: LedLog, *places: Path, **given: object) -> list[Restored]:
     return asyncio.run(restore(led.store, led.store, ["events"], [str(one) for one in places], **given))  # type: ignore[arg-type]
 
 
@@ -466,7 +467,7 @@ def test_folders_with_other_spellings_of_a_number_are_no_partitions(tmp_path: Pa
 def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
     """Names that begin with a hyphen are lawful, and look like options."""
     (stored,) = asyncio.run(find_partitions(former().store))
-    words = shlex.split(tier_restore.create_command([stored], name))
+    words = shlex.split(create_command([stored], name, is_tiered=True))
     assert words[:3] == ["nilometer", "topic", "create"]
     command = topics.create.make_context("create", words[3:])
     assert (command.params["names"], command.params["partitions"]) == ((name,), 1)

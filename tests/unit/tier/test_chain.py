@@ -150,6 +150,21 @@ async def test_a_higher_claim_takes_the_chain_from_any_epoch_of_a_lower_one() ->
     assert bases(await present.read()) == [0, 10, 20]
 
 
+async def test_brokers_write_nothing_to_an_archive() -> None:
+    bucket = Bucket()
+    archive, leader = chain_on(bucket, "archive")[0], chain_on(bucket, "leader")[0]
+    await archive.read()
+    for end in (9, 19):
+        following = structs.replace(manifest(segment(0, end)), is_archive=True)
+        assert await archive.append_at_rest(-1, following)
+    await leader.read()
+    with pytest.raises(Contested, match="is in an archive"):
+        await write(leader, 3)
+    with pytest.raises(Contested, match="is in an archive"):
+        await leader.remove_all()
+    assert await leader.read() == archive.last
+
+
 async def test_two_processes_that_write_under_one_epoch_stop() -> None:
     """Two clusters with the same metadata: the epochs of their leaders may be the same."""
     bucket = Bucket()

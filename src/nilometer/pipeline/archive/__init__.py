@@ -1,8 +1,7 @@
-"""Copies sealed segments into an archive, while brokers write the log or without any broker.
+"""Copies sealed segments into an archive, beside brokers that run or without any; puts topics back.
 
-``archive_plan`` decides what to copy (pure), ``archiver`` checks and copies it, ``archive_target`` writes
-files, ``archive_check`` reads an archive again. What an archive consists of is in
-``source/log_folders/archive_manifest.py``, and so
-is what reads it: the data source ``nilometer-log``, with its option ``archive``. ``restore`` puts archived
-topics back, ``tier_restore`` tiered ones, both into ``replica_folders``.
+An archive is remote storage that no broker writes: what both consist of is in :mod:`nilometer.tier.format`.
+``archiver`` decides what to copy, checks and copies it; ``stored`` opens, lists and checks what is stored.
+``restore`` puts topics back on the disks of brokers, ``tier_restore`` into remote storage, both through
+``replica_folders``.
 """

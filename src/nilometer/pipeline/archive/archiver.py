@@ -1,60 +1,58 @@
 """Archives topics: which sealed segments of each partition an archive does not have yet, and how they are
 copied.
 
-A run reads the manifest of each partition, decides from its replicas what can be copied, copies it, and
-writes the manifest last. Whatever ends a run between, the next one goes on from the manifests.
+A run reads the last manifest of each partition, decides from its replicas what can be copied, copies it, and
+writes the next manifest. Whatever ends a run between, the next one goes on from the last manifest. An archive
+is remote storage without brokers (:mod:`nilometer.tier.format`): of runs at once each manifest has one
+writer, and the others decide again from what it says.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
-import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from itertools import groupby
 
-from crc32c import crc32c
+from msgspec import structs
 
 from nilometer.identifiers import uuid_to_text
-from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
-from nilometer.pipeline.audit.segment_check import check_transaction_index
-from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
+from nilometer.pipeline.archive.stored import explained, find_orphans
 from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders import archive_manifest
-from nilometer.pipeline.source.log_folders.archive_manifest import (
-    ArchivedSegment,
-    EpochRuns,
-    Manifest,
-    StoredFile,
-    divergence,
-    file_name,
-)
+from nilometer.pipeline.source.log_folders import places as log_places
 from nilometer.pipeline.source.log_folders.places import (
-    ArchivedPartition,
     ReplicaFolder,
     find_replicas,
-    named_files,
-    open_place,
-    partition_folders,
-    read_partition,
+    in_tier,
     replicas_in,
     shown,
     view_directory,
 )
-from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
-from nilometer.runtime import Disk
+from nilometer.pipeline.source.log_folders.tiers import UNKNOWN_CLUSTER
+from nilometer.runtime import Disk, Runtime
+from nilometer.runtime.object_store import ListedStore, ObjectStore
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
-from nilometer.wire.errors import CorruptBatch, KafkaError
-from nilometer.wire.record_batch import read_header
-from nilometer.wire.records import ControlType, read_end_txn_marker
-
-if TYPE_CHECKING:
-    from nilometer.runtime import Disk, File
-
+from nilometer.tier.catalogue import read_partition
+from nilometer.tier.chain import Chain, Deposed
+from nilometer.tier.earlier_archives import read_earlier
+from nilometer.tier.format import (
+    DamagedObject,
+    Dropped,
+    IndexSections,
+    Manifest,
+    RemoteSegment,
+    TopicFacts,
+    encode_index,
+    encode_manifest,
+    parse_indexes,
+    partition_folder,
+)
+from nilometer.tier.plan import first_manifest
+from nilometer.tier.segment_ranges import EpochRuns, chain, chain_divergence, divergence, epochs_of, gaps
+from nilometer.tier.transfer import LogSummary, pieces_of
+from nilometer.wire.record_batch import BatchHeader
 
 # Decides which segments of a partition's replicas are copied. Pure.
 #
@@ -74,6 +72,8 @@ class SourceLog:
     high_watermark: int
     epochs: EpochRuns
     """Its leader epoch checkpoint."""
+    ends: tuple[int, ...] = ()
+    """The ends of the segments, if all of them are sealed: of an archive of format 1."""
 
     @property
     def last_epoch(self) -> int:
@@ -143,9 +143,8 @@ def decide_copies(sources: Sequence[SourceLog], archived: Iterable[tuple[int, in
 
 def sealed(source: SourceLog) -> list[tuple[int, int]]:
     """Return base and end offset of the segments that are sealed, committed and not below the log start."""
-    return [
-        (base, end) for base, end in pairwise(source.bases) if source.log_start < end <= source.high_watermark
-    ]
+    ranges = zip(source.bases, source.ends or source.bases[1:], strict=False)
+    return [(base, end) for base, end in ranges if source.log_start < end <= source.high_watermark]
 
 
 def why_none(sources: Sequence[SourceLog]) -> str | None:
@@ -189,216 +188,123 @@ def lost(archived_end: int | None, sources: Sequence[SourceLog], end: int) -> li
     return [(archived_end, start)] if start > archived_end and end <= archived_end else []
 
 
-# Archives topics: copies the sealed segments of each partition that an archive does not have yet.
+# Reads one sealed segment, checks every batch of it, and copies it with its indexes.
 #
-# Every batch of a segment is checked while the segment and its other files are copied; manifests commit what
-# is copied.
-
-# Reads one sealed segment, checks every batch of it, and copies it with its other files.
-#
-# The log is read twice: once to check it and for its checksum, which is part of its name, and once to copy
-# it. The other files are read before the log is opened: a broker renames the log first when it deletes a
-# segment, so that those of a log that is still there are complete.
-
-CHUNK_BYTES = 8 * 1024 * 1024
-
-Write = Callable[[str, Iterator[bytes]], object]
-"""Writes a file of the archive's partition: its name, its pieces."""
+# The other files are read before the log is opened: a broker renames the log first when it deletes a segment,
+# so that those of a log that is still there are complete.
 
 
 class SegmentChanged(Exception):
     """The segment was deleted, or replaced by another one, since it was listed: the message says which."""
 
 
-@dataclass(slots=True)
-class ExaminedLog:
-    """What the batches of a segment's log say."""
+async def copy_segment(
+    disk: Disk, source: str, copy: Copy, store: ObjectStore, folder: str, attempt: str
+) -> RemoteSegment:
+    """Copy a segment of the folder ``source`` to ``folder``, under names with ``attempt``.
 
-    end_offset: int
-    bytes: int = 0
-    crc32c: int = 0
-    records: int = 0
-    max_timestamp: int = -1
-    epochs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    aborts: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """(producer id, offset) of each abort marker."""
-
-
-def copy_segment(
-    disk: Disk, folder: str, base_offset: int, end_offset: int, start_offset: int, token: int, write: Write
-) -> ArchivedSegment:
-    """Copy the segment with the offsets [base_offset, end_offset) of a replica's folder.
-
-    ``token`` makes the names of the copies unique. Raises SegmentChanged, SourceError for a damaged segment,
-    and what ``write`` raises.
+    Raises SegmentChanged, SourceError and DamagedObject for a damaged segment, ObjectStoreError.
     """
-    others = _other_files(disk, folder, base_offset, end_offset)
-    path = posixpath.join(folder, names.offset_name(base_offset, names.LOG_SUFFIX))
+    base = copy.base_offset
+    path = posixpath.join(source, names.offset_name(base, names.LOG_SUFFIX))
+    sections = _sections(disk, source, copy)
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError as error:
         raise SegmentChanged(f"{path} was listed and then deleted") from error
+    log = LogSummary(base)
+
+    async def read(position: int, length: int) -> bytes:
+        return file.read_at(position, length)
+
+    async def parts() -> AsyncIterator[bytes]:
+        async for piece in pieces_of(read, path, file.size(), base):
+            _require_order(path, log, piece.batches)
+            log.add(piece)
+            yield bytes(piece.records)
+
+    entry = RemoteSegment(base, copy.end_offset - 1, -1, 0, 0, bool(sections.aborted), attempt, ())
     try:
-        log = examine(file, base_offset)
-        if log.end_offset != end_offset:
-            raise SegmentChanged(
-                f"{path} ends at offset {log.end_offset}, but the next segment begins at {end_offset}: "
-                "records are missing between them"
-            )
-        _check_aborted(path, base_offset, log, others.get(names.TXN_INDEX_SUFFIX))
-        stored = {
-            names.LOG_SUFFIX: StoredFile(
-                file_name(base_offset, log.crc32c, token, names.LOG_SUFFIX), log.bytes, log.crc32c
-            )
-        }
-        write(stored[names.LOG_SUFFIX].name, _pieces(file, log))
+        await store.upload(folder + entry.log_name, parts())
     finally:
         file.close()
-    for suffix, data in others.items():
-        checksum = crc32c(data)
-        stored[suffix] = StoredFile(file_name(base_offset, checksum, token, suffix), len(data), checksum)
-        write(stored[suffix].name, iter([data]))
-    return ArchivedSegment(
-        base_offset,
-        start_offset,
-        log.end_offset,
-        log.records,
-        log.max_timestamp,
-        tuple(log.epochs),
-        stored,
+    try:
+        if log.end_offset != copy.end_offset:
+            raise SegmentChanged(
+                f"{path} ends at offset {log.end_offset}, but the next segment begins at {copy.end_offset}: "
+                "records are missing between them"
+            )
+        for one in parse_indexes(sections, base, path).aborted:
+            if (one.producer_id, one.last_offset) not in log.aborts:
+                raise SourceError(
+                    f"the transaction index of {path} does not match it: producer {one.producer_id} has no "
+                    f"abort marker at offset {one.last_offset}"
+                )
+    except (SegmentChanged, SourceError, DamagedObject):
+        await store.remove(folder + entry.log_name)
+        raise
+    index = encode_index(sections)
+    await store.put(folder + entry.index_name, index)
+    return structs.replace(
+        entry,
+        max_timestamp=log.max_timestamp,
+        log_bytes=log.bytes,
+        index_bytes=len(index),
+        epochs=tuple(log.epochs),
+        log_crc=log.crc,
+        records=log.records,
     )
 
 
-def examine(file: File, base_offset: int) -> ExaminedLog:
-    """Check all batches of a sealed segment's log: checksums, offsets without a gap, leader epochs.
-
-    Raises SourceError for the first batch that is wrong.
-    """
-    log = ExaminedLog(base_offset)
-    size, wanted = file.size(), CHUNK_BYTES
-    while log.bytes < size:
-        buffer = file.read_at(log.bytes, min(wanted, size - log.bytes))
-        end = _examine_batches(file.path, buffer, log)
-        if end:
-            with memoryview(buffer) as view:
-                log.crc32c = crc32c(view[:end], log.crc32c)
-            log.bytes += end
-            wanted = CHUNK_BYTES
-            continue
-        batch = _batch_size(buffer)
-        if batch <= len(buffer) or log.bytes + batch > size:
-            raise SourceError(f"{file.path} is damaged at byte {log.bytes}: its last batch is not complete")
-        wanted = batch
-    return log
-
-
-def _examine_batches(path: str, buffer: bytes, log: ExaminedLog) -> int:
-    """Check the complete batches of ``buffer``; return the position after them."""
-    at = 0
-    while True:
-        table = walk(buffer, at)
-        if len(table):
-            _look_at(path, table, log)
-        at = table.end
-        if not table.is_header:
-            _refuse(path, buffer, at, log.bytes + at)
-        if not len(table):
-            return at
-
-
-def _look_at(path: str, table: BatchTable, log: ExaminedLog) -> None:
-    from nilometer.pipeline.decode import batch_kernels as fields
-
-    try:
-        table.check()
-    except CorruptBatch as error:
-        raise SourceError(f"{path} is damaged: {error.message}") from error
-    rows = table.rows
-    for base, delta, epoch in zip(
-        rows[:, fields.BASE_OFFSET].tolist(),
-        rows[:, fields.LAST_OFFSET_DELTA].tolist(),
-        rows[:, fields.LEADER_EPOCH].tolist(),
-        strict=True,
-    ):
-        if base != log.end_offset:
+def _require_order(path: str, log: LogSummary, found: Iterable[tuple[int, BatchHeader]]) -> None:
+    """Raise SourceError if offsets are missing between batches, or leader epochs go back."""
+    end, epoch = log.end_offset, log.epochs[-1][0] if log.epochs else -1
+    for _, header in found:
+        if header.base_offset != end:
             raise SourceError(
-                f"{path}: a batch has the base offset {base}, but the one before it ends at {log.end_offset}"
+                f"{path}: a batch has the base offset {header.base_offset}, but the one before it ends at "
+                f"{end}"
             )
-        if not log.epochs or epoch != log.epochs[-1][0]:
-            if log.epochs and epoch < log.epochs[-1][0]:
-                raise SourceError(
-                    f"{path}: leader epoch {epoch} at offset {base} comes after epoch {log.epochs[-1][0]}"
-                )
-            log.epochs.append((epoch, base))
-        log.end_offset = base + delta + 1
-    log.records += int(rows[:, fields.RECORDS_COUNT].sum())
-    log.max_timestamp = max(log.max_timestamp, int(rows[:, fields.MAX_TIMESTAMP].max()))
-    for row in rows[rows[:, fields.ATTRIBUTES] & CONTROL != 0]:
-        position = int(row[fields.POSITION])
-        marker = read_end_txn_marker(table.buffer, position, read_header(table.buffer, position))
-        if marker is not None and marker.control_type is ControlType.ABORT:
-            log.aborts.add((int(row[fields.PRODUCER_ID]), int(row[fields.BASE_OFFSET])))
+        if header.partition_leader_epoch < epoch:
+            raise SourceError(
+                f"{path}: leader epoch {header.partition_leader_epoch} at offset {header.base_offset} comes "
+                f"after epoch {epoch}"
+            )
+        end, epoch = header.next_offset, header.partition_leader_epoch
 
 
-def _refuse(path: str, buffer: bytes, at: int, position: int) -> None:
-    try:
-        read_header(buffer, at)
-    except KafkaError as error:
-        raise SourceError(f"{path} is damaged at byte {position}: {error.message}") from error
-
-
-def _batch_size(buffer: bytes) -> int:
-    try:
-        return read_header(buffer).size
-    except KafkaError:
-        return 0  # fewer bytes than a header has
-
-
-def _other_files(disk: Disk, folder: str, base_offset: int, end_offset: int) -> dict[str, bytes]:
+def _sections(disk: Disk, folder: str, copy: Copy) -> IndexSections:
     """Read the indexes and the producer snapshot at the end of the segment, those that exist."""
-    indexes = (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TXN_INDEX_SUFFIX)
-    offsets: dict[str, int] = {**dict.fromkeys(indexes, base_offset), names.SNAPSHOT_SUFFIX: end_offset}
-    found: dict[str, bytes] = {}
-    for suffix, offset in offsets.items():
+
+    def content(suffix: str, offset: int) -> bytes:
         try:
-            found[suffix] = disk.read_file(posixpath.join(folder, names.offset_name(offset, suffix)))
+            return disk.read_file(posixpath.join(folder, names.offset_name(offset, suffix)))
         except FileNotFoundError:
-            continue
-    return found
+            return b""
 
-
-def _check_aborted(path: str, base_offset: int, log: ExaminedLog, index: bytes | None) -> None:
-    if index is None:
-        return
-    for _, _, what in check_transaction_index(base_offset, index, log.aborts, log.end_offset):
-        raise SourceError(f"the transaction index of {path} does not match it: {what}")
-
-
-def _pieces(file: File, log: ExaminedLog) -> Iterator[bytes]:
-    """Yield the bytes of a log that was examined. Raises SegmentChanged if they are others now."""
-    position = checksum = 0
-    while position < log.bytes:
-        piece = file.read_at(position, min(CHUNK_BYTES, log.bytes - position))
-        checksum = crc32c(piece, checksum)
-        position += len(piece)
-        if not piece or (position == log.bytes and checksum != log.crc32c):
-            raise SegmentChanged(f"{file.path} was changed while it was copied")
-        yield piece
+    return IndexSections(
+        content(names.INDEX_SUFFIX, copy.base_offset),
+        content(names.TIME_INDEX_SUFFIX, copy.base_offset),
+        content(names.TXN_INDEX_SUFFIX, copy.base_offset),
+        content(names.SNAPSHOT_SUFFIX, copy.end_offset),
+    )
 
 
 # Copies what is missing of one partition into an archive, and commits it in manifests.
 #
-# A manifest is written after the segments that it names, and with it those named before: when the copies
-# since the last one have sixteen times its size, at the end, and when the command is interrupted. The
-# manifests that it was made from are removed then. If segments are deleted or replaced meanwhile, the copies
-# are decided again.
+# A manifest is written when the copies since the last one have sixteen times its size, at the end, and when
+# the command is interrupted. If segments are deleted or replaced meanwhile, the copies are decided again.
 #
 # Invariants: nothing above a checkpointed high watermark is copied; a segment is copied from the folder of
-# the topic id that its manifest has; a log that diverges from the archive is never added to it.
+# the topic id that its manifest has; a log that diverges from the archive is never added to it; nothing is
+# written to a chain that brokers write.
 
 ROUNDS = 20
 COMMIT_SHARE = 16
 """How many times larger than the manifest the copies are that it commits."""
+NO_LEADER_EPOCH = -1
+LEFT_FOR_MS = 24 * 3600 * 1000
+"""What no manifest names is removed after so long. A run does not take as long between two manifests."""
 
 
 @dataclass(slots=True)
@@ -421,10 +327,15 @@ class PartitionResult:
 
 
 class PartitionArchiver:
-    """Archives one partition of one topic id; ``replicas`` are its folders."""
+    """Archives one partition of one topic id; ``replicas`` are its folders, and ``former`` an archive of
+    format 1."""
 
     def __init__(
-        self, target: ArchiveTarget, replicas: Sequence[ReplicaFolder], say: Callable[[str], None]
+        self,
+        store: ListedStore,
+        replicas: Sequence[ReplicaFolder],
+        former: Sequence[ReplicaFolder],
+        say: Callable[[str], None],
     ) -> None:
         first = replicas[0]
         if first.topic_id is None:
@@ -432,49 +343,68 @@ class PartitionArchiver:
                 f"{shown(first.place)} has no topic id (partition.metadata): its records could not be told "
                 "from those of a topic that had this name before"
             )
-        self._target = target
+        self._store = store
         self._replicas = list(replicas)
+        self._former = [one for one in former if (one.part, one.topic_id) == (first.part, first.topic_id)]
         self._say = say
-        self._token = secrets.randbits(32)
-        self._path = f"{first.part.topic}/{first.topic_id}/{first.part.partition}"
+        self._runtime = Runtime.system()
         self._topic_id = first.topic_id
-        self._manifest = Manifest(first.part.topic, first.topic_id, first.part.partition, ())
-        self._manifest_names: list[str] = []
-        self._manifest_bytes = 0
-        self._pending: list[ArchivedSegment] = []
-        self._incomplete: list[ArchivedSegment] = []
+        cluster_id = next((known for one in replicas if (known := one.directory.cluster_id)), UNKNOWN_CLUSTER)
+        facts = TopicFacts(cluster_id, first.topic_id, first.part.topic, first.part.partition, 0, {}, 0)
+        self._first = structs.replace(first_manifest(facts, 0), is_archive=True)
+        self._folder = partition_folder(cluster_id, first.topic_id, first.part.partition)
+        self._chain = Chain(store, self._folder, self._name())
+        self._pending: list[tuple[RemoteSegment, int]] = []
+        """Each with its first offset that may be read."""
+        self._incomplete: list[RemoteSegment] = []
+        self._swept: set[str] = set()
         self.result = PartitionResult(first.part, first.topic_id)
 
-    def run(self) -> None:
-        """Copy and commit what is missing, and set ``result``. Raises SourceError, TargetError."""
-        self._read_manifest()
-        before = self._linked()
+    async def run(self) -> None:
+        """Copy and commit what is missing, and set ``result``. Raises SourceError, ObjectStoreError."""
+        await self.read()
+        before = self._manifest.segments
+        await self._sweep()
         try:
-            self._copy_all()
+            await self.copy_all()
         finally:
-            self._commit()
+            await self.commit()
             self._conclude(before)
 
-    def _read_manifest(self) -> None:
-        manifest = self._manifest
-        with explained(self._target.place):
-            found = read_partition(self._target.place, manifest.topic, manifest.topic_id, manifest.partition)
-        if found is not None:
-            self._manifest, self._manifest_names = found.manifest, list(found.manifest_names)
-            self._manifest_bytes = len(archive_manifest.encode(self._manifest))
+    async def read(self) -> None:
+        last = await self._chain.read()
+        if last is not None and not last.is_archive:
+            raise SourceError(f"{self._folder} is in the remote storage of brokers, which write it alone")
+        part = self.result.part
+        if await read_earlier(self._store, part.topic, self._topic_id, part.partition) is not None:
+            raise SourceError(
+                f"the archive has {part} in format 1, which is only read: archive into another place; with "
+                "--former and this place it gets these records, too"
+            )
 
-    def _copy_all(self) -> None:
+    @property
+    def _manifest(self) -> Manifest:
+        return self._chain.last or self._first
+
+    async def _sweep(self) -> None:
+        """Remove what killed runs have left."""
+        now_ms = self._runtime.clock.wall_ms()
+        for one in await find_orphans(self._store, self._folder, self._chain.last, now_ms - LEFT_FOR_MS):
+            await self._store.remove(one.name)
+            self._swept.add(one.name.removeprefix(self._folder))
+
+    async def copy_all(self) -> None:
         changed = None
         for _ in range(ROUNDS):
             sources = self._sources()
-            stored = self._stored_ranges()
+            stored = await self._stored_ranges()
             copies = decide_copies(sources, stored)
             self._require_untiered([*stored, *((one.base_offset, one.end_offset) for one in copies)])
             self._note_diverging(sources)
             self._require_same_history(sources)
             try:
                 for copy in copies:
-                    self._copy(copy, sources[copy.source])
+                    await self._copy(copy, sources[copy.source])
                 return
             except SegmentChanged as error:
                 changed = error
@@ -486,7 +416,7 @@ class PartitionArchiver:
     def _sources(self) -> list[SourceLog]:
         found: list[SourceLog] = []
         for one in self._replicas:
-            disk, folder = open_place(one.place)
+            disk, folder = one.open()
             try:
                 bases = one.segments()
                 if _is_compacted(one):
@@ -507,7 +437,7 @@ class PartitionArchiver:
             start = one.log_start(bases)
             name = one.directory.name
             found.append(SourceLog(name, tuple(bases), start, one.high_watermark, tuple(epochs)))
-        return found
+        return found + [_source_of(one) for one in self._former]
 
     def _present_replicas(self) -> list[ReplicaFolder]:
         """Read the replicas' checkpoints again; without those that were deleted or are of another topic."""
@@ -516,16 +446,18 @@ class PartitionArchiver:
         places = {one.place for one in self._replicas}
         return [one for one in present if one.place in places and one.topic_id == self._topic_id]
 
-    def _stored_ranges(self) -> list[tuple[int, int]]:
-        """Return the offsets of the archived segments whose files are there, in full size.
+    async def _stored_ranges(self) -> list[tuple[int, int]]:
+        """Return the offsets of the archived segments whose objects are there, in full size.
 
         Those of others are copied again, and the manifest drops them when that is done.
         """
-        sizes = {name: one.bytes for name, one in self._target.files(self._path).items()}
-        stored: list[ArchivedSegment] = []
+        listed = await self._store.listed(self._folder)
+        sizes = {path.removeprefix(self._folder): one.bytes for path, one in listed.items()}
+        stored: list[RemoteSegment] = []
         self._incomplete = []
-        for one in (*self._manifest.segments, *self._pending):
-            is_complete = all(sizes.get(file.name) == file.bytes for file in one.files.values())
+        for one in (*self._manifest.segments, *(segment for segment, _ in self._pending)):
+            found = sizes.get(one.log_name), sizes.get(one.index_name)
+            is_complete = found == (one.log_bytes, one.index_bytes)
             (stored if is_complete else self._incomplete).append(one)
         return [(one.base_offset, one.end_offset) for one in stored]
 
@@ -543,9 +475,6 @@ class PartitionArchiver:
                     "Remote storage keeps them: a tiered topic needs no archive"
                 )
 
-    def _linked(self) -> list[ArchivedSegment]:
-        return archive_manifest.chain(self._manifest.segments)
-
     def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
         for one in diverging(sources).values():
             note = f"{one.name} is not used: its log differs from offset {one.offset} on"
@@ -554,12 +483,12 @@ class PartitionArchiver:
 
     def _require_same_history(self, sources: Sequence[SourceLog]) -> None:
         """Raise SourceError if the log has other records than the archive at some offset."""
-        linked = self._linked()
+        linked = self._manifest.segments
         order = in_order(sources)
         if not linked or not order:
             return
         log = sources[order[0]]
-        offset = archive_manifest.chain_divergence(linked, log.epochs, log.high_watermark)
+        offset = chain_divergence(linked, log.epochs, log.high_watermark)
         if offset is not None:
             raise SourceError(
                 f"the archive of {self.result.part} and the log of {log.name} diverge at offset {offset}: "
@@ -569,30 +498,24 @@ class PartitionArchiver:
 
     # --- copying
 
-    def _copy(self, copy: Copy, source: SourceLog) -> None:
-        replica = self._replicas[copy.source]
-        disk, folder = open_place(replica.place)
+    async def _copy(self, copy: Copy, source: SourceLog) -> None:
+        replica = [*self._replicas, *self._former][copy.source]
+        disk, folder = replica.open()
         self._say(f"{replica.part} offset {copy.base_offset:,}")
-        segment = copy_segment(
-            disk,
-            folder,
-            copy.base_offset,
-            copy.end_offset,
-            copy.start_offset,
-            self._token,
-            lambda name, pieces: self._target.write(f"{self._path}/{name}", pieces),
-        )
-        self._require_unchanged(replica)
+        segment = await copy_segment(disk, folder, copy, self._store, self._folder, self._name())
+        if not source.ends:
+            self._require_unchanged(replica)
         self._require_epochs(replica, segment, source)
-        self._pending.append(segment)
+        self._pending.append((segment, copy.start_offset))
         self.result.segments_copied += 1
-        self.result.bytes_copied += segment.bytes
-        if sum(one.bytes for one in self._pending) >= COMMIT_SHARE * self._manifest_bytes:
-            self._commit()
+        self.result.bytes_copied += segment.log_bytes + segment.index_bytes
+        committed = 0 if self._chain.last is None else len(encode_manifest(self._chain.last))
+        if sum(one.log_bytes + one.index_bytes for one, _ in self._pending) >= COMMIT_SHARE * committed:
+            await self.commit()
 
     def _require_unchanged(self, replica: ReplicaFolder) -> None:
         """Check after a copy that it was not of another topic, or of a log whose compaction had begun."""
-        disk, folder = open_place(replica.place)
+        disk, folder = replica.open()
         try:
             found = checkpoints.read_partition_metadata(
                 disk, posixpath.join(folder, names.PARTITION_METADATA)
@@ -604,47 +527,68 @@ class PartitionArchiver:
         if _is_compacted(replica):
             raise SegmentChanged(f"{shown(replica.place)} is being compacted")
 
-    def _require_epochs(self, replica: ReplicaFolder, segment: ArchivedSegment, source: SourceLog) -> None:
-        offset = archive_manifest.divergence(
-            segment.epochs, segment.end_offset, source.epochs, source.high_watermark
-        )
+    def _require_epochs(self, replica: ReplicaFolder, segment: RemoteSegment, source: SourceLog) -> None:
+        offset = divergence(segment.epochs, segment.end_offset, source.epochs, source.high_watermark)
         if offset is not None:
             raise SourceError(
                 f"{shown(replica.place)} is damaged: the leader epoch at offset {offset} is not that of its "
                 f"{names.LEADER_EPOCH_CHECKPOINT}"
             )
 
-    def _commit(self) -> None:
-        replaced = self._replaced()
-        if not self._pending and not replaced:
+    async def commit(self) -> None:
+        """Name what was copied in the next manifest. Raises SourceError, ObjectStoreError."""
+        while self._pending or self._replaced():
+            following = self._following()
+            try:
+                is_written = await self._chain.append_at_rest(NO_LEADER_EPOCH, following)
+            except Deposed as error:
+                raise SourceError(str(error)) from error
+            if is_written:
+                break
+            self._require_same_history(self._sources())  # another run has written meanwhile
+        else:
             return
-        manifest = self._manifest.without(replaced).with_segments(self._pending)
-        known = [archive_manifest.sequence_of(name) or 0 for name in self._manifest_names]
-        name = archive_manifest.manifest_name(max(known, default=0) + 1, secrets.randbits(32))
-        text = archive_manifest.encode(manifest)
-        self._target.write(f"{self._path}/{name}", iter([text]))
-        superseded, self._manifest_names = self._manifest_names, [name]
-        self._manifest, self._manifest_bytes, self._pending = manifest, len(text), []
-        self._incomplete = [one for one in self._incomplete if one not in replaced]
-        for former in superseded:
-            self._target.remove(f"{self._path}/{former}")
+        for one, _ in self._pending:
+            if one not in following.segments:  # the other run has copied these offsets, too
+                for name in one.object_names:
+                    await self._store.remove(self._folder + name)
+        self._pending = []
+        self._incomplete = [one for one in self._incomplete if one in following.segments]
 
-    def _replaced(self) -> list[ArchivedSegment]:
-        """Return the segments without all their files whose offsets others have by now."""
-        known = (*self._manifest.segments, *self._pending)
+    def _following(self) -> Manifest:
+        last, replaced = self._manifest, self._replaced()
+        kept = [one for one in last.segments if one not in replaced]
+        linked = chain([*kept, *(one for one, _ in self._pending)])
+        now_ms = self._runtime.clock.wall_ms()
+        gone = [name for one in last.segments if one not in linked for name in one.object_names]
+        starts = [start for one, start in self._pending if one in linked]
+        return structs.replace(
+            last,
+            segments=tuple(linked),
+            dropped=(
+                *(one for one in last.dropped if one.name not in self._swept),
+                *(Dropped(name, now_ms) for name in gone),
+            ),
+            log_start_offset=min([*starts, *([last.log_start_offset] if last.segments else [])], default=0),
+            written_ms=now_ms,
+        )
+
+    def _replaced(self) -> list[RemoteSegment]:
+        """Return the segments without all their objects whose offsets others have by now."""
+        known = (*self._manifest.segments, *(one for one, _ in self._pending))
         ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
         return [one for one in self._incomplete if covers(ranges, one.base_offset, one.end_offset)]
 
-    def _conclude(self, before: Sequence[ArchivedSegment]) -> None:
-        linked, result = self._linked(), self.result
+    def _conclude(self, before: Sequence[RemoteSegment]) -> None:
+        linked, result = self._manifest.segments, self.result
         sources = [one for one in self._sources_if_readable() if one.bases]
-        result.start = min((one.start_offset for one in linked), default=0)
-        result.end = linked[-1].end_offset if linked else 0
+        result.start = self._manifest.log_start_offset
+        result.end = self._manifest.end_offset
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
         if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
-        result.gaps = archive_manifest.gaps(linked)
-        known = set(archive_manifest.gaps(before))
+        result.gaps = gaps(linked)
+        known = set(gaps(before))
         archived_end = before[-1].end_offset if before else None
         result.lost = [one for one in result.gaps if one not in known]
         result.lost += lost(archived_end, sources, result.end)
@@ -655,27 +599,42 @@ class PartitionArchiver:
         except SourceError:
             return []  # it was reported as the reason why nothing more was copied
 
+    def _name(self) -> str:
+        return self._runtime.entropy.bytes(8).hex()
+
+
+def _source_of(former: ReplicaFolder) -> SourceLog:
+    segments = former.segments_in_tier
+    bases, ends = (tuple(one.base_offset for one in segments), tuple(one.end_offset for one in segments))
+    start = former.log_start(list(bases))
+    return SourceLog(
+        "the former archive", bases, start, former.high_watermark or 0, epochs_of(segments), ends
+    )
+
 
 def _is_compacted(replica: ReplicaFolder) -> bool:
-    disk, folder = open_place(replica.place)
+    disk, folder = replica.open()
     return replica.cleaned_up_to > 0 or disk.exists(posixpath.join(folder, names.GAPS_MARKER))
 
 
 # Archives topics: every partition that has a replica in some folders, one after the other.
 #
 # A partition that cannot be archived does not stop the others: its result says why. What the archive's
-# storage refuses ends the run.
+# store refuses ends the run.
 
 
-def archive(
+async def archive(
     places: Sequence[str],
     topics: Collection[str],
-    target: ArchiveTarget,
+    store: ListedStore,
     say: Callable[[str], None] = lambda what: None,
+    *,
+    former: str | None = None,
 ) -> list[PartitionResult]:
     """Copy the sealed segments that are missing in the archive; return a result for each partition.
 
-    Raises SourceError if a topic is not in ``places``, TargetError.
+    ``former``: the place of an archive of format 1, of which all segments are copied, too. Raises SourceError
+    if a topic is not in ``places``, or the store refuses something.
     """
     replicas = [one for one in find_replicas(places) if one.part.topic in topics]
     missing = sorted(set(topics) - {one.part.topic for one in replicas})
@@ -684,165 +643,42 @@ def archive(
         raise SourceError(
             f"topic {missing[0]} has no replica in {where}: `nilometer topic list` shows topics"
         )
-    target.require()
-    _require_no_tier(target, replicas)
+    found = [] if former is None else log_places.find_stored(former, topics)
+    earlier = [in_tier(one) for one in found if one.is_archive]
+    for cluster_id in sorted({one.directory.cluster_id or "" for one in replicas} - {""}):
+        await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
-    return [_archive_partition(target, group, say) for group in groups]
+    return [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
 
 
-def _require_no_tier(target: ArchiveTarget, replicas: Sequence[ReplicaFolder]) -> None:
-    """Raise SourceError if the target is the remote storage of the replicas' brokers, who write it alone."""
-    for cluster_id in sorted({one.directory.cluster_id or "" for one in replicas} - {""}):
-        place = join(target.place, cluster_id)
-        disk, folder = open_folder(place)
-        with explained(target.place):
-            is_tier = disk.is_directory(folder)
-        if is_tier:
-            raise SourceError(
-                f"{shown_folder(target.place)} is the remote storage of tiered topics of cluster "
-                f"{cluster_id}, which brokers write: give another place"
-            )
+async def _require_no_tier(store: ObjectStore, cluster_id: str) -> None:
+    """Raise SourceError if the store is the remote storage of the cluster's brokers, who write it alone."""
+    for topic in await store.folders(f"{cluster_id}/"):
+        for partition in (await store.folders(topic))[:1]:
+            number = partition.split("/")[-2]
+            if not number.isdecimal():
+                continue
+            found = await read_partition(store, cluster_id, topic.split("/")[-2], int(number))
+            if found.manifest is not None and not found.is_archive:
+                raise SourceError(
+                    f"the store is the remote storage of tiered topics of cluster {cluster_id}, which "
+                    "brokers write: give another place"
+                )
 
 
-def _archive_partition(
-    target: ArchiveTarget, replicas: Sequence[ReplicaFolder], say: Callable[[str], None]
+async def _archive_partition(
+    store: ListedStore,
+    replicas: Sequence[ReplicaFolder],
+    former: Sequence[ReplicaFolder],
+    say: Callable[[str], None],
 ) -> PartitionResult:
     first = replicas[0]
     result = PartitionResult(first.part, first.topic_id or "")
     try:
-        archiver = PartitionArchiver(target, replicas, say)
+        archiver = PartitionArchiver(store, replicas, former, say)
         result = archiver.result
-        archiver.run()
-    except SourceError as error:
+        await archiver.run()
+    except (SourceError, DamagedObject, OSError) as error:
         result.problem = str(error)
     return result
-
-
-# Reads an archive again: every file against its manifest, every batch of every segment, and files of no
-# manifest.
-
-
-@dataclass(slots=True)
-class CheckedArchive:
-    """The result for some partitions."""
-
-    segments: int = 0
-    bytes: int = 0
-    problems: list[str] = field(default_factory=list[str])
-    unnamed_files: int = 0
-    """Files that no manifest names: an interrupted run left them, or another one writes them."""
-    unnamed_bytes: int = 0
-
-
-def check(
-    target: ArchiveTarget,
-    archived: list[ArchivedPartition],
-    say: Callable[[str], None] = lambda what: None,
-) -> CheckedArchive:
-    """Read every file of these partitions. Raises TargetError if the storage cannot be read."""
-    checked = CheckedArchive()
-    for one in archived:
-        with explained(target.place):
-            _check_partition(target, one, checked, say)
-    return checked
-
-
-def _check_partition(
-    target: ArchiveTarget, archived: ArchivedPartition, checked: CheckedArchive, say: Callable[[str], None]
-) -> None:
-    disk, folder = open_folder(archived.folder)
-    for segment in archived.manifest.segments:
-        say(f"{archived.part} offset {segment.base_offset:,}")
-        checked.problems += _problems(disk, folder, shown_folder(archived.folder), segment)
-        checked.segments += 1
-        checked.bytes += segment.bytes
-    manifest = archived.manifest
-    files = target.files(f"{manifest.topic}/{manifest.topic_id}/{manifest.partition}")
-    unnamed = [one.bytes for name, one in files.items() if name not in named_files(archived)]
-    checked.unnamed_files += len(unnamed)
-    checked.unnamed_bytes += sum(unnamed)
-
-
-def _problems(disk: Disk, folder: str, where: str, segment: ArchivedSegment) -> Iterator[str]:
-    """Yield what is wrong with a segment, at most one problem per file."""
-    for suffix, stored in segment.files.items():
-        path = f"{where}/{stored.name}"
-        try:
-            what = _difference(disk, posixpath.join(folder, stored.name), stored)
-        except FileNotFoundError:
-            what = "is missing"
-        if what is None and suffix == names.LOG_SUFFIX:
-            what = _difference_of_batches(disk, posixpath.join(folder, stored.name), segment)
-        if what is not None:
-            yield f"{path} {what}"
-
-
-def _difference(disk: Disk, path: str, stored: StoredFile) -> str | None:
-    file = disk.open(path, writable=False)
-    try:
-        size, checksum, position = file.size(), 0, 0
-        if size != stored.bytes:
-            return f"has {size} bytes, not {stored.bytes}"
-        while piece := file.read_at(position, CHUNK_BYTES):
-            checksum = crc32c(piece, checksum)
-            position += len(piece)
-    finally:
-        file.close()
-    return None if checksum == stored.crc32c else "is damaged: its checksum does not match the manifest"
-
-
-def _difference_of_batches(disk: Disk, path: str, segment: ArchivedSegment) -> str | None:
-    file = disk.open(path, writable=False)
-    try:
-        log = examine(file, segment.base_offset)
-    except SourceError as error:
-        return f"is damaged: {error}"
-    finally:
-        file.close()
-    found = (log.end_offset, log.records, tuple(log.epochs))
-    if found != (segment.end_offset, segment.records, segment.epochs):
-        return "has other offsets, records or leader epochs than its manifest says"
-    return None
-
-
-# Finds and removes what an interrupted run left in an archive: files that no manifest names.
-#
-# Invariants: a file that a manifest names is no orphan; an orphan has a name that ``archive`` gives, and is
-# older than a limit. A run that has not ended writes a file before the manifest that names it, so the limit
-# is to be longer than a run takes between two manifests.
-
-_WRITTEN_BY_ARCHIVE = re.compile(r"\d{20}-[0-9a-f]{8}-[0-9a-f]{8}\.[a-z]+|\..+\.tmp")
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    path: str
-    """Relative to the archive."""
-    bytes: int
-    modified_s: float
-    """The time when it was written, in seconds since 1970."""
-
-
-def find_orphans(
-    target: ArchiveTarget, topics: Collection[str] | None, written_before_s: float
-) -> list[Orphan]:
-    """Return the orphans of these topics, or of all, that were written before a time.
-
-    Raises SourceError if the place is not a folder or a manifest is damaged, TargetError.
-    """
-    orphans: list[Orphan] = []
-    with explained(target.place):
-        for topic, topic_id, partition in partition_folders(target.place, topics):
-            folder = f"{topic}/{topic_id}/{partition}"
-            files = target.files(folder)  # before the manifests, which name what is added meanwhile
-            archived = read_partition(target.place, topic, topic_id, partition)
-            named = named_files(archived) if archived is not None else set[str]()
-            orphans += [
-                Orphan(f"{folder}/{name}", one.bytes, one.modified_s)
-                for name, one in sorted(files.items())
-                if name not in named
-                and _WRITTEN_BY_ARCHIVE.fullmatch(name)
-                and one.modified_s < written_before_s
-            ]
-    return orphans

@@ -10,7 +10,7 @@ import os
 import posixpath
 import signal
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -142,14 +142,14 @@ class ReplicaFolders:
         for directory in self._directories:
             directory.write_checkpoints(self._ends)
 
-    def write(
-        self, part: TopicPartition, replicas: Sequence[EmptyReplica], start: int, pieces: Iterable[bytes]
+    async def write(
+        self, part: TopicPartition, replicas: Sequence[EmptyReplica], start: int, pieces: AsyncIterator[bytes]
     ) -> None:
         """Write all replicas of a partition. Raises SourceError, KafkaError, OSError."""
         for replica in replicas:
             self._written.append(replica)
             replica.begin(start)
-        for records in pieces:
+        async for records in pieces:
             for replica in replicas:
                 replica.append(records)
         for replica in replicas:

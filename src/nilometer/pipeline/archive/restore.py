@@ -1,10 +1,11 @@
-"""Puts archived topics back: into the empty partitions of brokers that do not run.
+"""Puts topics back that an archive or remote storage has: into empty partitions of brokers that do not run.
 
-Records keep their offsets, timestamps, keys, values and headers. What only the former cluster knows is left
-out: leader epochs, producer ids (the new cluster gives the same numbers to others, whose batches would be
-taken for repeated ones) and transactions. Of these the committed records are ordinary ones, the aborted are
-gone; the restored log ends where the first transaction begins that had not ended in the archive. Offsets
-without a record are an empty batch, so that the log has no gap.
+Either to the disks of the brokers, as here, or from store to store, for topics that stay in remote storage
+(``tier_restore``). On disks records keep their offsets, timestamps, keys, values and headers. What only the
+former cluster knows is left out: leader epochs, producer ids (the new cluster gives the same numbers to
+others, whose batches would be taken for repeated ones) and transactions. Of these the committed records are
+ordinary ones, the aborted are gone; the restored log ends where the first transaction begins that had not
+ended in the store. Offsets without a record are an empty batch, so that the log has no gap.
 
 Invariants: every segment is read and checked before a partition is written; a partition that has ever had a
 record is not written; a run that fails leaves all of them empty.
@@ -12,27 +13,23 @@ record is not written; a run that fails leaves all of them empty.
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from crc32c import crc32c
+import msgspec
 from msgspec import structs
 
 from nilometer.cluster.states import INTERNAL_TOPICS
-from nilometer.pipeline.archive.archive_target import explained
 from nilometer.pipeline.archive.replica_folders import LEADER_EPOCH, EmptyReplica, ReplicaFolders
+from nilometer.pipeline.archive.stored import explained
 from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders.places import (
-    ArchivedPartition,
-    find_archived,
-)
-from nilometer.pipeline.source.log_folders.storages import open_folder, shown_folder
-from nilometer.runtime import Disk
+from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.names import TopicPartition
-from nilometer.wire.errors import KafkaError
+from nilometer.tier.catalogue import StoredPartition, find_partitions
+from nilometer.tier.format import Manifest, RemoteSegment
+from nilometer.tier.transfer import checked_pieces
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
     MAGIC,
@@ -41,53 +38,222 @@ from nilometer.wire.record_batch import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
-    batches,
-    check_batch,
     pack_batch,
     read_header,
     without_producer,
 )
 from nilometer.wire.records import ControlType, read_end_txn_marker
 
-if TYPE_CHECKING:
-    from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment
-    from nilometer.runtime import File
-
 CHUNK_BYTES = 1024 * 1024
-"""So much is read, and appended, at once; more for a larger batch."""
+"""So much is appended at once."""
 _EMPTY_MAX = 1 << 30
 """The most offsets of one empty batch."""
 _PIECE_MAX = 1 << 30
 """The most offsets of what is appended at once: a segment has at most twice as many."""
 
 
-@dataclass(slots=True)
-class RestoredPartition:
+# What is restored, and into which empty partitions: on disks and in remote storage.
+
+
+_ENABLE = "remote.storage.enable"
+
+
+class Restored(msgspec.Struct):
     """What was put back of one partition, and what was not."""
 
-    archived: ArchivedPartition
+    stored: StoredPartition
     part: TopicPartition
     """The partition that has the records now."""
-    end: int = 0
-    """The offset after the last one."""
-    replicas: int = 0
+    start: int
+    end: int
+    """The offset after the last record, or after the markers behind it."""
+    replicas: int
     """How many replicas were written."""
-    records: int = 0
-    aborted: int = 0
-    """Records that are left out: their transaction was aborted."""
-    unfinished: int = 0
-    """Records that are left out: their transaction, or one that began before them, has no end in the archive.
-    """
-    missing: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Ranges [first, end) of offsets that the archive does not have."""
+    bytes: int = 0
+    records: int | None = 0
+    """None: an earlier run has copied them."""
+    aborted: int | None = None
+    """Transactions that were aborted in remote storage because their ends are not there."""
+    aborted_records: int = 0
+    """Records that are left out on disks: their transaction was aborted."""
+    unfinished_records: int = 0
+    """Records that are left out on disks: their transaction, or one before them, has no end in the store."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A stored partition with the empty replicas that get its records."""
+
+    stored: StoredPartition
+    part: TopicPartition
+    replicas: Sequence[EmptyReplica]
+
+    @property
+    def segments(self) -> Sequence[RemoteSegment]:
+        """All that have records that may be read: there may be gaps between them."""
+        manifest = manifest_of(self.stored)
+        return [one for one in manifest.segments if one.end_offset > manifest.log_start_offset]
 
     @property
     def start(self) -> int:
-        return self.archived.start
+        start = manifest_of(self.stored).log_start_offset
+        return max([start, *(one.base_offset for one in self.segments[:1])])
+
+    @property
+    def end(self) -> int:
+        return manifest_of(self.stored).end_offset
 
 
-def restore(
-    source: str,
+def manifest_of(stored: StoredPartition) -> Manifest:
+    assert stored.manifest is not None, "without a manifest it is not restored"
+    return stored.manifest
+
+
+def parts_of(chosen: Mapping[str, Sequence[StoredPartition]], name: str | None) -> dict[str, TopicPartition]:
+    """Return the partition that gets the records of each stored one, by the folder of that."""
+    return {
+        one.folder: TopicPartition(topic if name is None else name, one.partition)
+        for topic, found in chosen.items()
+        for one in found
+    }
+
+
+def create_command(stored: Sequence[StoredPartition], name: str, *, is_tiered: bool) -> str:
+    """Return the command that creates the topic, in remote storage with the settings that it had there."""
+    settings = _newest(stored).topic.settings | {_ENABLE: "true"} if is_tiered else {"retention.ms": "-1"}
+    configs = [word for key, value in sorted(settings.items()) for word in ("--config", f"{key}={value}")]
+    options = ["--partitions", str(_partition_count(stored)), *configs]
+    words = [*options, "--", name] if name.startswith("-") else [name, *options]
+    return shlex.join(["nilometer", "topic", "create", *words])
+
+
+async def chosen_topics(
+    source: ObjectStore,
+    topics: Sequence[str],
+    name: str | None,
+    topic_id: str | None,
+    *,
+    allows_missing: bool,
+    own: Collection[tuple[str | None, str | None]] = (),
+) -> dict[str, list[StoredPartition]]:
+    """Return the stored partitions of each topic.
+
+    ``name``: the topic that gets the records of the only one of ``topics``. ``topic_id``: the one to take of
+    several stored topics of a name, ``ID`` or ``CLUSTER/ID``. ``allows_missing``: what the store lacks is no
+    error. ``own``: the clusters and ids of topics that are to get records: what an earlier run has copied for
+    them is none. Raises SourceError if they are not there, or several; ObjectStoreError.
+    """
+    if internal := sorted({*topics, *([] if name is None else [name])} & set(INTERNAL_TOPICS)):
+        raise SourceError(
+            f"{internal[0]} belongs to the cluster that wrote it: offsets of groups and states of "
+            "transactions are not restored"
+        )
+    stored = await find_partitions(source, topics)
+    chosen = dict[str, list[StoredPartition]]()
+    for topic in dict.fromkeys(topics):
+        named = {one.topic_key for one in stored if one.topic == topic and not one.is_deleted}
+        keys = sorted(named - set(own))
+        if not keys:
+            raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
+        found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
+        shown = ", ".join("/".join(filter(None, one)) for one in found or keys)
+        if not found:
+            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
+        if len(found) > 1:
+            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {shown}")
+        # Of the others of this id no manifest tells the topic's name.
+        chosen[topic] = [one for one in stored if one.topic_key == found[0] and not one.is_deleted]
+        for one in chosen[topic]:
+            if one.problem:
+                raise SourceError(f"{one.folder} cannot be read: {one.problem}")
+        if not allows_missing:
+            _require_all(chosen[topic])
+    return chosen
+
+
+def _nothing_of(topic: str, stored: Sequence[StoredPartition], *, is_own: bool) -> str:
+    if is_own:
+        return (
+            f"what the store has of topic {topic} is of this very topic, which needs no restore: start its "
+            "brokers. --as restores into another topic"
+        )
+    unread = [f"\n{one.folder} cannot be read: {one.problem}" for one in stored if one.problem]
+    return f"the store has no records of topic {topic}: `nilometer archive list` shows what it has" + "".join(
+        unread
+    )
+
+
+def _newest(stored: Sequence[StoredPartition]) -> Manifest:
+    found = [one.manifest for one in stored if one.manifest is not None]
+    return max(found, key=lambda manifest: manifest.written_ms)
+
+
+def _partition_count(stored: Sequence[StoredPartition]) -> int:
+    """Return how many partitions the topic had, as far as it is known: an archive does not tell it."""
+    return max(_newest(stored).topic.partition_count, *(one.partition + 1 for one in stored))
+
+
+def _require_all(stored: Sequence[StoredPartition]) -> None:
+    """Raises SourceError if partitions are missing, or offsets between others."""
+    topic, count = stored[0].topic, _partition_count(stored)
+    found = {one.partition for one in stored}
+    lacking = (number for number in range(count) if number not in found)
+    if (first := next(lacking, None)) is not None:
+        missing = count - len(found)
+        raise SourceError(
+            f"the store has nothing of {missing} of the {count} partitions of {topic}, {topic}-"
+            f"{first} for example: no segment of these was ever copied. --allow-missing restores the "
+            "others, and leaves these empty"
+        )
+    for one in stored:
+        for first, end in one.gaps:
+            raise SourceError(
+                f"the store lacks the offsets {first} to {end - 1} of {topic}-{one.partition}: "
+                "--allow-missing restores others. Disks get all of them at their offsets; in remote storage "
+                f"the topic then begins at {one.start_offset}"
+            )
+
+
+def wanted_partitions(
+    folders: ReplicaFolders,
+    chosen: Mapping[str, Sequence[StoredPartition]],
+    parts: Mapping[str, TopicPartition],
+    *,
+    only_here: bool,
+    is_tiered: bool = False,
+) -> list[Wanted]:
+    """Return the partitions with their empty replicas; ``only_here``: without those that have none here.
+
+    Raises SourceError if one has none, or is in use.
+    """
+    replicas = {
+        folder: folders.empty_replicas(part, may_begin_in_tier=is_tiered) for folder, part in parts.items()
+    }
+    wanted = list[Wanted]()
+    for stored in chosen.values():
+        name = parts[stored[0].folder].topic
+        leaves_out = only_here and any(replicas[one.folder] for one in stored)
+        count = _newest(stored).topic.partition_count
+        if count and (found := folders.partitions_of(name)) and max(found) >= count:
+            raise SourceError(
+                f"{name} has more than the {count} partitions of the stored topic: create it again"
+            )
+        for one in stored:
+            if replicas[one.folder]:
+                wanted.append(Wanted(one, parts[one.folder], replicas[one.folder]))
+            elif not leaves_out:
+                raise SourceError(
+                    f"no broker has a replica of {parts[one.folder]} here. Start the brokers, create the "
+                    f"topic with\n  {create_command(stored, name, is_tiered=is_tiered)}\n"
+                    "stop them, and restore again. If it is on other machines, --only-here leaves it to them"
+                )
+    return wanted
+
+
+# To the disks.
+
+
+async def restore(
+    source: ObjectStore,
     topics: Sequence[str],
     places: Sequence[str],
     *,
@@ -96,156 +262,48 @@ def restore(
     allows_missing: bool = False,
     only_here: bool = False,
     say: Callable[[str], None] = lambda what: None,
-) -> list[RestoredPartition]:
-    """Write archived ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
+) -> list[Restored]:
+    """Write stored ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
-    ``name``: the topic that gets the records of the only one of ``topics``. ``topic_id``: the one to take of
-    several archived topics of a name. ``allows_missing``: offsets and partitions that the archive lacks are
-    no error. ``only_here``: partitions without a replica in ``places`` are left out. Raises PipelineError;
-    then all that was written is removed again, or the message names the folders that still have some of it.
+    The options are those of :func:`chosen_topics`. Raises PipelineError; then all that was
+    written is removed again, or the message names the folders that still have some of it.
     """
-    _require_no_internal([*topics, *([] if name is None else [name])])
-    found = _chosen(source, topics, topic_id)
-    wanted = [
-        RestoredPartition(one, one.part if name is None else TopicPartition(name, one.part.partition))
-        for one in found
-    ]
-    for one in wanted:
-        one.missing = one.archived.gaps
-    if not allows_missing:
-        _require_all(found)
+    chosen = await explained(chosen_topics(source, topics, name, topic_id, allows_missing=allows_missing))
+    parts = parts_of(chosen, name)
     with ExitStack() as opened:
-        folders = ReplicaFolders(places, {one.part for one in wanted}, opened)
-        replicas = {one.part: folders.empty_replicas(one.part) for one in wanted}
-        if only_here and any(replicas.values()):
-            wanted = [one for one in wanted if replicas[one.part]]
-        _require_replicas(replicas, [one.part for one in wanted])
+        folders = ReplicaFolders(places, set(parts.values()), opened)
+        wanted = wanted_partitions(folders, chosen, parts, only_here=only_here)
         histories: list[_History] = []
         for one in wanted:  # all that may be refused, before the first is written
-            say(f"{one.archived.part}: checking")
-            histories.append(_History.read(one.archived))
+            say(f"{one.stored.topic}-{one.stored.partition}: checking")
+            histories.append(await explained(_History.read(source, one)))
+        restored: list[Restored] = []
         with folders.undone_on_error():
             for one, history in zip(wanted, histories, strict=True):
                 say(f"{one.part}: restoring")
-                pieces = _joined(_restored(one, history))
-                folders.write(one.part, replicas[one.part], one.start, pieces)
-                folders.note_end(one.part, one.end)
-                one.replicas = len(replicas[one.part])
+                result = Restored(
+                    one.stored, one.part, one.start, one.start, len(one.replicas), aborted_records=0
+                )
+                pieces = _joined(_restored(source, one, history, result))
+                await explained(folders.write(one.part, one.replicas, one.start, pieces))
+                folders.note_end(one.part, result.end)
+                restored.append(result)
             folders.finish()
-    return wanted
+    return restored
 
 
-def _require_no_internal(topics: Sequence[str]) -> None:
-    if internal := sorted(set(topics) & set(INTERNAL_TOPICS)):
-        raise SourceError(
-            f"{internal[0]} belongs to the cluster that wrote it: offsets of groups and states of "
-            "transactions are not restored"
-        )
+# Reading a stored partition, whose batches are checked each time.
 
 
-def _chosen(source: str, topics: Sequence[str], topic_id: str | None) -> list[ArchivedPartition]:
-    """Return the archived partitions of ``topics``. Raises SourceError if they are not there, or several."""
-    with explained(source):
-        archived = find_archived(source, topics)
-    for topic in topics:
-        known = sorted({one.topic_id for one in archived if one.part.topic == topic})
-        if not known or (topic_id is not None and topic_id not in known):
-            raise SourceError(
-                f"{shown_folder(source)} has no archive of topic {topic}"
-                f"{f' with the id {topic_id}' if known else ''}: "
-                "`nilometer archive list` shows what it has"
-            )
-        if topic_id is None and len(known) > 1:
-            raise SourceError(
-                f"several topics named {topic} are archived: choose one with --topic-id {', '.join(known)}"
-            )
-    return [one for one in archived if topic_id in (None, one.topic_id)]
-
-
-def _require_all(archived: Sequence[ArchivedPartition]) -> None:
-    """Raises SourceError if offsets are missing between others, or partitions between others."""
-    by_topic: dict[str, set[int]] = {}
-    for one in archived:
-        by_topic.setdefault(one.part.topic, set()).add(one.part.partition)
-        for first, end in one.gaps:
-            raise SourceError(
-                f"the archive of {one.part} lacks the offsets {first} to {end - 1}: --allow-missing restores "
-                "the others, at their offsets"
-            )
-    for topic, numbers in by_topic.items():
-        if lacking := sorted(set(range(max(numbers))) - numbers):
-            raise SourceError(
-                f"the archive has no records of {topic}-{lacking[0]}, but of {topic}-{max(numbers)}: "
-                "--allow-missing restores the others"
-            )
-
-
-def _require_replicas(
-    replicas: Mapping[TopicPartition, Sequence[EmptyReplica]], parts: Sequence[TopicPartition]
-) -> None:
-    if lacking := [part for part in parts if not replicas[part]]:
-        raise SourceError(
-            f"no broker has a replica of {lacking[0]} here: create the topic with as many partitions as the "
-            "archive has, then stop the brokers. If it is on other machines, --only-here leaves it to them"
-        )
-
-
-# Reading an archived partition, whose batches are checked each time.
-
-
-def _batches(archived: ArchivedPartition) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """Yield (buffer, position, header) of each batch, in the order of offsets. Raises SourceError."""
-    disk, folder = open_folder(archived.folder)
-    offset = archived.start
-    for segment in archived.chain:
-        for buffer, position, header in _batches_of(disk, folder, segment):
-            if header.next_offset > offset:  # segments may overlap
-                offset = header.next_offset
-                yield buffer, position, header
-
-
-def _batches_of(
-    disk: Disk, folder: str, segment: ArchivedSegment
-) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    stored, path = segment.log, posixpath.join(folder, segment.log.name)
-    with explained(path):
-        try:
-            file = disk.open(path, writable=False)
-        except FileNotFoundError:
-            raise SourceError(f"{path} is missing in the archive") from None
-    with closing(file):
-        position = checksum = 0
-        offset, wanted = segment.base_offset, CHUNK_BYTES
-        while position < stored.bytes:
-            buffer, end = _read(file, position, min(wanted, stored.bytes - position)), 0
-            try:
-                for at, header in batches(buffer):
-                    check_batch(buffer, at, header)
-                    if header.base_offset != offset:
-                        raise SourceError(
-                            f"{path} is damaged: offset {offset} must follow, and not {header.base_offset}"
-                        )
-                    offset, end = header.next_offset, at + header.size
-                    yield buffer, at, header
-                if not end and (wanted := read_header(buffer).size) <= len(buffer):
-                    raise SourceError(f"{path} is damaged at byte {position}")
-            except KafkaError as error:
-                raise SourceError(f"{path} is damaged at byte {position + end}: {error.message}") from error
-            if not end and position + wanted > stored.bytes:
-                raise SourceError(f"{path} is damaged: its last batch is not complete")
-            checksum = crc32c(buffer[:end], checksum)
-            position += end
-            wanted = CHUNK_BYTES if end else wanted
-        if (checksum, offset, file.size()) != (stored.crc32c, segment.end_offset, stored.bytes):
-            raise SourceError(f"{path} is damaged: it is not what the manifest says")
-
-
-def _read(file: File, position: int, size: int) -> bytes:
-    with explained(file.path):
-        data = file.read_at(position, size)
-    if len(data) < size:
-        raise SourceError(f"{file.path} is damaged: it ends at byte {position + len(data)}")
-    return data
+async def _batches(source: ObjectStore, one: Wanted) -> AsyncIterator[tuple[bytearray, int, BatchHeader]]:
+    """Yield (buffer, position, header) of each batch, in the order of offsets."""
+    offset = one.start
+    for segment in one.segments:
+        async for piece in checked_pieces(source, one.stored.folder, segment):
+            for position, header in piece.batches:
+                if header.next_offset > offset:  # segments may overlap
+                    offset = header.next_offset
+                    yield piece.records, position, header
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,20 +315,20 @@ class _History:
     cut: frozenset[tuple[int, int]]
     """Those before missing offsets, among which their ends may be; (producer id, first offset)."""
     stable_end: int
-    """Where the first one begins that did not end; otherwise the end of the archive."""
+    """Where the first one begins that did not end; otherwise the end of what is stored."""
 
     @classmethod
-    def read(cls, archived: ArchivedPartition) -> _History:
-        """Raises SourceError if a file is damaged."""
-        running = _Running(archived.start)
+    async def read(cls, source: ObjectStore, one: Wanted) -> _History:
+        """Raises DamagedObject, ObjectStoreError."""
+        running = _Running(one.start)
         aborted: set[tuple[int, int]] = set()
         cut: set[tuple[int, int]] = set()
-        for buffer, position, header in _batches(archived):
+        async for buffer, position, header in _batches(source, one):
             cut.update(running.cut_before(header))
             ended = running.note(buffer, position, header)
             if ended is not None and ended[1] is ControlType.ABORT:
                 aborted.add((header.producer_id, ended[0]))
-        stable_end = min(running.first_offsets.values(), default=archived.end)
+        stable_end = min(running.first_offsets.values(), default=one.end)
         return cls(frozenset(aborted), frozenset(cut), stable_end)
 
 
@@ -290,7 +348,7 @@ class _Running:
         self._end = header.next_offset
         return cut
 
-    def note(self, buffer: bytes, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
+    def note(self, buffer: bytearray, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
         """Note a batch; return the first offset and the end of the transaction that it ends."""
         if not header.is_control:
             if header.is_transactional:
@@ -302,14 +360,16 @@ class _Running:
         return first, marker.control_type
 
 
-def _restored(one: RestoredPartition, history: _History) -> Iterator[tuple[int, bytes]]:
+async def _restored(
+    source: ObjectStore, wanted: Wanted, history: _History, one: Restored
+) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the batches of the restored log, each with the offset after it.
 
     Count in ``one`` what they have and what is left out.
     """
     running = _Running(one.start)
-    offset = one.start
-    for buffer, position, header in _batches(one.archived):
+    offset, kept = one.start, 0
+    async for buffer, position, header in _batches(source, wanted):
         running.cut_before(header)
         running.note(buffer, position, header)
         if header.is_control:
@@ -318,20 +378,24 @@ def _restored(one: RestoredPartition, history: _History) -> Iterator[tuple[int, 
         producer = header.producer_id
         transaction = (producer, running.first_offsets[producer]) if header.is_transactional else None
         if header.base_offset >= history.stable_end or transaction in history.cut:
-            one.unfinished += count
+            one.unfinished_records += count
             continue
         if transaction in history.aborted:
-            one.aborted += count
+            one.aborted_records += count
             continue
-        yield from _empty_batches(offset, header.base_offset)
+        for empty in _empty_batches(offset, header.base_offset):
+            yield empty
         changed = structs.replace(without_producer(header), partition_leader_epoch=LEADER_EPOCH)
         with memoryview(buffer) as view:
             records = view[position + HEADER_BYTES : position + header.size]
-            yield header.next_offset, pack_batch(changed, records)
-        one.records += count
+            batch = pack_batch(changed, records)
+        yield header.next_offset, batch
+        kept += count
+        one.bytes += len(batch)
         offset = header.next_offset
-    yield from _empty_batches(offset, history.stable_end)
-    one.end = max(offset, history.stable_end)
+    for empty in _empty_batches(offset, history.stable_end):
+        yield empty
+    one.end, one.records = max(offset, history.stable_end), kept
 
 
 def _empty_batches(offset: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -357,11 +421,11 @@ def _empty_batches(offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         yield offset, pack_batch(header, b"")
 
 
-def _joined(restored: Iterator[tuple[int, bytes]]) -> Iterator[bytes]:
+async def _joined(restored: AsyncIterator[tuple[int, bytes]]) -> AsyncIterator[bytes]:
     """Yield the batches, given with the offset after each, in pieces of about ``CHUNK_BYTES``."""
     piece: list[bytes] = []
     size = first = 0
-    for end, batch in restored:
+    async for end, batch in restored:
         if size >= CHUNK_BYTES or end - first > _PIECE_MAX:
             if piece:
                 yield b"".join(piece)

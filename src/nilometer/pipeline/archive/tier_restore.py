@@ -1,4 +1,4 @@
-"""Brings tiered topics back from remote storage alone: into empty partitions of brokers that do not run.
+"""Brings topics back into remote storage, from an archive or from remote storage alone.
 
 The segments are copied to the new topic's folder of the store (``tier.transfer``), and the chain there gets a
 manifest that names them; then each replica begins behind them, with an empty log of its own. So the disks of
@@ -13,67 +13,43 @@ to be recovered by its broker. Brokers that start before remove what an interrup
 from __future__ import annotations
 
 import asyncio
-import shlex
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
 
 import msgspec
 
-from nilometer.pipeline.archive.replica_folders import EmptyReplica, ReplicaFolders, local_replicas
+from nilometer.pipeline.archive.replica_folders import ReplicaFolders, local_replicas
+from nilometer.pipeline.archive.restore import (
+    Restored,
+    Wanted,
+    chosen_topics,
+    manifest_of,
+    parts_of,
+    wanted_partitions,
+)
+from nilometer.pipeline.archive.stored import explained
 from nilometer.pipeline.errors import SourceError
 from nilometer.runtime import Runtime
-from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
-from nilometer.storage.names import TopicPartition
-from nilometer.tier.catalogue import StoredPartition, find_partitions
+from nilometer.runtime.object_store import ObjectStore
+from nilometer.tier.catalogue import StoredPartition
 from nilometer.tier.chain import Chain, Deposed
-from nilometer.tier.format import (
-    DamagedObject,
-    Manifest,
-    TopicFacts,
-    partition_folder,
-)
+from nilometer.tier.format import Manifest, TopicFacts, partition_folder
 from nilometer.tier.plan import first_manifest
 from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
-T = TypeVar("T")
 _WRITER = "restore"
-ENABLE = "remote.storage.enable"
 
 
-class RestoredTier(msgspec.Struct):
-    """What came back of one partition."""
+class _Target(msgspec.Struct, frozen=True):
+    """A partition with its new folder in the store."""
 
-    stored: StoredPartition
-    part: TopicPartition
-    """The partition that has the records now."""
-    start: int
-    end: int
-    """The offset after the last record, or after the markers behind it."""
-    bytes: int
-    replicas: int
-    records: int | None
-    """None: an earlier run has copied them."""
-    aborted: int | None
-    """Transactions that were aborted because their ends are not in the store; None as for the records."""
-
-
-class _Wanted(msgspec.Struct, frozen=True):
-    stored: StoredPartition
-    part: TopicPartition
-    replicas: Sequence[EmptyReplica]
+    wanted: Wanted
     folder: str
     facts: TopicFacts
 
-
-def create_command(stored: Sequence[StoredPartition], name: str) -> str:
-    """Return the command that creates the topic with the settings that it had."""
-    facts = _newest(stored).topic
-    settings = dict(sorted((facts.settings | {ENABLE: "true"}).items()))
-    configs = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
-    options = ["--partitions", str(facts.partition_count), *configs]
-    words = [*options, "--", name] if name.startswith("-") else [name, *options]
-    return shlex.join(["nilometer", "topic", "create", *words])
+    @property
+    def stored(self) -> StoredPartition:
+        return self.wanted.stored
 
 
 async def restore(
@@ -87,37 +63,26 @@ async def restore(
     allows_missing: bool = False,
     only_here: bool = False,
     say: Callable[[str], None] = lambda what: None,
-) -> list[RestoredTier]:
+) -> list[Restored]:
     """Restore ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
-    ``target``: the remote storage of these brokers. ``name``: the topic that gets the records of the only one
-    of ``topics``. ``topic_id``: the one to take of several stored topics of a name, ``ID`` or ``CLUSTER/ID``.
-    ``allows_missing``: what the store lacks is no error. ``only_here``: partitions without a replica in
-    ``places`` are left out.
-    Raises SourceError.
+    ``target``: the remote storage of these brokers. The other options are those of
+    :func:`restore.chosen_topics`. Raises SourceError.
     """
     own = {
         (one.directory.cluster_id, one.topic_id)
         for one in local_replicas(places)
         if one.part.topic in ((name,) if name else topics)
     }
-    chosen = await explained(_chosen(source, topics, topic_id, own))
-    if not allows_missing:
-        for found in chosen.values():
-            _require_all(found)
-    parts = {
-        one.folder: TopicPartition(name or one.topic, one.partition)
-        for found in chosen.values()
-        for one in found
-    }
+    chosen = await explained(
+        chosen_topics(source, topics, name, topic_id, allows_missing=allows_missing, own=own)
+    )
+    parts = parts_of(chosen, name)
 
-    def opened_by(opened: ExitStack) -> tuple[ReplicaFolders, list[_Wanted]]:
+    def opened_by(opened: ExitStack) -> tuple[ReplicaFolders, list[_Target]]:
         folders = ReplicaFolders(places, set(parts.values()), opened)
-        return folders, [
-            one
-            for topic, found in chosen.items()
-            for one in _wanted(folders, found, parts, name or topic, only_here=only_here)
-        ]
+        wanted = wanted_partitions(folders, chosen, parts, only_here=only_here, is_tiered=True)
+        return folders, [_target(folders, one) for one in wanted]
 
     run = _Run(source, target, say)
     with ExitStack() as opened:
@@ -134,120 +99,20 @@ async def restore(
     return restored
 
 
-async def explained(work: Coroutine[Any, Any, T]) -> T:
-    """Raises SourceError for what the store, or an object in it, refuses."""
-    try:
-        return await work
-    except (ObjectStoreError, DamagedObject) as error:
-        raise SourceError(str(error)) from error
-
-
-async def _chosen(
-    source: ObjectStore,
-    topics: Sequence[str],
-    topic_id: str | None,
-    own: Collection[tuple[str | None, str | None]],
-) -> Mapping[str, list[StoredPartition]]:
-    """Return the stored partitions of each topic. Raises SourceError if they are not there, or several.
-
-    ``own``: the clusters and ids of topics that are to get records: what an earlier run has copied for them
-    is none.
-    """
-    stored = await find_partitions(source, topics)
-    chosen = dict[str, list[StoredPartition]]()
-    for topic in dict.fromkeys(topics):
-        named = {one.topic_key for one in stored if one.topic == topic and not one.is_deleted}
-        keys = sorted(named - set(own))
-        if not keys:
-            raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
-        found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
-        shown = ", ".join(map("/".join, found or keys))
-        if not found:
-            raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
-        if len(found) > 1:
-            raise SourceError(f"the store has several topics named {topic}: choose --topic-id {shown}")
-        # Of the others of this id no manifest tells the topic's name.
-        chosen[topic] = [one for one in stored if one.topic_key == found[0] and not one.is_deleted]
-        for one in chosen[topic]:
-            if one.problem:
-                raise SourceError(f"{one.folder} cannot be read: {one.problem}")
-    return chosen
-
-
-def _nothing_of(topic: str, stored: Sequence[StoredPartition], *, is_own: bool) -> str:
-    if is_own:
-        return (
-            f"what the store has of topic {topic} is of this very topic, which needs no restore: start its "
-            "brokers. --as restores into another topic"
-        )
-    unread = [f"\n{one.folder} cannot be read: {one.problem}" for one in stored if one.problem]
-    return f"the store has no records of topic {topic}: `nilometer tier list` shows what it has" + "".join(
-        unread
+def _target(folders: ReplicaFolders, wanted: Wanted) -> _Target:
+    part, stored = wanted.part, wanted.stored
+    cluster_id, topic_id = folders.identity(part)
+    facts = msgspec.structs.replace(
+        manifest_of(stored).topic,
+        cluster_id=cluster_id,
+        topic_id=topic_id,
+        topic=part.topic,
+        metadata_entry=0,
     )
-
-
-def _newest(stored: Sequence[StoredPartition]) -> Manifest:
-    found = [one.manifest for one in stored if one.manifest is not None]
-    return max(found, key=lambda manifest: manifest.written_ms)
-
-
-def _require_all(stored: Sequence[StoredPartition]) -> None:
-    """Raises SourceError if partitions are missing, or offsets between others."""
-    topic, count = stored[0].topic, _newest(stored).topic.partition_count
-    found = {one.partition for one in stored}
-    lacking = (number for number in range(count) if number not in found)
-    if (first := next(lacking, None)) is not None:
-        missing = count - sum(number < count for number in found)
-        raise SourceError(
-            f"the store has nothing of {missing} of the {count} partitions of {topic}, {topic}-"
-            f"{first} for example: no segment of these was ever copied. --allow-missing restores the "
-            "others, and leaves these empty"
-        )
-    for one in stored:
-        for first, end in one.gaps:
-            raise SourceError(
-                f"the store lacks the offsets {first} to {end - 1} of {topic}-{one.partition}: "
-                f"--allow-missing restores those from {one.start_offset} on"
-            )
-
-
-def _wanted(
-    folders: ReplicaFolders,
-    stored: Sequence[StoredPartition],
-    parts: Mapping[str, TopicPartition],
-    name: str,
-    *,
-    only_here: bool,
-) -> list[_Wanted]:
-    """Return the partitions with their empty replicas. Raises SourceError if one has none, or is in use."""
-    replicas = {
-        one.folder: folders.empty_replicas(parts[one.folder], may_begin_in_tier=True) for one in stored
-    }
-    leaves_out = only_here and any(replicas.values())
-    count = _newest(stored).topic.partition_count
-    if (found := folders.partitions_of(name)) and max(found) >= count:
-        raise SourceError(f"{name} has more than the {count} partitions of the stored topic: create it again")
-    wanted = list[_Wanted]()
-    for one in stored:
-        part = parts[one.folder]
-        if not replicas[one.folder]:
-            if leaves_out:
-                continue
-            raise SourceError(
-                f"no broker has a replica of {part} here. Start the brokers, create the topic with\n"
-                f"  {create_command(stored, name)}\n"
-                "stop them, and restore again. If it is on other machines, --only-here leaves it to them"
-            )
-        assert one.manifest is not None, "without a manifest it is not restored"
-        cluster_id, topic_id = folders.identity(part)
-        facts = msgspec.structs.replace(
-            one.manifest.topic, cluster_id=cluster_id, topic_id=topic_id, topic=name, metadata_entry=0
-        )
-        folder = partition_folder(cluster_id, topic_id, one.partition)
-        if folder == one.folder:
-            raise SourceError(f"{part} is the topic whose records are in {one.folder}: it needs no restore")
-        wanted.append(_Wanted(one, part, replicas[one.folder], folder, facts))
-    return wanted
+    folder = partition_folder(cluster_id, topic_id, part.partition)
+    if folder == stored.folder:
+        raise SourceError(f"{part} is the topic whose records are in {folder}: it needs no restore")
+    return _Target(wanted, folder, facts)
 
 
 class _Run:
@@ -260,14 +125,14 @@ class _Run:
         self._partitions = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._copied_bytes = 0
 
-    async def check(self, wanted: Sequence[_Wanted]) -> None:
+    async def check(self, wanted: Sequence[_Target]) -> None:
         """Raises SourceError for all that may be refused, before the first write."""
         for one in wanted:
             last = (await self._chain(one)).last
-            if not _is_own(last) and any(replica.log.log_end_offset for replica in one.replicas):
-                raise SourceError(f"{one.part} has had records: create the topic again")
+            if not _is_own(last) and any(replica.log.log_end_offset for replica in one.wanted.replicas):
+                raise SourceError(f"{one.wanted.part} has had records: create the topic again")
 
-    async def copy(self, wanted: Sequence[_Wanted]) -> list[Copied | None]:
+    async def copy(self, wanted: Sequence[_Target]) -> list[Copied | None]:
         """Copy what no earlier run has copied, and name it in the chains."""
         total = sum(segment.log_bytes for one in wanted for segment in one.stored.segments)
 
@@ -283,8 +148,8 @@ class _Run:
         return [copy.result() for copy in copies]
 
     async def begin(
-        self, folders: ReplicaFolders, wanted: Sequence[_Wanted], copies: Sequence[Copied | None]
-    ) -> list[RestoredTier]:
+        self, folders: ReplicaFolders, wanted: Sequence[_Target], copies: Sequence[Copied | None]
+    ) -> list[Restored]:
         """Let the replicas begin behind what was copied."""
         manifests = [await self._named(one) for one in wanted]
         return [
@@ -292,7 +157,7 @@ class _Run:
             for one, manifest, copied in zip(wanted, manifests, copies, strict=True)
         ]
 
-    async def _chain(self, one: _Wanted) -> Chain:
+    async def _chain(self, one: _Target) -> Chain:
         """Return the chain of the new partition. Raises SourceError if it has segments of another writer."""
         chain = Chain(self._target, one.folder, _writer(one.stored) + self._name())
         last = await chain.read()
@@ -303,12 +168,12 @@ class _Run:
             )
         return chain
 
-    async def _copy(self, one: _Wanted, on_bytes: Callable[[int], None]) -> Copied | None:
+    async def _copy(self, one: _Target, on_bytes: Callable[[int], None]) -> Copied | None:
         """Return what was copied; None if an earlier run has done so."""
         async with self._partitions:
             chain = await self._chain(one)
             if _has_copied(one.stored, chain.last):
-                self._say(f"{one.part} was copied by an earlier run")
+                self._say(f"{one.wanted.part} was copied by an earlier run")
                 return None
             found = await copy_partition(
                 self._source,
@@ -322,14 +187,14 @@ class _Run:
             await self._name_copies(one, chain, found)
         return found
 
-    async def _named(self, one: _Wanted) -> Manifest:
+    async def _named(self, one: _Target) -> Manifest:
         """Return the manifest of the copies. Raises SourceError if brokers wrote another one meanwhile."""
         last = (await self._chain(one)).last
         if last is None or not _has_copied(one.stored, last):
-            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
+            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.wanted.part}")
         return last
 
-    async def _name_copies(self, one: _Wanted, chain: Chain, copied: Copied) -> None:
+    async def _name_copies(self, one: _Target, chain: Chain, copied: Copied) -> None:
         now_ms = self._runtime.clock.wall_ms()
         last = chain.last or first_manifest(one.facts, 0)
         following = msgspec.structs.replace(
@@ -342,9 +207,9 @@ class _Run:
         try:
             is_written = await chain.append_at_rest(LEADER_EPOCH, following)
         except Deposed as error:
-            raise SourceError(f"{one.part} is in use: {error}") from error
+            raise SourceError(f"{one.wanted.part} is in use: {error}") from error
         if not is_written and not _has_copied(one.stored, chain.last):
-            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.part}")
+            raise SourceError(f"{one.folder} was written to by others: stop the brokers of {one.wanted.part}")
 
     def _name(self) -> str:
         return self._runtime.entropy.bytes(8).hex()
@@ -352,8 +217,8 @@ class _Run:
 
 def _writer(stored: StoredPartition) -> str:
     """Return how the manifests of a restore from this state of the store begin the name of their writer."""
-    assert stored.manifest is not None, "without a manifest it is not restored"
-    return f"{_WRITER}-{stored.cluster_id}-{stored.topic_id}-{stored.manifest.number}-"
+    cluster = stored.cluster_id or stored.topic
+    return f"{_WRITER}-{cluster}-{stored.topic_id}-{manifest_of(stored).number}-"
 
 
 def _is_own(last: Manifest | None) -> bool:
@@ -366,16 +231,16 @@ def _has_copied(stored: StoredPartition, last: Manifest | None) -> bool:
     return last is not None and last.writer.startswith(_writer(stored))
 
 
-def _begin(folders: ReplicaFolders, one: _Wanted, manifest: Manifest, copied: Copied | None) -> RestoredTier:
+def _begin(folders: ReplicaFolders, one: _Target, manifest: Manifest, copied: Copied | None) -> Restored:
     start, end = manifest.log_start_offset, manifest.end_offset
-    folders.begin_in_tier(one.part, one.replicas, start, end, NO_PRODUCERS)
-    return RestoredTier(
+    folders.begin_in_tier(one.wanted.part, one.wanted.replicas, start, end, NO_PRODUCERS)
+    return Restored(
         one.stored,
-        one.part,
+        one.wanted.part,
         start,
         end,
+        len(one.wanted.replicas),
         manifest.log_bytes,
-        len(one.replicas),
         None if copied is None else copied.records,
         None if copied is None else copied.aborted,
     )

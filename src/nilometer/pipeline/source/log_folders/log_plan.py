@@ -12,7 +12,7 @@ from itertools import chain, groupby
 from typing import Any, cast
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders import archive_manifest, log_slices
+from nilometer.pipeline.source.log_folders import log_slices
 from nilometer.pipeline.source.log_folders.log_slices import (
     LogPart,
     LogSlice,
@@ -24,7 +24,6 @@ from nilometer.pipeline.source.log_folders.log_slices import (
 )
 from nilometer.pipeline.source.log_folders.places import (
     ReplicaFolder,
-    StoredPartition,
     StoredTopic,
     find_replicas,
     find_stored,
@@ -46,6 +45,7 @@ from nilometer.pipeline.source.source_options import (
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
+from nilometer.tier import segment_ranges
 from nilometer.wire.record_batch import read_header
 from nilometer.wire.records import decode_records
 
@@ -292,7 +292,7 @@ def _log_end(replica: ReplicaFolder, bases: Sequence[int]) -> int:
 
 def _archived(
     options: LogOptions, replicas: Iterable[ReplicaFolder]
-) -> dict[TopicPartition, StoredPartition]:
+) -> dict[TopicPartition, TieredPartition]:
     """Return the selected partitions of the archive or of remote storage: of the replicas' topics, and of
     others."""
     assert options.archive is not None
@@ -303,9 +303,9 @@ def _archived(
         options.archive, names, {topic: one for topic, one in known.items() if one is not None}
     )
     selected = [one for one in found if _is_selected(options, one.part)]
-    kept: dict[TopicPartition, StoredPartition] = {}
+    kept: dict[TopicPartition, TieredPartition] = {}
     for topic, group in groupby(selected, _topic_of):
-        stored: dict[StoredTopic, list[StoredPartition]] = {}
+        stored: dict[StoredTopic, list[TieredPartition]] = {}
         for one in group:
             stored.setdefault(StoredTopic(one.topic_id, one.cluster_id), []).append(one)
         wanted = _agreed(topic, live[topic], given) if topic in live else given
@@ -315,7 +315,7 @@ def _archived(
     return kept
 
 
-def _topic_of(one: ReplicaFolder | StoredPartition) -> str:
+def _topic_of(one: ReplicaFolder | TieredPartition) -> str:
     return one.part.topic
 
 
@@ -365,7 +365,7 @@ def _chosen(topic: str, wanted: StoredTopic | None, stored: Sequence[StoredTopic
     return found[0] if found else None
 
 
-def _joined(archived: StoredPartition | None, live: LogPart | None, store: str | None) -> ReadableLog:
+def _joined(archived: TieredPartition | None, live: LogPart | None, store: str | None) -> ReadableLog:
     """Return the log of a partition: what is archived or in remote storage, and from its end on the replica's
     log."""
     if archived is None:
@@ -373,14 +373,10 @@ def _joined(archived: StoredPartition | None, live: LogPart | None, store: str |
         tier = None if store is None else place_in_tier(store, live.replica)  # its first segments may come
         live = replace(live, replica=replace(live.replica, tier=tier))
         return ReadableLog((*_only_in_tier(live, live.start), live))
-    first = archived.start
-    if isinstance(archived, TieredPartition):
-        replica, runs = in_tier(archived), archive_manifest.runs(archived.chain)
-        if live is not None:
-            live = replace(live, replica=replace(live.replica, tier=archived.place, is_in_tier=True))
-            first = max(first, live.replica.checkpointed_start)  # it may have moved since the manifest
-    else:
-        replica, runs = archived.as_replica(), archive_manifest.runs(archived.chain)
+    first, replica = archived.start, in_tier(archived)
+    if live is not None and not archived.is_archive:
+        live = replace(live, replica=replace(live.replica, tier=archived.place, is_in_tier=True))
+        first = max(first, live.replica.checkpointed_start)  # it may have moved since the manifest
     parts = [
         LogPart(
             replica,
@@ -388,7 +384,7 @@ def _joined(archived: StoredPartition | None, live: LogPart | None, store: str |
             max(run[0].base_offset, first),
             run[-1].end_offset,
         )
-        for run in runs
+        for run in segment_ranges.runs(archived.chain)
     ]
     if live is not None:
         _require_same_history(archived, live)
@@ -408,13 +404,13 @@ def _only_in_tier(live: LogPart, below: int) -> tuple[LogPart, ...]:
     return (LogPart(live.replica, (), only_there[0], only_there[0]),)
 
 
-def _require_same_history(archived: StoredPartition, live: LogPart) -> None:
+def _require_same_history(archived: TieredPartition, live: LogPart) -> None:
     disk, folder = live.replica.open()
     try:
         epochs = checkpoints.read_epochs(disk, posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
     except CorruptCheckpoint as error:
         raise SourceError(str(error)) from error
-    offset = archive_manifest.chain_divergence(archived.chain, epochs, live.end)
+    offset = segment_ranges.chain_divergence(archived.chain, epochs, live.end)
     if offset is not None:
         raise SourceError(
             f"the archive of {archived.part} and {shown(live.place)} diverge at offset {offset}: their "

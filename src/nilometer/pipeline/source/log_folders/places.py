@@ -1,24 +1,18 @@
-"""Where partitions' files are: folders of replicas, on this machine or in a storage of Arrow's, archives, and
-the remote storage of tiered topics.
+"""Where partitions' files are: folders of replicas, on this machine or in a storage of Arrow's, and archives
+or the remote storage of tiered topics.
 
-A place is a folder of files, an archived partition or one in remote storage, and is read alike; all of them
-are found in places.
+A place is a folder of files, or a partition in remote storage, and is read alike; both are found in places.
 """
 
 from __future__ import annotations
 
-import errno
-import io
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NoReturn, cast
 
 from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders import archive_manifest
-from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, Manifest, StoredFile
 from nilometer.pipeline.source.log_folders.storages import (
     each,
     join,
@@ -36,7 +30,7 @@ from nilometer.pipeline.source.log_folders.tiers import (
     shown_tiered,
     tiered_place,
 )
-from nilometer.runtime import Disk, File
+from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
@@ -44,50 +38,19 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, TopicPartition
 from nilometer.tier.format import RemoteSegment
 
-# A place may also be an archived partition.
-#
-# An archived partition has a place of its own, ``archive:<topic>/<topic id>/<partition>@<archive>``.
-# Opened, it looks like the folder of a replica, with the files that the manifest names.
-
-_PREFIX = "archive:"
-
-
-def archived_place(archive: str, topic: str, topic_id: str, partition: int) -> str:
-    return f"{_PREFIX}{topic}/{topic_id}/{partition}@{archive}"
-
 
 def open_place(place: str, segments: Sequence[RemoteSegment] = ()) -> tuple[Disk, str]:
     """Return the disk of a place and the place's path on it.
 
     Of a place in remote storage these ``segments`` are read; without any, those of its last manifest. Raises
-    ValueError for an unknown URI, FileNotFoundError for a partition that is not archived.
+    ValueError for an unknown URI.
     """
-    if is_tiered(place):
-        return open_tiered(place, segments)
-    if not place.startswith(_PREFIX):
-        return open_folder(place)
-
-    archive, topic, topic_id, partition = _parsed(place)
-    found = read_partition(archive, topic, topic_id, partition)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "no such archived partition", shown(place))
-    return view(found)
+    return open_tiered(place, segments) if is_tiered(place) else open_folder(place)
 
 
 def shown(place: str) -> str:
     """Return a place for messages: without credentials, and without the options of its storage."""
-    if is_tiered(place):
-        return shown_tiered(place)
-    if not place.startswith(_PREFIX):
-        return shown_folder(place)
-    archive, topic, topic_id, partition = _parsed(place)
-    return shown_folder(join(archive, topic, topic_id, str(partition)))
-
-
-def _parsed(place: str) -> tuple[str, str, str, int]:
-    partition_path, _, archive = place.removeprefix(_PREFIX).partition("@")
-    topic, topic_id, partition = partition_path.split("/")
-    return archive, topic, topic_id, int(partition)
+    return shown_tiered(place) if is_tiered(place) else shown_folder(place)
 
 
 # Finds the replicas in some folders, and reads their checkpoints.
@@ -336,14 +299,6 @@ def _topic_id(disk: Disk, folder: str) -> str | None:
     return uuid_to_text(found) if found is not None else None
 
 
-# Archived partitions: found in a place, read from their manifests, shown as folders of segments.
-#
-# Reads manifests only; the segments are read through the folder that ``view`` returns, by the code that reads
-# the folders of replicas.
-
-ATTEMPTS = 20
-
-
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
     """A topic by its ids. A cluster that was made with the metadata of another one has its topic ids."""
@@ -360,92 +315,30 @@ class StoredTopic:
         return self.topic_id if self.cluster_id is None else f"{self.cluster_id}/{self.topic_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedPartition:
-    """One partition in an archive. ``chain`` are the segments that are read."""
-
-    archive: str
-    """The place of the archive."""
-    manifest: Manifest
-    chain: tuple[ArchivedSegment, ...]
-    manifest_names: tuple[str, ...] = field(default=())
-
-    @property
-    def part(self) -> TopicPartition:
-        return self.manifest.part
-
-    @property
-    def topic_id(self) -> str:
-        return self.manifest.topic_id
-
-    @property
-    def cluster_id(self) -> None:
-        return None
-
-    @property
-    def folder(self) -> str:
-        """The place of its folder."""
-        manifest = self.manifest
-        return join(self.archive, manifest.topic, manifest.topic_id, str(manifest.partition))
-
-    @property
-    def start(self) -> int:
-        return min((one.start_offset for one in self.chain), default=0)
-
-    @property
-    def end(self) -> int:
-        return self.chain[-1].end_offset if self.chain else 0
-
-    @property
-    def gaps(self) -> list[tuple[int, int]]:
-        return archive_manifest.gaps(self.chain)
-
-    def as_replica(self) -> ReplicaFolder:
-        """Return the archive as a replica, whose high watermark is the end of the archive."""
-        part, manifest = self.part, self.manifest
-        place = archived_place(self.archive, manifest.topic, manifest.topic_id, manifest.partition)
-        directory = LogDirectoryView(self.archive, None, {part: self.end}, {part: self.start}, {}, {})
-        return ReplicaFolder(part, place, directory, manifest.topic_id)
-
-
-StoredPartition = ArchivedPartition | TieredPartition
 _Folder = tuple[str, str, int]
 """Of a partition: the cluster id or the topic, the topic id and the number."""
 
 
-def find_archived(archive: str, topics: Collection[str] | None = None) -> list[ArchivedPartition]:
-    """Return the archived partitions of these topics, or of all, sorted by topic, topic id and partition.
-
-    Raises SourceError if the place is not a folder, or a manifest is damaged.
-    """
-    found = [read_partition(archive, *one) for one in partition_folders(archive, topics)]
-    kept = [one for one in found if one is not None and one.chain]
-    return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
-
-
 def find_stored(
     store: str, topics: Collection[str] | None = None, known: Mapping[str, StoredTopic] | None = None
-) -> list[StoredPartition]:
+) -> list[TieredPartition]:
     """Return the partitions of these topics, or of all, in an archive or in remote storage; sorted by topic,
     topic id and partition. ``known`` are those of these topics whose ids are known.
 
-    The folders of an archive are of topics, those of remote storage of clusters; only the manifests tell
-    which topic is in them. Raises SourceError as ``find_archived``, but not for what is damaged of others.
+    Only manifests tell which topic is in a folder. Raises SourceError if the place is not a folder, or a
+    manifest of these topics is damaged.
     """
 
-    def read(folder: _Folder) -> StoredPartition | UnreadableManifests | None:
+    def read(folder: _Folder) -> TieredPartition | UnreadableManifests | None:
         try:
-            tiered = read_tiered(store, *folder)
+            return read_tiered(store, *folder, topics)
         except UnreadableManifests as error:
             return error
-        if tiered is not None or (topics is not None and folder[0] not in topics):
-            return tiered
-        return read_partition(store, *folder)
 
-    def is_wanted(one: StoredPartition) -> bool:
+    def is_wanted(one: TieredPartition) -> bool:
         return topics is None or one.part.topic in topics
 
-    by_topic = [list(group) for _, group in groupby(partition_folders(store), key=lambda one: one[:2])]
+    by_topic = [list(group) for _, group in groupby(_partition_folders(store), key=lambda one: one[:2])]
     firsts = [folders[0] for folders in by_topic]
     first = each(read, firsts)
     others = [
@@ -454,7 +347,7 @@ def find_stored(
         for folder in folders[1:]
         if one is None or isinstance(one, UnreadableManifests) or is_wanted(one)
     ]
-    wanted: list[tuple[_Folder, StoredPartition]] = []
+    wanted: list[tuple[_Folder, TieredPartition]] = []
     unreadable: list[tuple[_Folder, UnreadableManifests]] = []
     for folder, one in zip((*firsts, *others), (*first, *each(read, others)), strict=True):
         if isinstance(one, UnreadableManifests):
@@ -468,7 +361,7 @@ def find_stored(
 
 def _require_readable(
     unreadable: Sequence[tuple[_Folder, UnreadableManifests]],
-    wanted: Sequence[tuple[_Folder, StoredPartition]],
+    wanted: Sequence[tuple[_Folder, TieredPartition]],
     topics: Collection[str] | None,
     known: Mapping[str, StoredTopic],
 ) -> None:
@@ -482,7 +375,7 @@ def _require_readable(
     for folder, error in unreadable:
         topic = StoredTopic(folder[1], folder[0])
         is_known = folder[:2] in read or any(one.may_be(topic) for one in known.values())
-        if is_known or (topics is None and not error.are_gone):
+        if is_known or folder[0] in (topics or ()) or (topics is None and not error.are_gone):
             raise error
         if missing:
             raise SourceError(f"no folder that can be read is of topic {missing[0]}; {error}") from error
@@ -502,64 +395,25 @@ def place_in_tier(store: str, replica: ReplicaFolder) -> str | None:
     return tiered_place(store, cluster_id, topic_id, replica.part) if cluster_id and topic_id else None
 
 
-def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:
-    """Return topic, topic id and partition of each folder, also of those without a manifest.
+def _partition_folders(store: str) -> list[_Folder]:
+    """Return the folder of each partition, also of those without a manifest.
 
     Raises SourceError if the place is not a folder.
     """
     try:
-        disk, path = open_folder(archive)
+        disk, path = open_folder(store)
     except ValueError as error:
         raise SourceError(str(error)) from error
     if not disk.is_directory(path):
-        raise SourceError(f"{shown_folder(archive)} is not a folder: nothing was archived there")
-    found = [
-        (topic, topic_id)
-        for topic in _folders(disk, path)
-        if topics is None or topic in topics
-        for topic_id in _folders(disk, posixpath.join(path, topic))
-    ]
+        raise SourceError(f"{shown_folder(store)} is not a folder: nothing was archived there")
+    found = [(top, topic_id) for top in _folders(disk, path) for topic_id in _folders(disk, f"{path}/{top}")]
     listed = each(lambda one: _folders(disk, posixpath.join(path, *one)), found)
     return [
-        (topic, topic_id, int(number))
-        for (topic, topic_id), numbers in zip(found, listed, strict=True)
+        (top, topic_id, int(number))
+        for (top, topic_id), numbers in zip(found, listed, strict=True)
         for number in numbers
         if number.isascii() and number.isdecimal() and str(int(number)) == number
     ]
-
-
-def read_partition(archive: str, topic: str, topic_id: str, partition: int) -> ArchivedPartition | None:
-    """Read all manifests of a partition; None if it has none. Raises SourceError for a damaged one."""
-    folder = join(archive, topic, topic_id, str(partition))
-    disk, path = open_folder(folder)
-    for _ in range(ATTEMPTS):
-        listed = [name for name in _folders(disk, path) if archive_manifest.sequence_of(name) is not None]
-        if not listed:
-            return None
-        try:
-            texts = [(name, disk.read_file(posixpath.join(path, name))) for name in listed]
-        except FileNotFoundError:
-            continue  # it was replaced by one that names its segments too
-        manifest = Manifest(topic, topic_id, partition, ())
-        for name, text in texts:
-            read = archive_manifest.decode(text, shown_folder(join(folder, name)))
-            if (read.topic, read.topic_id, read.partition) != (topic, topic_id, partition):
-                raise SourceError(
-                    f"{shown_folder(join(folder, name))} is a manifest of {read.part} ({read.topic_id}), "
-                    "and not of the partition whose folder this is"
-                )
-            manifest = manifest.with_segments(read.segments)
-        linked = tuple(archive_manifest.chain(manifest.segments))
-        return ArchivedPartition(archive, manifest, linked, tuple(listed))
-    raise SourceError(
-        f"the manifest in {shown_folder(folder)} was replaced {ATTEMPTS} times in a row: try again"
-    )
-
-
-def named_files(archived: ArchivedPartition) -> set[str]:
-    """Return the names of the files that belong to a partition's archive: manifests and what they name."""
-    segments = archived.manifest.segments
-    return {file.name for one in segments for file in one.files.values()} | set(archived.manifest_names)
 
 
 def _folders(disk: Disk, path: str) -> list[str]:
@@ -568,72 +422,3 @@ def _folders(disk: Disk, path: str) -> list[str]:
         return disk.list_directory(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-# --- as a folder
-
-
-def view(archived: ArchivedPartition) -> tuple[Disk, str]:
-    """Return a read-only disk on which the archived segments have the names of a log, and its folder."""
-    disk, path = open_folder(archived.folder)
-    return cast(Disk, ArchivedFolder(disk, path, archived.chain)), path
-
-
-class ArchivedFolder:
-    """A ``Disk`` with one folder, whose files have the names that a broker gives them."""
-
-    def __init__(self, disk: Disk, path: str, linked: Collection[ArchivedSegment]) -> None:
-        self._disk = disk
-        self._path = path
-        self._files: dict[str, StoredFile] = {}
-        for one in linked:
-            for suffix, file in one.files.items():
-                offset = one.end_offset if suffix == names.SNAPSHOT_SUFFIX else one.base_offset
-                self._files[names.offset_name(offset, suffix)] = file
-
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        if create or writable:
-            raise io.UnsupportedOperation("an archive is read-only here")
-        stored = self._stored(path)
-        try:
-            return self._disk.open(stored, writable=False)
-        except FileNotFoundError:
-            raise self._missing(stored) from None
-
-    def exists(self, path: str) -> bool:
-        return posixpath.basename(path) in self._files
-
-    def is_directory(self, path: str) -> bool:
-        return path == self._path
-
-    def file_size(self, path: str) -> int:
-        return self._file(path).bytes
-
-    def list_directory(self, path: str) -> list[str]:
-        return sorted(self._files)
-
-    def read_file(self, path: str) -> bytes:
-        stored = self._stored(path)
-        try:
-            return self._disk.read_file(stored)
-        except FileNotFoundError:
-            raise self._missing(stored) from None
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise io.UnsupportedOperation(f"{name}: an archive is read-only here")
-
-    def _missing(self, stored: str) -> SourceError:
-        """Readers go on without an index that a folder does not have; one that was archived must be there."""
-        return SourceError(
-            f"{stored} is missing in the archive: `nilometer archive --verify` copies it again if the log "
-            "still has it, and shows what else is missing"
-        )
-
-    def _stored(self, path: str) -> str:
-        return posixpath.join(self._path, self._file(path).name)
-
-    def _file(self, path: str) -> StoredFile:
-        found = self._files.get(posixpath.basename(path))
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file in the archive", path)
-        return found

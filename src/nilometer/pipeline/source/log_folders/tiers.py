@@ -1,9 +1,10 @@
-"""Partitions of tiered topics in remote storage: found through their manifests, read as folders of segments.
+"""Partitions in archives and in the remote storage of tiered topics, which have one format: found through
+their manifests, read as folders of segments. Both are called remote storage here.
 
 A partition in remote storage has a place of its own,
 ``tier:<topic>/<cluster id>/<topic id>/<partition>@<remote storage>``. Opened, it looks like the folder of a
 replica. Remote storage is read through Arrow, as every place with a URI is: so executors need no other
-package than for folders and archives, and the storages of both are the same.
+package than for folders.
 
 Only manifests say what there is; an object is opened when it is read. A segment's indexes are one object,
 which is read when one of them is asked for.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NoReturn, cast
@@ -23,22 +24,24 @@ from urllib.parse import quote, unquote
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.storages import join, open_folder, shown_folder
 from nilometer.runtime import Disk, File
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.runtime.object_store import Listed, ObjectNotFound, ObjectStore, ObjectStoreError
 from nilometer.steps import without_waiting
 from nilometer.storage import names
 from nilometer.storage.names import TopicPartition
 from nilometer.tier.chain import Chain, ManifestsGone
+from nilometer.tier.earlier_archives import read_earlier
 from nilometer.tier.format import (
     DamagedObject,
     IndexSections,
     Manifest,
     RemoteSegment,
     TopicFacts,
-    decode_index,
     partition_folder,
 )
 
 _PREFIX = "tier:"
+UNKNOWN_CLUSTER = "unknown"
+"""The folder in an archive for what was copied from a log directory that does not tell its cluster's id."""
 
 
 def is_tiered(place: str) -> bool:
@@ -63,10 +66,14 @@ class TieredPartition:
 
     store: str
     """The place of the remote storage."""
+    folder: str
+    """The folder of its cluster there; of its topic, in an archive of format 1."""
     facts: TopicFacts
     log_start: int
     """The first offset of the whole log, as of the manifest."""
     chain: tuple[RemoteSegment, ...]
+    is_archive: bool
+    """Whether it is an archive, in which records stay that were deleted from the log."""
 
     @property
     def part(self) -> TopicPartition:
@@ -77,12 +84,13 @@ class TieredPartition:
         return self.facts.topic_id
 
     @property
-    def cluster_id(self) -> str:
-        return self.facts.cluster_id
+    def cluster_id(self) -> str | None:
+        """None if an archive does not tell it."""
+        return None if self.facts.cluster_id in ("", UNKNOWN_CLUSTER) else self.facts.cluster_id
 
     @property
     def place(self) -> str:
-        return tiered_place(self.store, self.cluster_id, self.topic_id, self.part)
+        return tiered_place(self.store, self.folder, self.topic_id, self.part)
 
     @property
     def start(self) -> int:
@@ -99,35 +107,43 @@ class UnreadableManifests(SourceError):
     are_gone = False
 
 
-def read_tiered(store: str, cluster_id: str, topic_id: str, partition: int) -> TieredPartition | None:
+def read_tiered(
+    store: str, folder: str, topic_id: str, partition: int, topics: Collection[str] | None = None
+) -> TieredPartition | None:
     """Read a partition's chain of manifests to its end; None if it has none, or its topic was deleted.
 
-    What a deposed leader wrote does not count. Raises UnreadableManifests, SourceError.
+    An archive of format 1 is read, too, if its topic is one of ``topics``. What a deposed leader wrote does
+    not count. Raises UnreadableManifests, SourceError.
     """
-    manifest = _last_manifest(store, cluster_id, topic_id, partition)
+    manifest = _last_manifest(store, folder, topic_id, partition, topics)
     if manifest is None or manifest.is_deleted:
         return None
     facts, start = manifest.topic, manifest.log_start_offset
-    if (facts.cluster_id, facts.topic_id, facts.partition) != (cluster_id, topic_id, partition):
+    if (facts.cluster_id or facts.topic, facts.topic_id, facts.partition) != (folder, topic_id, partition):
         raise UnreadableManifests(
-            f"{_shown(store, cluster_id, topic_id, partition)} has a manifest of {facts.topic}-"
+            f"{_shown(store, folder, topic_id, partition)} has a manifest of {facts.topic}-"
             f"{facts.partition} ({facts.topic_id}), and not of the partition whose folder this is"
         )
     kept = tuple(one for one in manifest.segments if one.end_offset > start)
-    return TieredPartition(store, facts, start, kept)
+    return TieredPartition(store, folder, facts, start, kept, manifest.is_archive)
 
 
-def _last_manifest(store: str, cluster_id: str, topic_id: str, partition: int) -> Manifest | None:
+def _last_manifest(
+    store: str, folder: str, topic_id: str, partition: int, topics: Collection[str] | None
+) -> Manifest | None:
     try:
         disk, path = open_folder(store)
     except ValueError as error:
         raise SourceError(str(error)) from error
     objects = cast(ObjectStore, ReadableObjects(disk, path))
-    chain = Chain(objects, partition_folder(cluster_id, topic_id, partition), "")
+    chain = Chain(objects, partition_folder(folder, topic_id, partition), "")
     try:
-        return without_waiting(chain.read())
+        manifest = without_waiting(chain.read())
+        if manifest is not None or (topics is not None and folder not in topics):
+            return manifest
+        return without_waiting(read_earlier(objects, folder, topic_id, partition))
     except DamagedObject as error:
-        unreadable = UnreadableManifests(f"{_shown(store, cluster_id, topic_id, partition)}: {error}")
+        unreadable = UnreadableManifests(f"{_shown(store, folder, topic_id, partition)}: {error}")
         unreadable.are_gone = isinstance(error, ManifestsGone)
         raise unreadable from error
     except ObjectStoreError as error:
@@ -155,8 +171,25 @@ class ReadableObjects:
 
     async def names(self, prefix: str) -> list[str]:
         folder, _, beginning = prefix.rpartition("/")
-        listed = self._disk.list_directory(posixpath.join(self._root, folder))
-        return [f"{folder}/{name}" for name in listed if name.startswith(beginning)]
+        try:
+            listed = self._disk.list_directory(posixpath.join(self._root, folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [posixpath.join(folder, name) for name in listed if name.startswith(beginning)]
+
+    async def listed(self, prefix: str) -> dict[str, Listed]:
+        paths = {name: posixpath.join(self._root, name) for name in await self.names(prefix)}
+        return {
+            name: Listed(self._disk.file_size(path), self._disk.modified_ms(path))
+            for name, path in paths.items()
+        }
+
+    async def folders(self, folder: str) -> list[str]:
+        return [
+            f"{name}/"
+            for name in await self.names(folder)
+            if self._disk.is_directory(posixpath.join(self._root, name))
+        ]
 
     def __getattr__(self, name: str) -> NoReturn:
         raise io.UnsupportedOperation(f"{name}: remote storage is only read here")
@@ -251,11 +284,14 @@ class TieredFolder:
     def _sections_of(self, segment: RemoteSegment) -> IndexSections:
         name = segment.index_name
         if self._sections is None or self._sections[0] != name:
-            path = posixpath.join(self._path, name)
+            paths = [posixpath.join(self._path, one) for one in segment.index_names]
             try:
-                self._sections = name, decode_index(self._disk.read_file(path), path)
+                objects = [self._disk.read_file(path) for path in paths]
+                self._sections = name, segment.sections(objects, f"{self._path}/")
             except FileNotFoundError:
-                raise FileNotFoundError(errno.ENOENT, "no such object in remote storage", path) from None
+                raise FileNotFoundError(
+                    errno.ENOENT, "no such object in remote storage", ", ".join(paths)
+                ) from None
             except DamagedObject as error:
                 raise SourceError(str(error)) from error
         return self._sections[1]

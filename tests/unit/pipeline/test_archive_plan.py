@@ -1,10 +1,7 @@
-"""What an archive's manifest says, and what is decided from it: compared with slow and simple versions."""
+"""What is decided from the offsets and leader epochs of segments: compared with slow and simple versions."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -17,94 +14,17 @@ from nilometer.pipeline.archive.archiver import (
     lost,
     sealed,
 )
-from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders import archive_manifest
-from nilometer.pipeline.source.log_folders.archive_manifest import (
-    ArchivedSegment,
-    Manifest,
-    StoredFile,
-    chain,
-    divergence,
-    epochs_of,
-    gaps,
-    runs,
-)
+from nilometer.tier.format import RemoteSegment
+from nilometer.tier.segment_ranges import chain, divergence, epochs_of, gaps, runs
 from support.properties import examples
 
 ANY_TIME = examples(150)
-NAMES = some.text("abc.-_0", min_size=1, max_size=9)
 OFFSETS = some.integers(0, 1 << 60)
-FILES = some.dictionaries(
-    some.sampled_from((".index", ".timeindex", ".txnindex", ".snapshot")),
-    some.builds(StoredFile, NAMES, some.integers(0, 1 << 40), some.integers(0, (1 << 32) - 1)),
-)
 
 
-def segment(base, end, *, epochs=((0, None),), crc=None, start=None):
+def segment(base, end, *, epochs=((0, None),)):
     found = tuple((epoch, base if offset is None else offset) for epoch, offset in epochs)
-    crc = hash((base, end)) & 0xFFFFFFFF if crc is None else crc
-    log = StoredFile(archive_manifest.file_name(base, crc, 1, ".log"), 10 * (end - base), crc)
-    return ArchivedSegment(base, base if start is None else start, end, end - base, 5, found, {".log": log})
-
-
-@some.composite
-def segments(draw):
-    base = draw(OFFSETS)
-    log = draw(some.builds(StoredFile, NAMES, OFFSETS, some.integers(0, (1 << 32) - 1)))
-    return ArchivedSegment(
-        base,
-        draw(OFFSETS),
-        base + draw(some.integers(1, 1000)),
-        draw(OFFSETS),
-        draw(some.integers(-1, (1 << 63) - 1)),
-        tuple(draw(some.lists(some.tuples(some.integers(-1, 1 << 31), OFFSETS), max_size=4))),
-        {".log": log, **draw(FILES)},
-    )
-
-
-# --- text
-
-
-@ANY_TIME
-@given(NAMES, NAMES, some.integers(0, 1 << 31), some.lists(segments(), max_size=5))
-def test_a_manifest_is_read_as_it_was_written(topic, topic_id, partition, listed):
-    manifest = Manifest(topic, topic_id, partition, tuple(listed))
-    assert archive_manifest.decode(archive_manifest.encode(manifest), "m") == manifest
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda text: text[: len(text) // 2], "m is damaged: it is no JSON"),
-        (lambda text: text.replace(b'"end_offset":10', b'"end_offset":90'), "its checksum does not match"),
-        (
-            lambda text: text.replace(b'"version":1', b'"version":2'),
-            "m has version 2, and this Nilometer",
-        ),
-        (lambda text: b"[1]", "not the manifest of an archive"),
-        (lambda text: b"{}", "not the manifest of an archive"),
-        (lambda text: json.dumps({**json.loads(text), "archive": None}).encode(), "checksum"),
-    ],
-)
-def test_a_manifest_that_is_not_as_it_was_written_is_refused(change, says):
-    text = archive_manifest.encode(Manifest("events", "id", 0, (segment(0, 10),)))
-    assert change(text) != text
-    with pytest.raises(SourceError, match=says):
-        archive_manifest.decode(change(text), "m")
-
-
-def test_names_of_manifests_are_told_from_others():
-    assert archive_manifest.sequence_of(archive_manifest.manifest_name(17, (1 << 40) + 5)) == 17
-    for name in ("manifest-1-00000001.json", ".manifest-0000000001-00000001.json.1-1.tmp", "x.log"):
-        assert archive_manifest.sequence_of(name) is None
-
-
-def test_two_writers_lose_nothing_of_each_other():
-    before = Manifest("events", "id", 0, (segment(0, 10),))
-    one, other = before.with_segments([segment(10, 20)]), before.with_segments([segment(20, 30)])
-    both = one.with_segments(other.segments)
-    assert [(each.base_offset, each.end_offset) for each in both.segments] == [(0, 10), (10, 20), (20, 30)]
-    assert both == other.with_segments(one.segments)
+    return RemoteSegment(base, end - 1, 5, 10 * (end - base), 50, False, f"{end}", found)
 
 
 # --- ranges
