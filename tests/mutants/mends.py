@@ -2808,6 +2808,13 @@ TIERED = (
         ("unit/broker/test_remote_reads.py",),
     ),
     Mutant(
+        "deleted-topics-copied-again",
+        "a leader that does not know yet that its topic was deleted copies it to remote storage again",
+        "            if self._end >= 0:  # to begin again",
+        "            if False:  # to begin again",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
         "tier-write-stays-unsettled",
         "what failed copies left stays in remote storage if nothing more is written",
         "self._uncertain is not None and end >= self._uncertain",

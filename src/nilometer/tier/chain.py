@@ -54,7 +54,7 @@ class Contested(Deposed):
 
 
 class ManifestsGone(DamagedObject):
-    """There is a head, but no manifest: they are being removed, or were lost."""
+    """There is a head, or was one, but no manifest: they are being removed, or were, or were lost."""
 
 
 class Chain:
@@ -223,6 +223,8 @@ class Chain:
         try:
             head = await self._store.get(self._folder + HEAD)
         except ObjectNotFound:
+            if self._end >= 0:  # to begin again would bring back a topic whose deletion is not known here yet
+                raise ManifestsGone(f"{self._folder} had manifests, and all of them were removed") from None
             return None
         is_number = head.isdigit() and len(head) <= _DIGITS_MAX
         found = await self._get(int(head)) if is_number else None

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
-from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed
+from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, DamagedObject, Manifest, encode_manifest, manifest_name
 from support.tier.remote_segments import FOLDER, manifest, segment
 
@@ -319,6 +319,19 @@ async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() ->
         await other.append(2, manifest(segment(0, 99)))
     assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
     await other.remove_all()
+    assert bucket.objects == {}
+
+
+async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again() -> None:
+    bucket = Bucket()
+    chain, remover = chain_on(bucket)[0], chain_on(bucket, "remover")[0]
+    await chain.read()
+    await write(chain, 1)
+    await remover.remove_all()
+    for _ in range(2):
+        with pytest.raises(ManifestsGone, match="all of them were removed"):
+            await chain.read()
+    await chain.remove_all()
     assert bucket.objects == {}
 
 
