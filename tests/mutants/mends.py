@@ -2330,7 +2330,7 @@ RESTORES = (
         "damage in the header of a batch is not found in an archive",
         "if segment.log_crc is not None and found != (",
         "if False and found != (",
-        (EARLIER,),
+        (RESTORE,),
     ),
     Mutant(
         "transaction-over-a-gap",
