@@ -2407,6 +2407,13 @@ RESTORES = (
 # --- records that are in remote storage only
 TIERED = (
     Mutant(
+        "damaged-bytes-kept",
+        "bytes of a remote object that were damaged on their way are read from the cache ever after",
+        "            self.chunks.forget(lambda key: cast(tuple[str, int], key)[0].startswith(folder))\n",
+        "",
+        ("unit/tier/test_reader.py",),
+    ),
+    Mutant(
         "deleted-before-it-is-copied",
         "local retention deletes segments that are not in remote storage",
         "limit, delete = min(high_watermark, log.tiered_offset), _delete_locally",

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from contextlib import contextmanager
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from nilometer.runtime import Disk
 from nilometer.runtime.object_store import ObjectStore
@@ -89,6 +90,11 @@ class SharedCache(Generic[T]):
 
     def has(self, key: object) -> bool:
         return key in self._values
+
+    def forget(self, is_meant: Callable[[object], bool]) -> None:
+        """Fetch the values of these keys again when they are asked for."""
+        for key in [key for key in self._values if is_meant(key)]:
+            self.bytes -= self._weight(self._values.pop(key))
 
     def resize(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -177,6 +183,16 @@ class RemoteCache:
             return parts[0][start:end]
         return await self.disk.offload(lambda: b"".join(parts)[start:end])
 
+    @contextmanager
+    def forgetting_damage(self, folder: str) -> Generator[None]:
+        """Forget the bytes of a partition's objects if what is done finds damage: they may have been damaged
+        on their way, and whole when they are requested again. Bytes are kept before they are checked."""
+        try:
+            yield
+        except DamagedObject:
+            self.chunks.forget(lambda key: cast(tuple[str, int], key)[0].startswith(folder))
+            raise
+
     async def close(self) -> None:
         await self.chunks.close()
         await self.indexes.close()
@@ -233,11 +249,12 @@ class RemoteReader:
         with the gap: the local log has what follows.
         """
         segment = self._segment_with(offset)
-        while (found := await self._read_in(segment, offset, max_bytes)) is None:
-            place = self._manifest.holding(segment.end_offset)
-            if place is None:
-                return RemoteRecords(b"", segment.end_offset)
-            segment = self._manifest.segments[place]
+        with self._cache.forgetting_damage(self._folder):
+            while (found := await self._read_in(segment, offset, max_bytes)) is None:
+                place = self._manifest.holding(segment.end_offset)
+                if place is None:
+                    return RemoteRecords(b"", segment.end_offset)
+                segment = self._manifest.segments[place]
         return found
 
     async def _read_in(self, segment: RemoteSegment, offset: int, max_bytes: int) -> RemoteRecords | None:
@@ -334,6 +351,10 @@ class RemoteReader:
 
         None if the tier has none.
         """
+        with self._cache.forgetting_damage(self._folder):
+            return await self._offset_for_timestamp(timestamp, offset_min)
+
+    async def _offset_for_timestamp(self, timestamp: int, offset_min: int) -> TimestampOffset | None:
         for segment in self._manifest.segments:
             if segment.max_timestamp < timestamp or segment.last_offset < offset_min:
                 continue

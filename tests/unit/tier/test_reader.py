@@ -279,6 +279,19 @@ async def test_damaged_objects_are_noticed(tier: Tier, suffix: str, at: int) -> 
         await tier.reader.read(0, 1 << 20)
 
 
+@pytest.mark.parametrize("at", [70, 16])
+async def test_what_was_damaged_on_its_way_is_read_again(tier: Tier, at: int) -> None:
+    """Once the store, or the network, is well: the damaged bytes are not kept."""
+    whole = dict(tier.bucket.objects)
+    damage(tier, "log", [(at, 1)])
+    for wrong in (tier.reader.read(0, 1 << 20), tier.reader.offset_for_timestamp(1, 0)):
+        with pytest.raises(DamagedObject):
+            await wrong
+    tier.bucket.objects.update(whole)
+    assert offsets((await tier.reader.read(0, 1 << 20)).records)[0] == 0
+    assert tier.cache.chunks.bytes == sum(map(len, tier.cache.chunks._values.values()))
+
+
 async def test_an_object_that_ends_early_is_noticed(tier: Tier) -> None:
     for name, data in list(tier.bucket.objects.items()):
         if name.endswith("log"):
