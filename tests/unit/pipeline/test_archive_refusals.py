@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 import re
@@ -9,9 +10,12 @@ import shutil
 
 import pytest
 
+from nilometer.cli.main import run
 from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import storages
+from nilometer.pipeline.source.log_folders.tiers import ReadableObjects
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
 from support.logs.folder_logs import FolderLog
@@ -281,6 +285,24 @@ def test_no_message_about_a_place_shows_its_secrets(given):
 @pytest.mark.parametrize("given", ["hdfs://name:8020/a@b", "s3://bucket/a:b@c", "/data/a:b@c"])
 def test_a_path_may_have_the_sign_that_ends_secrets(given):
     assert storages.shown_folder(given) == given
+
+
+def test_what_has_no_sealed_segment_is_checked_without_an_error(tmp_path, target, capsys):
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append(numbered(0, 10))
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    given = ["archive", "--topic", "events", "--log-dirs", str(log.log_dir), "--to", str(target), "--verify"]
+    assert run(given) == 0
+    printed = capsys.readouterr()
+    assert "Nothing of events-0 is copied" in printed.out and "Checked 0 segments" in printed.out
+    assert printed.err == ""
+
+
+def test_nothing_is_removed_where_archives_are_only_read(tmp_path):
+    disk, folder = storages.open_folder((tmp_path / "old").as_uri())
+    with pytest.raises(ObjectStoreError, match="is only read here"):
+        asyncio.run(ReadableObjects(disk, folder).remove("events/id/0/left"))
 
 
 # --- tiered topics

@@ -308,30 +308,33 @@ async def _archived(
     places: Sequence[str], topics: Sequence[str], store: ListedStore, former: str | None, *, verify: bool
 ) -> tuple[list[PartitionResult], Checked | None]:
     from nilometer.pipeline.archive.archiver import archive as run_archive
+    from nilometer.pipeline.archive.stored import explained
+    from nilometer.tier.catalogue import find_partitions
 
     with OutputConsole(stderr=True).status("Archiving ...") as status:
         results = await run_archive(
             places, topics, store, lambda what: status.update(f"Archiving {what}"), former=former
         )
-    if not verify:
-        return results, None
-    found, checked = await _listed(store, topics, verify=True, ids={one.topic_id for one in results})
-    return results, checked if found else None
+    ids = {one.topic_id for one in results}
+    found = await explained(find_partitions(store, topics)) if verify else []
+    return results, await _checked(store, [one for one in found if one.topic_id in ids]) if verify else None
 
 
 async def _listed(
-    store: ListedStore, topics: Sequence[str], *, verify: bool, ids: set[str] | None = None
+    store: ListedStore, topics: Sequence[str], *, verify: bool
 ) -> tuple[list[StoredPartition], Checked | None]:
-    """Return the partitions, of these topic ids or of all, and what the check finds. Raises PipelineError."""
-    from nilometer.pipeline.archive.stored import check, explained, find_stored
+    """Return the partitions, and what the check finds. Raises PipelineError."""
+    from nilometer.pipeline.archive.stored import explained, find_stored
 
     found = await explained(find_stored(store, topics))
-    if not verify:
-        return found, None
-    wanted = [one for one in found if ids is None or one.topic_id in ids]
+    return found, await _checked(store, found) if verify else None
+
+
+async def _checked(store: ListedStore, found: Sequence[StoredPartition]) -> Checked:
+    from nilometer.pipeline.archive.stored import check, explained
+
     with OutputConsole(stderr=True).status("Checking ...") as status:
-        checked = await explained(check(store, wanted, lambda what: status.update(f"Checking {what}")))
-    return wanted, checked
+        return await explained(check(store, found, lambda what: status.update(f"Checking {what}")))
 
 
 def _problems(results: Sequence[PartitionResult]) -> list[str]:

@@ -177,6 +177,9 @@ class ReadableObjects:
             return []
         return [posixpath.join(folder, name) for name in listed if name.startswith(beginning)]
 
+    async def remove(self, name: str) -> None:
+        raise ObjectStoreError(f"{name} is in a storage that is only read here: remove it there")
+
     async def listed(self, prefix: str) -> dict[str, Listed]:
         paths = {name: posixpath.join(self._root, name) for name in await self.names(prefix)}
         return {
