@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from support.evidence import __main__ as play_module
 from support.evidence import jepsen_history
-from support.evidence.campaigns import CAMPAIGNS
-from support.evidence.edn import parsed, written
+from support.evidence.campaigns import CAMPAIGNS, Campaign
+from support.evidence.edn import Keyword, parsed, written
 from support.evidence.jepsen_history import (
+    CLIENT,
     FAIL,
+    INFO,
     INVOKE,
     OK,
     POLL,
@@ -29,36 +33,37 @@ from support.evidence.jepsen_history import (
 )
 from support.evidence.record import Verdict
 from support.evidence.report import BEGIN, END, Run, append_run, load_runs, with_tables
+from support.simulation.history import History, Outcome
 
 SAMPLES = Path(jepsen_history.__file__).with_name("samples")
 Operations = list[dict[Any, Any]]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence" / "index.md"
 
 
-def done(history: Operations, f: str, process: str | None = None) -> Iterator[dict[Any, Any]]:
-    """Yield the operations that were answered, of one process or of all."""
+def done(history: Operations, f: str, client: str | None = None) -> Iterator[dict[Any, Any]]:
+    """Yield the operations that were answered, of one client or of all."""
     for one in history:
-        if one[F] == f and one[TYPE] == OK and process in (None, one[PROCESS]):
+        if one[F] == f and one[TYPE] == OK and client in (None, one[CLIENT]):
             yield one
 
 
-def records(history: Operations, partition: str, *processes: str) -> Iterator[list[Any]]:
+def records(history: Operations, partition: str, *clients: str) -> Iterator[list[Any]]:
     """Yield the records of the partition that these consumers were given, in the order of their polls."""
     for one in done(history, POLL):
-        if not processes or one[PROCESS] in processes:
+        if not clients or one[CLIENT] in clients:
             yield from one[VALUE][0][1].get(partition, ())
 
 
-def forget(history: Operations, partition: str, value: str, *processes: str) -> None:
+def forget(history: Operations, partition: str, value: str, *clients: str) -> None:
     for one in done(history, POLL):
-        if not processes or one[PROCESS] in processes:
+        if not clients or one[CLIENT] in clients:
             found = one[VALUE][0][1].get(partition, [])
             found[:] = [record for record in found if record[1] != value]
 
 
-def middle(history: Operations, process: str) -> list[Any]:
+def middle(history: Operations, client: str) -> list[Any]:
     """Return the ``[:send PARTITION [OFFSET VALUE]]`` in the middle of what a producer sent."""
-    found = list(done(history, SEND, process))
+    found = list(done(history, SEND, client))
     return found[len(found) // 2][VALUE][0]  # type: ignore[no-any-return]
 
 
@@ -91,10 +96,10 @@ def acknowledged_in_another_order(history: Operations) -> None:
     sent[3][2][0], sent[4][2][0] = sent[4][2][0], sent[3][2][0]
 
 
-def long_poll(history: Operations, process: str) -> list[list[Any]]:
+def long_poll(history: Operations, client: str) -> list[list[Any]]:
     """Return three records or more of one partition in one poll."""
     return next(  # type: ignore[no-any-return]
-        found for one in done(history, POLL, process) for found in one[VALUE][0][1].values() if len(found) > 2
+        found for one in done(history, POLL, client) for found in one[VALUE][0][1].values() if len(found) > 2
     )
 
 
@@ -176,13 +181,21 @@ def test_a_history_is_as_jepsens_checkers_expect_it(sample: str) -> None:
     text = load(SAMPLES / f"{sample}.edn.gz")
     assert [written(parsed(line)) + "\n" for line in text] == text
     history: Operations = [parsed(line) for line in text]
-    open_by = dict[str, Any]()
+    open_by = dict[int, Any]()
+    ended = set[int]()
+    """Processes of which an outcome is not known: another one goes on for the client."""
     for index, one in enumerate(history):
         assert one[jepsen_history.INDEX] == index
+        if isinstance(one[PROCESS], Keyword):
+            assert one[PROCESS] in ("nemesis", "checker") and one[TYPE] == INFO
+            continue
+        assert one[PROCESS] not in ended
+        if one[TYPE] == INFO:
+            ended.add(one[PROCESS])
         if one[TYPE] == INVOKE:
             assert one[PROCESS] not in open_by, "a process does one thing at a time"
             open_by[one[PROCESS]] = one[F]
-        elif one[F] in (SEND, TXN, POLL, jepsen_history.ASSIGN):
+        else:
             assert open_by.pop(one[PROCESS]) == one[F]
     assert not open_by
     values = [
@@ -202,9 +215,63 @@ def test_what_is_no_edn_is_refused(text: str) -> None:
 
 
 def test_what_is_no_operation_is_refused() -> None:
-    for line in ("[]", "{:type :ok}", '{:process "p", :type :ok, :f :dance, :value nil}'):
+    for line in ("[]", "{:type :ok}", '{:process 1, :client "p", :type :ok, :f :dance, :value nil}'):
         with pytest.raises(ValueError, match="no operation"):
             judged([line])
+
+
+def test_another_process_goes_on_after_an_outcome_that_is_not_known() -> None:
+    history = History()
+    for outcome in (Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED):
+        history.send("w", "t-0", f"{outcome.value}....").outcome = outcome
+    text = list(jepsen_history.lines(history, faults=[(1, "kills 1")]))
+    told = [(one.get(CLIENT), one[PROCESS], one[TYPE]) for one in map(parsed, text)]
+    assert told == [
+        ("w", 0, INVOKE),
+        ("w", 0, OK),
+        (None, "nemesis", INFO),
+        ("w", 0, INVOKE),
+        ("w", 0, INFO),
+        ("w", 1, INVOKE),
+        ("w", 1, FAIL),
+    ]
+    assert '[nil "ok"]' in text[1] and '"unknown"' in text[4]
+
+
+class Played:
+    """Runs of campaigns that take no time; ``ends_early`` are campaigns that leave no verdict."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *ends_early: str) -> None:
+        self.campaigns = list[str]()
+        self._ends_early = ends_early
+        monkeypatch.setattr(play_module, "_play", self._play)
+        monkeypatch.setattr(play_module, "OWN", folder)
+        monkeypatch.setattr(play_module, "HISTORIES", {folder: folder / "histories"})
+
+    def _play(self, campaign: Campaign, seed: int, minutes: float, histories: Path) -> Run:
+        self.campaigns.append(campaign.name)
+        ended = campaign.name in self._ends_early
+        verdict = Verdict(seed, 1.0 if ended else 60 * minutes + 45, {}, {}, [], "" if ended else "a", 1)
+        return Run(campaign.name, "2026-01-31", "abc", "CPython 3.11.2", minutes, verdict)
+
+
+def test_each_campaign_is_played_although_runs_take_longer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    played = Played(monkeypatch, tmp_path)
+    assert CliRunner().invoke(play_module.main, ["play", "--minutes", "10"]).exit_code == 0
+    assert played.campaigns == [one.name for one in CAMPAIGNS]
+    assert CliRunner().invoke(play_module.main, ["play", "--minutes", "10"]).exit_code == 0
+    assert len(played.campaigns) == len(CAMPAIGNS), "that is enough"
+
+
+def test_a_campaign_that_cannot_be_played_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    played = Played(monkeypatch, tmp_path, "quorum")
+    assert CliRunner().invoke(play_module.main, ["play", "--minutes", "10"]).exit_code == 1
+    assert played.campaigns == ["folder", "zookeeper", "quorum"]
+    assert [one.campaign for one in load_runs(tmp_path / "runs.jsonl")] == played.campaigns[:2]
 
 
 def a_run(campaign: str, number: int, *wrong: str) -> Run:

@@ -104,6 +104,7 @@ class ChaosRun:
         self.faults = Counter[str]()
         """How many rounds there were of each fault."""
         self._faulty: list[Fault] = []
+        self._found: list[str] = []
         self._outside_faults = outside_faults
         self._programs: list[TopicReuse | Mover | DirectoryMover] = []
         self._idle = threading.Event()
@@ -138,7 +139,7 @@ class ChaosRun:
                 self.verdict()
         except BaseException as wrong:
             self._keep()
-            self._keep_evidence([str(wrong)])
+            self._keep_evidence(self._found or [str(wrong)])
             raise
         else:
             if kind is not None:
@@ -331,6 +332,7 @@ class ChaosRun:
         counts = f"{len(sends)} records, {len(load.history.polls)} polls, {load.latest.answers} times latest"
         self.record(counts)
         print(f"chaos {self.name}: {counts}, {time.monotonic() - self._began:.1f} s, seed {self.seed}")
+        self._found = wrong
         assert not wrong, f"{len(wrong)} findings:\n" + "\n".join(wrong[:30])
 
     def _read_to_end(self) -> list[str]:
@@ -435,7 +437,7 @@ class ChaosRun:
             seconds=time.monotonic() - self._began,
             counts=counts,
             faults=self.faults,
-            wrong=wrong,
+            wrong=[*wrong, *(line for line in self.cluster.output().splitlines() if "Traceback" in line)],
         )
 
     def _keep(self) -> None:

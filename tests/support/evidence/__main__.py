@@ -27,6 +27,8 @@ from .report import BEGIN, END, Run, append_run, load_runs, with_tables
 REPOSITORY = Path(__file__).resolve().parents[3]
 OWN = REPOSITORY / "build" / "evidence"
 PUBLISHED = REPOSITORY / "docs" / "evidence"
+HISTORIES = {OWN: OWN / "histories", PUBLISHED: OWN / "published"}
+"""Of the runs that are listed in each folder."""
 RUN_MINUTES_MAX = 20.0
 OUTPUT_LINES = 15
 """Of a run that ends without a verdict, the last ones are its finding."""
@@ -42,14 +44,20 @@ def main() -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the first run.")
 @click.option("--publish", is_flag=True, help="Add the runs to those of docs/evidence.")
 def play(minutes: float, seed: int, publish: bool) -> None:
-    """Play until MINUTES in all have been played; exit code 1: something was found."""
+    """Play until MINUTES in all have been played, and each campaign once. Exit code 1: something was found,
+    or a run ended without a verdict, which is not counted."""
     folder = PUBLISHED if publish else OWN
     page = folder / "index.md"
     runs = load_runs(folder / "runs.jsonl")
-    while (left := minutes - sum(one.verdict.seconds for one in runs) / 60) > 0:
+    while True:
+        left = minutes - sum(one.verdict.seconds for one in runs) / 60
         campaign = min(CAMPAIGNS, key=lambda one: (_played_s(runs, one), CAMPAIGNS.index(one)))
+        if left <= 0 and _played_s(runs, campaign):
+            break  # and each campaign has been played
         each = min(RUN_MINUTES_MAX, minutes / len(CAMPAIGNS), max(left, 0.5))
-        run = _play(campaign, seed + len(runs), round(each, 2))
+        run = _play(campaign, seed + len(runs), round(each, 2), HISTORIES[folder])
+        if not run.verdict.history_sha256:
+            raise click.ClickException(f"{campaign.name}: {run.verdict.wrong[0]}")
         append_run(folder / "runs.jsonl", run)
         runs.append(run)
         text = page.read_text() if page.exists() else BEGIN + END
@@ -64,10 +72,11 @@ def _played_s(runs: Sequence[Run], campaign: Campaign) -> float:
     return sum(one.verdict.seconds for one in runs if one.campaign == campaign.name)
 
 
-def _play(campaign: Campaign, seed: int, minutes: float) -> Run:
+def _play(campaign: Campaign, seed: int, minutes: float, histories: Path) -> Run:
+    """Play one run, whose history is then in a folder below ``histories``."""
     changed = _git("status", "--porcelain", "--untracked-files=no", "src", "tests")
     revision = _git("rev-parse", "--short=10", "HEAD") + ("-changed" if changed else "")
-    kept = OWN / f"{campaign.name}-{seed}"
+    kept = histories / f"{campaign.name}-{seed}"
     shutil.rmtree(kept, ignore_errors=True)  # of a run that was interrupted
     kept.mkdir(parents=True)
     environment = {**os.environ, **campaign.environment(seed, minutes), FOLDER: str(kept)}

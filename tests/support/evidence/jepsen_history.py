@@ -3,16 +3,19 @@
 The operations are those of ``jepsen.tests.kafka``: ``:send`` and ``:txn`` with ``[:send KEY VALUE]``, which
 becomes ``[:send KEY [OFFSET VALUE]]`` when it is acknowledged, ``:poll`` with
 ``[:poll {KEY [[OFFSET VALUE] …]}]``, and ``:assign``. A key is a partition, a value is unique. Beside them
-stand, as ``:info``, ``:read-to-end`` (this consumer has read all partitions to their ends), and the faults of
-process ``:nemesis``, where they fell between the operations.
+stand, as ``:info`` of process ``:checker``, ``:read-to-end`` (the client ``:value`` has read all partitions
+to their ends), and the faults of process ``:nemesis``, where they fell between the operations.
 
 A process of Jepsen does one thing at a time, a producer does not: what it sends stands in the order in which
-its client was given it, each directly followed by its outcome. ``:time`` counts the lines.
+its client was given it, each directly followed by its outcome. ``:time`` counts the lines. ``:process`` is a
+number, another one after an outcome that is not known, and ``:client`` the name. What consumers that are part
+of a transaction have read stands in no history of these runs; :func:`judged` knows ``:poll`` in ``:txn``.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,8 +36,9 @@ PADDING = "."
 """Values end with it, so that records have a size; the file leaves it out."""
 SEND, POLL, TXN, ASSIGN = Keyword("send"), Keyword("poll"), Keyword("txn"), Keyword("assign")
 INVOKE, OK, FAIL, INFO = Keyword("invoke"), Keyword("ok"), Keyword("fail"), Keyword("info")
-READ_TO_END, NEMESIS = Keyword("read-to-end"), Keyword("nemesis")
+READ_TO_END, NEMESIS, CHECKER = Keyword("read-to-end"), Keyword("nemesis"), Keyword("checker")
 INDEX, TIME, PROCESS, TYPE, F, VALUE = map(Keyword, ("index", "time", "process", "type", "f", "value"))
+CLIENT = Keyword("client")
 _OUTCOMES = {Outcome.OK: OK, Outcome.FAILED: FAIL, Outcome.UNKNOWN: INFO}
 _FATES = {Fate.COMMITTED: OK, Fate.ABORTED: FAIL, Fate.OPEN: FAIL, Fate.UNKNOWN: INFO}
 """A transaction whose commit was never asked for is aborted for certain."""
@@ -46,8 +50,16 @@ def lines(
     history: History, ledger: TransactionLedger | None = None, faults: Sequence[Fault] = ()
 ) -> Iterator[str]:
     """Yield the history's lines; a ledger's transactions come first, in the order in which they began."""
+    processes, made = dict[str, int](), itertools.count()
     for count, operation in enumerate(_operations(history, ledger, faults)):
-        yield written({INDEX: count, TIME: count, **operation}) + "\n"
+        whole = {INDEX: count, TIME: count, **operation}
+        if (client := operation.get(CLIENT)) is not None:
+            if client not in processes:
+                processes[client] = next(made)
+            whole[PROCESS] = processes[client]
+            if operation[TYPE] == INFO:
+                del processes[client]
+        yield written(whole) + "\n"
 
 
 def save(path: Path, text: Iterable[str]) -> None:
@@ -108,7 +120,7 @@ def _of(operation: object, partitions: Sequence[str]) -> Iterator[Mapping[Any, A
             to = list(partitions) if operation.partition is None else [operation.partition]
             yield from _pair(operation.consumer, ASSIGN, to, OK, to)
         case ReadToEnd():
-            yield {TYPE: INFO, PROCESS: operation.consumer, F: READ_TO_END, VALUE: None}
+            yield {TYPE: INFO, PROCESS: CHECKER, F: READ_TO_END, VALUE: operation.consumer}
         case _:
             raise TypeError(f"Jepsen's histories have nothing for {operation!r}")
 
@@ -121,10 +133,10 @@ def _of_transaction(transaction: LoggedTransaction) -> Iterator[Mapping[Any, Any
 
 
 def _pair(
-    process: str, f: Keyword, asked: object, outcome: Keyword, told: object
+    client: str, f: Keyword, asked: object, outcome: Keyword, told: object
 ) -> Iterator[Mapping[Any, Any]]:
-    yield {PROCESS: process, TYPE: INVOKE, F: f, VALUE: asked}
-    yield {PROCESS: process, TYPE: outcome, F: f, VALUE: told}
+    yield {CLIENT: client, TYPE: INVOKE, F: f, VALUE: asked}
+    yield {CLIENT: client, TYPE: outcome, F: f, VALUE: told}
 
 
 def judged(text: Iterable[str]) -> list[str]:
@@ -141,15 +153,16 @@ def judged(text: Iterable[str]) -> list[str]:
 def _learn(line: Any, history: History, ledger: TransactionLedger) -> None:
     try:
         process, kind, f, value = line[PROCESS], line[TYPE], line[F], line[VALUE]
+        client = process if isinstance(process, Keyword) else line[CLIENT]
     except (KeyError, TypeError):
         raise ValueError(f"no operation: {written(line)}") from None
     if kind == INVOKE or process == NEMESIS:
         return
     if f == SEND:
         for _, partition, sent in value:
-            _settle(history.send(process, partition, _text(sent)), kind, sent)
+            _settle(history.send(client, partition, _text(sent)), kind, sent)
     elif f == TXN:
-        transaction = ledger.begin(process, NO_PRODUCER_ID, NO_EPOCH)
+        transaction = ledger.begin(client, NO_PRODUCER_ID, NO_EPOCH)
         transaction.fate = {OK: Fate.COMMITTED, FAIL: Fate.ABORTED, INFO: Fate.UNKNOWN}[kind]
         for micro in value:
             if micro[0] == SEND:
@@ -158,11 +171,11 @@ def _learn(line: Any, history: History, ledger: TransactionLedger) -> None:
             else:
                 transaction.read += [seen.value for seen in _polled([micro])]
     elif f == POLL:
-        history.poll(process, _polled(value))
+        history.poll(client, _polled(value))
     elif f == ASSIGN:
-        history.moved(process, value[0] if len(value) == 1 else None)
+        history.moved(client, value[0] if len(value) == 1 else None)
     elif f == READ_TO_END:
-        history.read_to_end(process)
+        history.read_to_end(value)
     else:
         raise ValueError(f"no operation of these histories: {f}")
 

@@ -77,6 +77,7 @@ class TransactionalRun:
         self._run = CommittedHistory()
         self._timeline: list[str] = []
         self._faulty: list[Fault] = []
+        self._found: list[str] = []
         self._began = time.monotonic()
         self.cluster = NilometerCluster(folder, 3, SETTINGS, **cluster_options)
         self.kills = 0
@@ -106,7 +107,7 @@ class TransactionalRun:
                 self._judge()
         except BaseException as wrong:
             self._keep()
-            self._keep_evidence([str(wrong)])
+            self._keep_evidence(self._found or [str(wrong)])
             raise
         else:
             if kind is not None:
@@ -184,6 +185,7 @@ class TransactionalRun:
         counts = ", ".join(f"{fates[fate]} {fate.value}" for fate in Fate)
         self._note(f"transactions: {counts}; {self.kills} kills")
         print(f"{self._name}, seed {self._seed}: {self._timeline[-1]}")
+        self._found = wrong
         assert not wrong, f"{len(wrong)} findings:\n" + "\n".join(wrong[:30])
         assert fates[Fate.COMMITTED] and fates[Fate.OPEN], "who did nothing proves nothing"
 
