@@ -108,3 +108,13 @@ def test_what_a_former_leader_writes_late_does_not_count() -> None:
     store.write(1, held(0), epoch=4)
     store.remove(0)
     assert store.found == []
+
+
+def test_the_chain_of_a_deleted_partition_may_begin_again() -> None:
+    """By a request that comes late, or a broker that has not heard of the deletion."""
+    store = Store()
+    store.upload(0)
+    store.write(0, held(0))
+    store.write(1, structs.replace(held(), is_deleted=True))
+    store.write(0, held())
+    assert store.found == []

@@ -37,6 +37,9 @@ class RemoteChanges:
         """By folder, the claim and the leader epoch of that manifest."""
         self._left_s: dict[str, float] = {}
         """When an object was in the last manifest for the last time."""
+        self._deleted: set[str] = set()
+        """The folders of partitions that are gone: a request that comes late, or a broker that has not heard
+        of it, may begin the chain again. No topic has its id any more, and a sweep removes what is there."""
         self.violations: list[str] = []
         before = bucket.on_change
 
@@ -77,6 +80,8 @@ class RemoteChanges:
             self._find(f"{name} is removed before the grace period is over")
 
     def _on_manifest(self, folder: str, name: str, data: bytes, now_s: float) -> None:
+        if folder in self._deleted:
+            return
         if self._manifests.setdefault(name, data) != data:
             self._find(f"{name} is written a second time")
         head, *blocks, _ = data.splitlines()  # the last line is the CRC
@@ -86,6 +91,7 @@ class RemoteChanges:
             return  # a former leader's request that came late: no reader counts it
         self._ranks[folder] = rank
         if manifest.get("is_deleted", False):
+            self._deleted.add(folder)
             self._named.pop(folder, None)
             self._left_s = {one: at_s for one, at_s in self._left_s.items() if not one.startswith(folder)}
             return
