@@ -2312,6 +2312,20 @@ RESTORES = (
         (ARCHIVE,),
     ),
     Mutant(
+        "archive-repaired-in-parts",
+        "a part of a segment that is damaged in the archive is left out before the next part is copied",
+        " and not self._is_replacing():",
+        ":",
+        (ARCHIVE,),
+    ),
+    Mutant(
+        "archive-of-lost-logs",
+        "a segment of an archive that has no log object keeps out a part of it that the log still has",
+        "if one.attempt not in self._without_log])",
+        "if True])",
+        (ARCHIVE,),
+    ),
+    Mutant(
         "archive-of-deleted-records-ends",
         "records that were deleted from the topic are not read from its archive",
         "if live is not None and not archived.is_archive:",

@@ -482,3 +482,54 @@ def test_what_was_replaced_in_the_manifest_stays_for_a_day(log, target, tmp_path
     archive_topic(whole.log_dir, target)
     assert files_in(target) == before
     assert len(orphans_in(target, hours=-1)) == 2
+
+
+def large_log(folder, *, roll_every):
+    """400 records of a kilobyte: each segment is much larger than a manifest."""
+    log = FolderLog(folder, "events")
+    for first in range(0, 400, 10):
+        if first and first % (10 * roll_every) == 0:
+            log.roll()
+        log.append([(1_000 + n, b"k%d" % n, b"%d" % n * 350) for n in range(first, first + 10)])
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    return log
+
+
+@pytest.mark.parametrize("roll_every", [5, 4])
+@pytest.mark.parametrize("suffix", ["log", "index"])
+def test_a_replica_that_rolls_elsewhere_replaces_what_is_missing(tmp_path, target, roll_every, suffix):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.{suffix}")).unlink()
+    other = large_log(tmp_path / "other", roll_every=roll_every)
+    result = archive_topic(other.log_dir, target)
+    assert (result.problem, result.gaps, result.lost, result.notes) == (None, [], [], [])
+    assert problems_in(target) == []
+    assert offsets_of(archive=target) == list(range(result.end))
+    assert archive_topic(other.log_dir, target).segments_copied == 0
+
+
+def test_a_part_of_a_segment_without_a_log_is_archived(tmp_path, target):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.log")).unlink()
+    other = large_log(tmp_path / "other", roll_every=5)
+    delete_segments(other, 0, 50, 100)
+    result = archive_topic(other.log_dir, target)
+    assert (result.end, result.gaps, result.problem) == (350, [(100, 150)], None)
+    assert offsets_of(archive=target, failOnDataLoss="false") == [*range(100), *range(150, 350)]
+    assert problems_in(target) == []
+
+
+def test_a_log_object_without_indexes_stays_while_others_have_a_part_of_it_only(tmp_path, target):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.index")).unlink()
+    (kept,) = target.rglob(f"{100:020d}-*.log")
+    other = large_log(tmp_path / "other", roll_every=5)
+    delete_segments(other, 0, 50, 100)
+    result = archive_topic(other.log_dir, target)
+    assert (result.end, result.gaps) == (350, [])
+    (note,) = result.notes
+    assert f"{kept.name} or its index is missing in the archive" in note
+    assert [one.log_name for one in stored_in(target)[0].manifest.segments].count(kept.name) == 1
+    assert kept.exists()
+    assert not list(target.rglob(f"{150:020d}-*")), "no manifest could name it beside the other one"

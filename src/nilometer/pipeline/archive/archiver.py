@@ -176,6 +176,13 @@ def covers(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
     return start >= end
 
 
+def fits(one: RemoteSegment, linked: Iterable[RemoteSegment]) -> bool:
+    """Whether the order of a manifest has a place for a segment: none contains it, and it contains none."""
+    return all(
+        (one.base_offset - other.base_offset) * (one.end_offset - other.end_offset) > 0 for other in linked
+    )
+
+
 def lost(archived_end: int | None, sources: Sequence[SourceLog], end: int) -> list[tuple[int, int]]:
     """Return the range that no replica has any more and that the archive has not: deleted too early.
 
@@ -357,6 +364,9 @@ class PartitionArchiver:
         self._pending: list[tuple[RemoteSegment, int]] = []
         """Each with its first offset that may be read."""
         self._incomplete: list[RemoteSegment] = []
+        """Those that a manifest names, but of which an object is missing or has another size."""
+        self._without_log: set[str] = set()
+        """The attempts of those of them that have no log object at all: nothing can be read of them."""
         self._swept: set[str] = set()
         self.result = PartitionResult(first.part, first.topic_id)
 
@@ -454,11 +464,13 @@ class PartitionArchiver:
         listed = await self._store.listed(self._folder)
         sizes = {path.removeprefix(self._folder): one.bytes for path, one in listed.items()}
         stored: list[RemoteSegment] = []
-        self._incomplete = []
+        self._incomplete, self._without_log = [], set()
         for one in (*self._manifest.segments, *(segment for segment, _ in self._pending)):
             found = sizes.get(one.log_name), sizes.get(one.index_name)
             is_complete = found == (one.log_bytes, one.index_bytes)
             (stored if is_complete else self._incomplete).append(one)
+            if one.log_name not in sizes:
+                self._without_log.add(one.attempt)
         return [(one.base_offset, one.end_offset) for one in stored]
 
     def _require_untiered(self, covered: Sequence[tuple[int, int]]) -> None:
@@ -510,8 +522,19 @@ class PartitionArchiver:
         self.result.segments_copied += 1
         self.result.bytes_copied += segment.log_bytes + segment.index_bytes
         committed = 0 if self._chain.last is None else len(encode_manifest(self._chain.last))
-        if sum(one.log_bytes + one.index_bytes for one, _ in self._pending) >= COMMIT_SHARE * committed:
+        copied = sum(one.log_bytes + one.index_bytes for one, _ in self._pending)
+        if copied >= COMMIT_SHARE * committed and not self._is_replacing():
             await self.commit()
+
+    def _is_replacing(self) -> bool:
+        """Whether a part of an incomplete segment is copied, and the others of its offsets are not yet."""
+        replaced = self._replaced()
+        return any(
+            one.base_offset < copied.end_offset and copied.base_offset < one.end_offset
+            for one in self._incomplete
+            if one not in replaced
+            for copied, _ in self._pending
+        )
 
     def _require_unchanged(self, replica: ReplicaFolder) -> None:
         """Check after a copy that it was not of another topic, or of a log whose compaction had begun."""
@@ -549,16 +572,14 @@ class PartitionArchiver:
         else:
             return
         for one, _ in self._pending:
-            if one not in following.segments:  # the other run has copied these offsets, too
+            if one not in following.segments:  # another segment has these offsets, too
                 for name in one.object_names:
                     await self._store.remove(self._folder + name)
         self._pending = []
         self._incomplete = [one for one in self._incomplete if one in following.segments]
 
     def _following(self) -> Manifest:
-        last, replaced = self._manifest, self._replaced()
-        kept = [one for one in last.segments if one not in replaced]
-        linked = chain([*kept, *(one for one, _ in self._pending)])
+        last, linked = self._manifest, self._linked()
         now_ms = self._runtime.clock.wall_ms()
         gone = [name for one in last.segments if one not in linked for name in one.object_names]
         starts = [start for one, start in self._pending if one in linked]
@@ -573,6 +594,16 @@ class PartitionArchiver:
             written_ms=now_ms,
         )
 
+    def _linked(self) -> list[RemoteSegment]:
+        """Return the segments of the next manifest. Of those without a log only those stay in whose place
+        nothing is."""
+        replaced = self._replaced()
+        known = (*self._manifest.segments, *(one for one, _ in self._pending))
+        named = [one for one in known if one not in replaced]
+        linked = chain([one for one in named if one.attempt not in self._without_log])
+        lacking = [one for one in named if one.attempt in self._without_log and fits(one, linked)]
+        return sorted([*linked, *lacking], key=lambda one: one.base_offset)
+
     def _replaced(self) -> list[RemoteSegment]:
         """Return the segments without all their objects whose offsets others have by now."""
         known = (*self._manifest.segments, *(one for one, _ in self._pending))
@@ -585,6 +616,11 @@ class PartitionArchiver:
         result.start = self._manifest.log_start_offset
         result.end = self._manifest.end_offset
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
+        result.notes += [
+            f"{self._folder}{one.log_name} or its index is missing in the archive, or has another size, and "
+            "no copy has replaced them"
+            for one in self._incomplete
+        ]
         if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = gaps(linked)
