@@ -2326,6 +2326,13 @@ RESTORES = (
         (ARCHIVE,),
     ),
     Mutant(
+        "earlier-archive-lacks-files",
+        "a file that is missing in an archive of format 1 counts as one that brokers have given up",
+        "    place = partition.cluster_id or partition.topic  # that",
+        "    place = partition.cluster_id  # that",
+        (EARLIER,),
+    ),
+    Mutant(
         "archive-of-deleted-records-ends",
         "records that were deleted from the topic are not read from its archive",
         "if live is not None and not archived.is_archive:",
