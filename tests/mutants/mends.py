@@ -2333,6 +2333,20 @@ RESTORES = (
         (EARLIER,),
     ),
     Mutant(
+        "former-archive-lacks-indexes",
+        "a segment of a former archive is copied without the index of its aborted transactions",
+        "            _require_unnamed(disk, path, error)\n            return",
+        "            return",
+        (EARLIER,),
+    ),
+    Mutant(
+        "former-archive-lacks-logs",
+        "a lost log of a former archive counts as one that retention has deleted meanwhile",
+        "        _require_unnamed(disk, path, error)\n        raise",
+        "        raise",
+        (EARLIER,),
+    ),
+    Mutant(
         "archive-of-deleted-records-ends",
         "records that were deleted from the topic are not read from its archive",
         "if live is not None and not archived.is_archive:",

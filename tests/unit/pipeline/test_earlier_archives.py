@@ -18,6 +18,7 @@ from support.pipeline.archives import (
     DIVISIONS,
     append,
     archive_topic,
+    delete_segments,
     numbered,
     offsets_of,
     problem_of,
@@ -157,9 +158,7 @@ def test_nothing_is_written_to_it(earlier, log):
 
 
 def test_its_records_are_copied_to_an_archive_of_the_present_format(earlier, log, tmp_path):
-    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-        for base in (0, 30):
-            log.path(suffix, base).unlink(missing_ok=True)
+    delete_segments(log, 0, 30)
     target = tmp_path / "archive"
     result = archive_topic(log.log_dir, target, former=str(earlier))
     assert (result.start, result.end, result.segments_copied, result.problem) == (0, 71, 3, None)
@@ -172,6 +171,17 @@ def test_its_records_are_copied_to_an_archive_of_the_present_format(earlier, log
             archive=earlier, path=log.log_dir, **level
         )
     assert archive_topic(log.log_dir, target, former=str(earlier)).segments_copied == 0
+
+
+def test_a_segment_that_lacks_a_file_is_not_copied(earlier, log, tmp_path):
+    """Without its index of transactions, records of aborted ones would become committed ones."""
+    delete_segments(log, 0, 30)
+    for number, path in enumerate(sorted(earlier.rglob("0*-*"))):
+        kept = path.rename(tmp_path / "kept")
+        problem = problem_of(log.log_dir, tmp_path / f"archive-{number}", former=str(earlier))
+        assert f"{path} is missing, although the manifest of the former archive names it" in problem
+        assert problems_in(tmp_path / f"archive-{number}") == []
+        kept.rename(path)
 
 
 def test_one_that_diverges_from_the_log_is_not_copied(earlier, tmp_path):

@@ -218,6 +218,7 @@ async def copy_segment(
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError as error:
+        _require_unnamed(disk, path, error)
         raise SegmentChanged(f"{path} was listed and then deleted") from error
     log = LogSummary(base)
 
@@ -284,9 +285,11 @@ def _sections(disk: Disk, folder: str, copy: Copy) -> IndexSections:
     """Read the indexes and the producer snapshot at the end of the segment, those that exist."""
 
     def content(suffix: str, offset: int) -> bytes:
+        path = posixpath.join(folder, names.offset_name(offset, suffix))
         try:
-            return disk.read_file(posixpath.join(folder, names.offset_name(offset, suffix)))
-        except FileNotFoundError:
+            return disk.read_file(path)
+        except FileNotFoundError as error:
+            _require_unnamed(disk, path, error)
             return b""
 
     return IndexSections(
@@ -295,6 +298,15 @@ def _sections(disk: Disk, folder: str, copy: Copy) -> IndexSections:
         content(names.TXN_INDEX_SUFFIX, copy.base_offset),
         content(names.SNAPSHOT_SUFFIX, copy.end_offset),
     )
+
+
+def _require_unnamed(disk: Disk, path: str, error: FileNotFoundError) -> None:
+    """Raise SourceError if the file is an object that the manifest of a former archive names."""
+    if disk.exists(path):
+        raise SourceError(
+            f"{error.filename or path} is missing, although the manifest of the former archive names it: its "
+            "segment cannot be copied"
+        ) from error
 
 
 # Copies what is missing of one partition into an archive, and commits it in manifests.
