@@ -2300,9 +2300,16 @@ RESTORES = (
     Mutant(
         "archive-of-two-histories",
         "of two runs at once the second adds the records of another history",
-        "            self._require_same_history(self._sources())  # another run",
-        "            # another run",
+        "                self._require_same_history(self._sources())\n",
+        "",
         (ARCHIVE,),
+    ),
+    Mutant(
+        "archive-beside-a-leader",
+        "a run goes on with the first manifest of a leader, that was written while it copied",
+        "                self._require_archive()\n",
+        "",
+        (REFUSALS,),
     ),
     Mutant(
         "archive-not-swept",

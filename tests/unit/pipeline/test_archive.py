@@ -354,6 +354,8 @@ def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_no
         await archivers[0].commit()
         with pytest.raises(SourceError, match="diverge at offset 50"):
             await archivers[1].copy_all()
+        with pytest.raises(SourceError, match="diverge at offset 50"):
+            await archivers[1].commit()
 
     asyncio.run(both())
     assert rows_of(archive=target) == rows_of(path=log.log_dir)[:300]

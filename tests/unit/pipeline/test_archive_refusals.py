@@ -15,9 +15,12 @@ from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import storages
 from nilometer.pipeline.source.log_folders.tiers import ReadableObjects
-from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.runtime.object_store import FileObjectStore, ObjectStoreError
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import TopicFacts, partition_folder
+from nilometer.tier.plan import first_manifest
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
@@ -262,6 +265,24 @@ def test_nothing_is_archived_into_the_remote_storage_of_the_cluster(log, target)
     assert sorted(target.rglob("*")) == before
     archive_topic(log.log_dir, target / "archives")
     assert (target / "archives" / "unknown").exists()
+
+
+def test_a_leader_that_begins_a_chain_meanwhile_has_it_alone(log, target):
+    folder = partition_folder("unknown", "a" * 21 + "A", 0)
+    facts = TopicFacts("unknown", "a" * 21 + "A", "events", 0, 1, {}, 7)
+
+    class StoreOfBrokers(FileObjectStore):
+        async def upload(self, name, parts):
+            leader = Chain(FileObjectStore(SystemDisk(), str(target), "leader"), folder, "leader")
+            await leader.read()
+            await leader.append(1, first_manifest(facts, 0))
+            await super().upload(name, parts)
+
+    target.mkdir()
+    (result,) = archive_topics([log.log_dir], ["events"], StoreOfBrokers(SystemDisk(), str(target), "run"))
+    assert "is in the remote storage of brokers" in (result.problem or "")
+    (found,) = stored_in(target)
+    assert (found.manifest.writer, found.manifest.number, found.is_archive) == ("leader", 0, False)
 
 
 def test_a_topic_that_is_not_archived_is_said(log, target):

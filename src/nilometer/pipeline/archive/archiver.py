@@ -380,6 +380,8 @@ class PartitionArchiver:
         self._without_log: set[str] = set()
         """The attempts of those of them that have no log object at all: nothing can be read of them."""
         self._swept: set[str] = set()
+        self._has_others = False
+        """Whether the last manifest is another writer's, and was not compared with the log yet."""
         self.result = PartitionResult(first.part, first.topic_id)
 
     async def run(self) -> None:
@@ -394,15 +396,19 @@ class PartitionArchiver:
             self._conclude(before)
 
     async def read(self) -> None:
-        last = await self._chain.read()
-        if last is not None and not last.is_archive:
-            raise SourceError(f"{self._folder} is in the remote storage of brokers, which write it alone")
+        await self._chain.read()
+        self._require_archive()
         part = self.result.part
         if await read_earlier(self._store, part.topic, self._topic_id, part.partition) is not None:
             raise SourceError(
                 f"the archive has {part} in format 1, which is only read: archive into another place; with "
                 "--former and this place it gets these records, too"
             )
+
+    def _require_archive(self) -> None:
+        last = self._chain.last
+        if last is not None and not last.is_archive:
+            raise SourceError(f"{self._folder} is in the remote storage of brokers, which write it alone")
 
     @property
     def _manifest(self) -> Manifest:
@@ -573,6 +579,10 @@ class PartitionArchiver:
     async def commit(self) -> None:
         """Name what was copied in the next manifest. Raises SourceError, ObjectStoreError."""
         while self._pending or self._replaced():
+            if self._has_others:
+                self._require_archive()
+                self._require_same_history(self._sources())
+                self._has_others = False
             following = self._following()
             try:
                 is_written = await self._chain.append_at_rest(NO_LEADER_EPOCH, following)
@@ -580,7 +590,7 @@ class PartitionArchiver:
                 raise SourceError(str(error)) from error
             if is_written:
                 break
-            self._require_same_history(self._sources())  # another run has written meanwhile
+            self._has_others = True
         else:
             return
         for one, _ in self._pending:
