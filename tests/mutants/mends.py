@@ -2312,6 +2312,13 @@ RESTORES = (
         (REFUSALS,),
     ),
     Mutant(
+        "archive-of-two-first-runs",
+        "of two runs at once on an empty archive one fails, although all is there",
+        "                await self._chain.read()\n            self._has_others",
+        "                raise\n            self._has_others",
+        (ARCHIVE,),
+    ),
+    Mutant(
         "archive-not-swept",
         "what a killed run left stays in the archive",
         "        await self._sweep()\n",

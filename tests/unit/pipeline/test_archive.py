@@ -11,7 +11,13 @@ import time
 
 import pytest
 
-from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, why_none
+from nilometer.pipeline.archive.archiver import (
+    PartitionArchiver,
+    PartitionResult,
+    SourceLog,
+    archive,
+    why_none,
+)
 from nilometer.pipeline.archive.stored import find_left, open_stored
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders.places import find_replicas
@@ -332,6 +338,30 @@ def test_two_archivers_at_once_harm_nothing(log, target):
     log.checkpoint()
     assert archive_topic(log.log_dir, target).end == 400
     assert offsets_of(archive=target) == list(range(400))
+
+
+def test_two_archivers_of_an_empty_archive_harm_nothing(log, target):
+    """One is stopped after it has created the first manifest, until the other one has written the second."""
+
+    others = list[PartitionResult]()
+
+    class StoppedStore(FileObjectStore):
+        async def create(self, name, data):
+            is_created = await super().create(name, data)
+            if not others:
+                others.extend(await archive([str(log.log_dir)], ["events"], open_stored(str(target))))
+            return is_created
+
+    target.mkdir()
+    stopped = StoppedStore(SystemDisk(), str(target), "stopped")
+    (result,) = archive_topics([log.log_dir], ["events"], stopped)
+    (other,) = others
+    assert (result.problem, result.end, other.problem, other.end) == (None, 300, None, 300)
+    assert result.segments_copied == 3 and other.segments_copied == 2
+    assert problems_in(target) == []
+    assert len(list(target.rglob("*.log"))) == 3
+    assert stored_in(target)[0].manifest.dropped == ()
+    assert offsets_of(archive=target) == list(range(300))
 
 
 def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_nothing(log, target, tmp_path):

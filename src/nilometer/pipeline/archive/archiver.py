@@ -582,14 +582,15 @@ class PartitionArchiver:
             if self._has_others:
                 self._require_archive()
                 self._require_same_history(self._sources())
+                self._pending = [one for one in self._pending if not self._manifest.mentions(one[0])]
                 self._has_others = False
+                continue
             following = self._following()
             try:
-                is_written = await self._chain.append_at_rest(NO_LEADER_EPOCH, following)
-            except Deposed as error:
-                raise SourceError(str(error)) from error
-            if is_written:
-                break
+                if await self._chain.append_at_rest(NO_LEADER_EPOCH, following):
+                    break
+            except Deposed:  # others have written so much since that it is unknown whether this one counts
+                await self._chain.read()
             self._has_others = True
         else:
             return
@@ -642,6 +643,7 @@ class PartitionArchiver:
             f"{self._folder}{one.log_name} or its index is missing in the archive, or has another size, and "
             "no copy has replaced them"
             for one in self._incomplete
+            if one in linked
         ]
         if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
