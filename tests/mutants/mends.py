@@ -1052,8 +1052,8 @@ COMMANDS = (
     Mutant(
         "archives-that-do-not-exist",
         "archive list --topic nosuch prints an empty list",
-        'raise SourceError("\\n".join((absent, *problems)))',
-        'SourceError("\\n".join((absent, *problems)))',
+        'raise SourceError("\\n".join((absent, *unreadable(found))))',
+        'SourceError("\\n".join((absent, *unreadable(found))))',
         (DESTRUCTIVE,),
     ),
     Mutant(
@@ -2317,6 +2317,13 @@ RESTORES = (
         "                await self._chain.read()\n            self._has_others",
         "                raise\n            self._has_others",
         (ARCHIVE,),
+    ),
+    Mutant(
+        "check-without-manifests",
+        "a partition whose manifest is damaged is checked as one that has nothing",
+        "checked = Checked(problems=unreadable(partitions))",
+        "checked = Checked()",
+        (REFUSALS,),
     ),
     Mutant(
         "archive-not-swept",

@@ -24,6 +24,7 @@ from nilometer.tier.plan import first_manifest
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
+    append,
     archive_topic,
     archive_topics,
     delete_segments,
@@ -318,6 +319,21 @@ def test_what_has_no_sealed_segment_is_checked_without_an_error(tmp_path, target
     printed = capsys.readouterr()
     assert "Nothing of events-0 is copied" in printed.out and "Checked 0 segments" in printed.out
     assert printed.err == ""
+
+
+def test_a_damaged_manifest_of_a_partition_of_another_machine_is_found(log, target, tmp_path, capsys):
+    other = FolderLog(tmp_path / "other", "events", 1)
+    append(other, 16)
+    other.checkpoint()
+    set_topic_id(other.folder, "a")
+    archive_topic(other.log_dir, target)
+    (manifest,) = target.rglob("1/manifest-*")
+    manifest.write_bytes(b"x")
+    for given in (["--log-dirs", str(log.log_dir), "--to", str(target)], ["list", "--from", str(target)]):
+        assert run(["archive", *given, "--topic", "events", "--verify"]) == 1
+        printed = capsys.readouterr()
+        assert "1 problems." in printed.out
+        assert printed.err.count(f"/1/: {manifest.name} is not as it was written: its CRC differs") == 1
 
 
 def test_nothing_is_removed_where_archives_are_only_read(tmp_path):
