@@ -2326,6 +2326,20 @@ RESTORES = (
         (REFUSALS,),
     ),
     Mutant(
+        "former-archive-of-another-log",
+        "a former archive that diverges from the log is left out, and all counts as archived",
+        "            if number not in logs or found.keys() >= set(logs):\n",
+        "            if False:\n",
+        (EARLIER,),
+    ),
+    Mutant(
+        "former-archive-without-folders",
+        "partitions of a former archive that are not copied are not named",
+        "    _note_unused(earlier, results)\n",
+        "",
+        (EARLIER,),
+    ),
+    Mutant(
         "archive-not-swept",
         "what a killed run left stays in the archive",
         "        await self._sweep()\n",

@@ -18,6 +18,7 @@ from support.pipeline.archives import (
     DIVISIONS,
     append,
     archive_topic,
+    archive_topics,
     delete_segments,
     numbered,
     offsets_of,
@@ -191,6 +192,29 @@ def test_one_that_diverges_from_the_log_is_not_copied(earlier, tmp_path):
     append(log, 3, epoch=2)
     log.checkpoint()
     set_topic_id(log.folder, "a")
-    result = archive_topic(log.log_dir, tmp_path / "archive", former=str(earlier))
-    assert (result.start, result.end) == (0, 40)
-    assert result.notes == ["the former archive is not used: its log differs from offset 30 on"]
+    diverges = "the former archive and the log of events-0 diverge at offset 30"
+    assert diverges in problem_of(log.log_dir, tmp_path / "archive", former=str(earlier))
+    log = FolderLog(tmp_path / "behind", EVENTS.topic)
+    append(log, 4)
+    log.roll()
+    append(log, 3)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    assert diverges in problem_of(log.log_dir, tmp_path / "archive", former=str(earlier))
+    assert stored_in(tmp_path / "archive") == []
+    assert archive_topic(log.log_dir, tmp_path / "archive").end == 40
+
+
+def test_what_has_no_folder_here_is_noted(earlier, log, tmp_path):
+    other = FolderLog(tmp_path / "others", EVENTS.topic, 1)
+    append(other, 13)
+    other.checkpoint()
+    set_topic_id(other.folder, "b")
+    for places in ([other.log_dir], [other.log_dir, log.log_dir]):
+        results = archive_topics(places, [EVENTS.topic], tmp_path / "archive", former=str(earlier))
+        assert [one.problem for one in results] == [None] * len(places)
+        notes = [note for one in results for note in one.notes]
+        assert notes == [
+            f"The former archive has events-0 with the topic id {TOPIC_ID}, of which no folder is here: "
+            "it is not copied."
+        ] * (2 - len(places))

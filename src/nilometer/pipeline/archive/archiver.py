@@ -506,7 +506,15 @@ class PartitionArchiver:
                 )
 
     def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
-        for one in diverging(sources).values():
+        """Note the replicas that are not used. Raises SourceError if the former archive has another log."""
+        found, logs = diverging(sources), range(len(self._replicas))
+        for number, one in found.items():
+            if number not in logs or found.keys() >= set(logs):
+                raise SourceError(
+                    f"the former archive and the log of {self.result.part} diverge at offset {one.offset}: "
+                    "their leader epochs differ. An unclean election may have removed archived records. "
+                    "Archive without --former: its records stay where they are"
+                )
             note = f"{one.name} is not used: its log differs from offset {one.offset} on"
             if note not in self.result.notes:
                 self.result.notes.append(note)
@@ -709,7 +717,21 @@ async def archive(
         await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
-    return [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
+    results = [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
+    _note_unused(earlier, results)
+    return results
+
+
+def _note_unused(former: Sequence[ReplicaFolder], results: Sequence[PartitionResult]) -> None:
+    """Note each partition of a former archive of which no folder is here, beside another of its topic."""
+    used = {(one.part, one.topic_id) for one in results}
+    for one in former:
+        if (one.part, one.topic_id) not in used:
+            result = next(result for result in results if result.part.topic == one.part.topic)
+            result.notes.append(
+                f"The former archive has {one.part} with the topic id {one.topic_id}, of which no folder is "
+                "here: it is not copied."
+            )
 
 
 async def _require_no_tier(store: ObjectStore, cluster_id: str) -> None:
