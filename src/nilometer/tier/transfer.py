@@ -353,7 +353,8 @@ async def check_partition(
 
 async def _read_again(store: ObjectStore, partition: StoredPartition) -> StoredPartition:
     """Raises ObjectStoreError."""
-    return await read_partition(store, partition.cluster_id, partition.topic_id, partition.partition)
+    place = partition.cluster_id or partition.topic  # that of an archive of format 1
+    return await read_partition(store, place, partition.topic_id, partition.partition)
 
 
 def _objects(partition: StoredPartition) -> set[str]:

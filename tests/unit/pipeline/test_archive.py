@@ -11,7 +11,13 @@ import time
 
 import pytest
 
-from nilometer.pipeline.archive.archiver import PartitionArchiver, SourceLog, why_none
+from nilometer.pipeline.archive.archiver import (
+    PartitionArchiver,
+    PartitionResult,
+    SourceLog,
+    archive,
+    why_none,
+)
 from nilometer.pipeline.archive.stored import find_left, open_stored
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders.places import find_replicas
@@ -334,6 +340,30 @@ def test_two_archivers_at_once_harm_nothing(log, target):
     assert offsets_of(archive=target) == list(range(400))
 
 
+def test_two_archivers_of_an_empty_archive_harm_nothing(log, target):
+    """One is stopped after it has created the first manifest, until the other one has written the second."""
+
+    others = list[PartitionResult]()
+
+    class StoppedStore(FileObjectStore):
+        async def create(self, name, data):
+            is_created = await super().create(name, data)
+            if not others:
+                others.extend(await archive([str(log.log_dir)], ["events"], open_stored(str(target))))
+            return is_created
+
+    target.mkdir()
+    stopped = StoppedStore(SystemDisk(), str(target), "stopped")
+    (result,) = archive_topics([log.log_dir], ["events"], stopped)
+    (other,) = others
+    assert (result.problem, result.end, other.problem, other.end) == (None, 300, None, 300)
+    assert result.segments_copied == 3 and other.segments_copied == 2
+    assert problems_in(target) == []
+    assert len(list(target.rglob("*.log"))) == 3
+    assert stored_in(target)[0].manifest.dropped == ()
+    assert offsets_of(archive=target) == list(range(300))
+
+
 def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_nothing(log, target, tmp_path):
     other = FolderLog(tmp_path / "elected", "events")
     append(other, 5)
@@ -354,6 +384,8 @@ def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_no
         await archivers[0].commit()
         with pytest.raises(SourceError, match="diverge at offset 50"):
             await archivers[1].copy_all()
+        with pytest.raises(SourceError, match="diverge at offset 50"):
+            await archivers[1].commit()
 
     asyncio.run(both())
     assert rows_of(archive=target) == rows_of(path=log.log_dir)[:300]
@@ -482,3 +514,54 @@ def test_what_was_replaced_in_the_manifest_stays_for_a_day(log, target, tmp_path
     archive_topic(whole.log_dir, target)
     assert files_in(target) == before
     assert len(orphans_in(target, hours=-1)) == 2
+
+
+def large_log(folder, *, roll_every):
+    """400 records of a kilobyte: each segment is much larger than a manifest."""
+    log = FolderLog(folder, "events")
+    for first in range(0, 400, 10):
+        if first and first % (10 * roll_every) == 0:
+            log.roll()
+        log.append([(1_000 + n, b"k%d" % n, b"%d" % n * 350) for n in range(first, first + 10)])
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    return log
+
+
+@pytest.mark.parametrize("roll_every", [5, 4])
+@pytest.mark.parametrize("suffix", ["log", "index"])
+def test_a_replica_that_rolls_elsewhere_replaces_what_is_missing(tmp_path, target, roll_every, suffix):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.{suffix}")).unlink()
+    other = large_log(tmp_path / "other", roll_every=roll_every)
+    result = archive_topic(other.log_dir, target)
+    assert (result.problem, result.gaps, result.lost, result.notes) == (None, [], [], [])
+    assert problems_in(target) == []
+    assert offsets_of(archive=target) == list(range(result.end))
+    assert archive_topic(other.log_dir, target).segments_copied == 0
+
+
+def test_a_part_of_a_segment_without_a_log_is_archived(tmp_path, target):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.log")).unlink()
+    other = large_log(tmp_path / "other", roll_every=5)
+    delete_segments(other, 0, 50, 100)
+    result = archive_topic(other.log_dir, target)
+    assert (result.end, result.gaps, result.problem) == (350, [(100, 150)], None)
+    assert offsets_of(archive=target, failOnDataLoss="false") == [*range(100), *range(150, 350)]
+    assert problems_in(target) == []
+
+
+def test_a_log_object_without_indexes_stays_while_others_have_a_part_of_it_only(tmp_path, target):
+    archive_topic(large_log(tmp_path / "one", roll_every=10).log_dir, target)
+    next(target.rglob(f"{100:020d}-*.index")).unlink()
+    (kept,) = target.rglob(f"{100:020d}-*.log")
+    other = large_log(tmp_path / "other", roll_every=5)
+    delete_segments(other, 0, 50, 100)
+    result = archive_topic(other.log_dir, target)
+    assert (result.end, result.gaps) == (350, [])
+    (note,) = result.notes
+    assert f"{kept.name} or its index is missing in the archive" in note
+    assert [one.log_name for one in stored_in(target)[0].manifest.segments].count(kept.name) == 1
+    assert kept.exists()
+    assert not list(target.rglob(f"{150:020d}-*")), "no manifest could name it beside the other one"

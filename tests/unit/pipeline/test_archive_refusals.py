@@ -15,12 +15,16 @@ from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import storages
 from nilometer.pipeline.source.log_folders.tiers import ReadableObjects
-from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.runtime.object_store import FileObjectStore, ObjectStoreError
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import TopicFacts, partition_folder
+from nilometer.tier.plan import first_manifest
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
+    append,
     archive_topic,
     archive_topics,
     delete_segments,
@@ -264,6 +268,24 @@ def test_nothing_is_archived_into_the_remote_storage_of_the_cluster(log, target)
     assert (target / "archives" / "unknown").exists()
 
 
+def test_a_leader_that_begins_a_chain_meanwhile_has_it_alone(log, target):
+    folder = partition_folder("unknown", "a" * 21 + "A", 0)
+    facts = TopicFacts("unknown", "a" * 21 + "A", "events", 0, 1, {}, 7)
+
+    class StoreOfBrokers(FileObjectStore):
+        async def upload(self, name, parts):
+            leader = Chain(FileObjectStore(SystemDisk(), str(target), "leader"), folder, "leader")
+            await leader.read()
+            await leader.append(1, first_manifest(facts, 0))
+            await super().upload(name, parts)
+
+    target.mkdir()
+    (result,) = archive_topics([log.log_dir], ["events"], StoreOfBrokers(SystemDisk(), str(target), "run"))
+    assert "is in the remote storage of brokers" in (result.problem or "")
+    (found,) = stored_in(target)
+    assert (found.manifest.writer, found.manifest.number, found.is_archive) == ("leader", 0, False)
+
+
 def test_a_topic_that_is_not_archived_is_said(log, target):
     archive_topic(log.log_dir, target)
     with pytest.raises(SourceError, match=f"topic others has no replica in {target}"):
@@ -297,6 +319,21 @@ def test_what_has_no_sealed_segment_is_checked_without_an_error(tmp_path, target
     printed = capsys.readouterr()
     assert "Nothing of events-0 is copied" in printed.out and "Checked 0 segments" in printed.out
     assert printed.err == ""
+
+
+def test_a_damaged_manifest_of_a_partition_of_another_machine_is_found(log, target, tmp_path, capsys):
+    other = FolderLog(tmp_path / "other", "events", 1)
+    append(other, 16)
+    other.checkpoint()
+    set_topic_id(other.folder, "a")
+    archive_topic(other.log_dir, target)
+    (manifest,) = target.rglob("1/manifest-*")
+    manifest.write_bytes(b"x")
+    for given in (["--log-dirs", str(log.log_dir), "--to", str(target)], ["list", "--from", str(target)]):
+        assert run(["archive", *given, "--topic", "events", "--verify"]) == 1
+        printed = capsys.readouterr()
+        assert "1 problems." in printed.out
+        assert printed.err.count(f"/1/: {manifest.name} is not as it was written: its CRC differs") == 1
 
 
 def test_nothing_is_removed_where_archives_are_only_read(tmp_path):

@@ -18,6 +18,8 @@ from support.pipeline.archives import (
     DIVISIONS,
     append,
     archive_topic,
+    archive_topics,
+    delete_segments,
     numbered,
     offsets_of,
     problem_of,
@@ -118,6 +120,8 @@ def test_every_damage_is_found(earlier):
         data = path.read_bytes()
         path.write_bytes(bytes([*data[:-1], data[-1] ^ 1]))
         assert len(problems_in(earlier)) == 1, path
+        path.unlink()
+        assert problems_in(earlier) == [f"{path.relative_to(earlier)} is missing"]
         path.write_bytes(data)
     assert problems_in(earlier) == []
 
@@ -149,15 +153,13 @@ def test_an_archive_that_does_not_tell_open_transactions_comes_back_on_disks_onl
 
 def test_nothing_is_written_to_it(earlier, log):
     assert "in format 1, which is only read: archive into another place" in problem_of(log.log_dir, earlier)
-    assert sorted(earlier.rglob("*-*-*")) == sorted(
-        earlier / path.relative_to(FIXTURE) for path in FIXTURE.rglob("*-*-*")
+    assert sorted(earlier.rglob("*")) == sorted(
+        earlier / path.relative_to(FIXTURE) for path in FIXTURE.rglob("*")
     )
 
 
 def test_its_records_are_copied_to_an_archive_of_the_present_format(earlier, log, tmp_path):
-    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-        for base in (0, 30):
-            log.path(suffix, base).unlink(missing_ok=True)
+    delete_segments(log, 0, 30)
     target = tmp_path / "archive"
     result = archive_topic(log.log_dir, target, former=str(earlier))
     assert (result.start, result.end, result.segments_copied, result.problem) == (0, 71, 3, None)
@@ -172,6 +174,17 @@ def test_its_records_are_copied_to_an_archive_of_the_present_format(earlier, log
     assert archive_topic(log.log_dir, target, former=str(earlier)).segments_copied == 0
 
 
+def test_a_segment_that_lacks_a_file_is_not_copied(earlier, log, tmp_path):
+    """Without its index of transactions, records of aborted ones would become committed ones."""
+    delete_segments(log, 0, 30)
+    for number, path in enumerate(sorted(earlier.rglob("0*-*"))):
+        kept = path.rename(tmp_path / "kept")
+        problem = problem_of(log.log_dir, tmp_path / f"archive-{number}", former=str(earlier))
+        assert f"{path} is missing, although the manifest of the former archive names it" in problem
+        assert problems_in(tmp_path / f"archive-{number}") == []
+        kept.rename(path)
+
+
 def test_one_that_diverges_from_the_log_is_not_copied(earlier, tmp_path):
     log = FolderLog(tmp_path / "elected", EVENTS.topic)
     append(log, 4)
@@ -179,6 +192,29 @@ def test_one_that_diverges_from_the_log_is_not_copied(earlier, tmp_path):
     append(log, 3, epoch=2)
     log.checkpoint()
     set_topic_id(log.folder, "a")
-    result = archive_topic(log.log_dir, tmp_path / "archive", former=str(earlier))
-    assert (result.start, result.end) == (0, 40)
-    assert result.notes == ["the former archive is not used: its log differs from offset 30 on"]
+    diverges = "the former archive and the log of events-0 diverge at offset 30"
+    assert diverges in problem_of(log.log_dir, tmp_path / "archive", former=str(earlier))
+    log = FolderLog(tmp_path / "behind", EVENTS.topic)
+    append(log, 4)
+    log.roll()
+    append(log, 3)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    assert diverges in problem_of(log.log_dir, tmp_path / "archive", former=str(earlier))
+    assert stored_in(tmp_path / "archive") == []
+    assert archive_topic(log.log_dir, tmp_path / "archive").end == 40
+
+
+def test_what_has_no_folder_here_is_noted(earlier, log, tmp_path):
+    other = FolderLog(tmp_path / "others", EVENTS.topic, 1)
+    append(other, 13)
+    other.checkpoint()
+    set_topic_id(other.folder, "b")
+    for places in ([other.log_dir], [other.log_dir, log.log_dir]):
+        results = archive_topics(places, [EVENTS.topic], tmp_path / "archive", former=str(earlier))
+        assert [one.problem for one in results] == [None] * len(places)
+        notes = [note for one in results for note in one.notes]
+        assert notes == [
+            f"The former archive has events-0 with the topic id {TOPIC_ID}, of which no folder is here: "
+            "it is not copied."
+        ] * (2 - len(places))

@@ -108,12 +108,13 @@ def list_stored(source: str, topics: tuple[str, ...], verify: bool, as_json: boo
     Of every cluster that has written there. A topic that was deleted and created again is listed with both
     topic ids. The exit code is 1 if a partition cannot be read, or if the check finds damage.
     """
+    from nilometer.pipeline.archive.stored import unreadable
+
     try:
         found, checked = run_async(_listed(_opened(source), topics, verify=verify))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    problems = [f"{one.folder}: {one.problem}" for one in found if one.problem]
-    problems += checked.problems if checked is not None else []
+    problems = unreadable(found) if checked is None else checked.problems
     if as_json:
         listed = [_stored_json(one) for one in found]
         print_json({"partitions": listed, "problems": problems, **_checked_json(checked)})

@@ -176,6 +176,13 @@ def covers(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
     return start >= end
 
 
+def fits(one: RemoteSegment, linked: Iterable[RemoteSegment]) -> bool:
+    """Whether the order of a manifest has a place for a segment: none contains it, and it contains none."""
+    return all(
+        (one.base_offset - other.base_offset) * (one.end_offset - other.end_offset) > 0 for other in linked
+    )
+
+
 def lost(archived_end: int | None, sources: Sequence[SourceLog], end: int) -> list[tuple[int, int]]:
     """Return the range that no replica has any more and that the archive has not: deleted too early.
 
@@ -211,6 +218,7 @@ async def copy_segment(
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError as error:
+        _require_unnamed(disk, path, error)
         raise SegmentChanged(f"{path} was listed and then deleted") from error
     log = LogSummary(base)
 
@@ -277,9 +285,11 @@ def _sections(disk: Disk, folder: str, copy: Copy) -> IndexSections:
     """Read the indexes and the producer snapshot at the end of the segment, those that exist."""
 
     def content(suffix: str, offset: int) -> bytes:
+        path = posixpath.join(folder, names.offset_name(offset, suffix))
         try:
-            return disk.read_file(posixpath.join(folder, names.offset_name(offset, suffix)))
-        except FileNotFoundError:
+            return disk.read_file(path)
+        except FileNotFoundError as error:
+            _require_unnamed(disk, path, error)
             return b""
 
     return IndexSections(
@@ -288,6 +298,15 @@ def _sections(disk: Disk, folder: str, copy: Copy) -> IndexSections:
         content(names.TXN_INDEX_SUFFIX, copy.base_offset),
         content(names.SNAPSHOT_SUFFIX, copy.end_offset),
     )
+
+
+def _require_unnamed(disk: Disk, path: str, error: FileNotFoundError) -> None:
+    """Raise SourceError if the file is an object that the manifest of a former archive names."""
+    if disk.exists(path):
+        raise SourceError(
+            f"{error.filename or path} is missing, although the manifest of the former archive names it: its "
+            "segment cannot be copied"
+        ) from error
 
 
 # Copies what is missing of one partition into an archive, and commits it in manifests.
@@ -357,7 +376,12 @@ class PartitionArchiver:
         self._pending: list[tuple[RemoteSegment, int]] = []
         """Each with its first offset that may be read."""
         self._incomplete: list[RemoteSegment] = []
+        """Those that a manifest names, but of which an object is missing or has another size."""
+        self._without_log: set[str] = set()
+        """The attempts of those of them that have no log object at all: nothing can be read of them."""
         self._swept: set[str] = set()
+        self._has_others = False
+        """Whether the last manifest is another writer's, and was not compared with the log yet."""
         self.result = PartitionResult(first.part, first.topic_id)
 
     async def run(self) -> None:
@@ -372,15 +396,19 @@ class PartitionArchiver:
             self._conclude(before)
 
     async def read(self) -> None:
-        last = await self._chain.read()
-        if last is not None and not last.is_archive:
-            raise SourceError(f"{self._folder} is in the remote storage of brokers, which write it alone")
+        await self._chain.read()
+        self._require_archive()
         part = self.result.part
         if await read_earlier(self._store, part.topic, self._topic_id, part.partition) is not None:
             raise SourceError(
                 f"the archive has {part} in format 1, which is only read: archive into another place; with "
                 "--former and this place it gets these records, too"
             )
+
+    def _require_archive(self) -> None:
+        last = self._chain.last
+        if last is not None and not last.is_archive:
+            raise SourceError(f"{self._folder} is in the remote storage of brokers, which write it alone")
 
     @property
     def _manifest(self) -> Manifest:
@@ -454,11 +482,13 @@ class PartitionArchiver:
         listed = await self._store.listed(self._folder)
         sizes = {path.removeprefix(self._folder): one.bytes for path, one in listed.items()}
         stored: list[RemoteSegment] = []
-        self._incomplete = []
+        self._incomplete, self._without_log = [], set()
         for one in (*self._manifest.segments, *(segment for segment, _ in self._pending)):
             found = sizes.get(one.log_name), sizes.get(one.index_name)
             is_complete = found == (one.log_bytes, one.index_bytes)
             (stored if is_complete else self._incomplete).append(one)
+            if one.log_name not in sizes:
+                self._without_log.add(one.attempt)
         return [(one.base_offset, one.end_offset) for one in stored]
 
     def _require_untiered(self, covered: Sequence[tuple[int, int]]) -> None:
@@ -476,7 +506,15 @@ class PartitionArchiver:
                 )
 
     def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
-        for one in diverging(sources).values():
+        """Note the replicas that are not used. Raises SourceError if the former archive has another log."""
+        found, logs = diverging(sources), range(len(self._replicas))
+        for number, one in found.items():
+            if number not in logs or found.keys() >= set(logs):
+                raise SourceError(
+                    f"the former archive and the log of {self.result.part} diverge at offset {one.offset}: "
+                    "their leader epochs differ. An unclean election may have removed archived records. "
+                    "Archive without --former: its records stay where they are"
+                )
             note = f"{one.name} is not used: its log differs from offset {one.offset} on"
             if note not in self.result.notes:
                 self.result.notes.append(note)
@@ -510,8 +548,19 @@ class PartitionArchiver:
         self.result.segments_copied += 1
         self.result.bytes_copied += segment.log_bytes + segment.index_bytes
         committed = 0 if self._chain.last is None else len(encode_manifest(self._chain.last))
-        if sum(one.log_bytes + one.index_bytes for one, _ in self._pending) >= COMMIT_SHARE * committed:
+        copied = sum(one.log_bytes + one.index_bytes for one, _ in self._pending)
+        if copied >= COMMIT_SHARE * committed and not self._is_replacing():
             await self.commit()
+
+    def _is_replacing(self) -> bool:
+        """Whether a part of an incomplete segment is copied, and the others of its offsets are not yet."""
+        replaced = self._replaced()
+        return any(
+            one.base_offset < copied.end_offset and copied.base_offset < one.end_offset
+            for one in self._incomplete
+            if one not in replaced
+            for copied, _ in self._pending
+        )
 
     def _require_unchanged(self, replica: ReplicaFolder) -> None:
         """Check after a copy that it was not of another topic, or of a log whose compaction had begun."""
@@ -538,27 +587,30 @@ class PartitionArchiver:
     async def commit(self) -> None:
         """Name what was copied in the next manifest. Raises SourceError, ObjectStoreError."""
         while self._pending or self._replaced():
+            if self._has_others:
+                self._require_archive()
+                self._require_same_history(self._sources())
+                self._pending = [one for one in self._pending if not self._manifest.mentions(one[0])]
+                self._has_others = False
+                continue
             following = self._following()
             try:
-                is_written = await self._chain.append_at_rest(NO_LEADER_EPOCH, following)
-            except Deposed as error:
-                raise SourceError(str(error)) from error
-            if is_written:
-                break
-            self._require_same_history(self._sources())  # another run has written meanwhile
+                if await self._chain.append_at_rest(NO_LEADER_EPOCH, following):
+                    break
+            except Deposed:  # others have written so much since that it is unknown whether this one counts
+                await self._chain.read()
+            self._has_others = True
         else:
             return
         for one, _ in self._pending:
-            if one not in following.segments:  # the other run has copied these offsets, too
+            if one not in following.segments:  # another segment has these offsets, too
                 for name in one.object_names:
                     await self._store.remove(self._folder + name)
         self._pending = []
         self._incomplete = [one for one in self._incomplete if one in following.segments]
 
     def _following(self) -> Manifest:
-        last, replaced = self._manifest, self._replaced()
-        kept = [one for one in last.segments if one not in replaced]
-        linked = chain([*kept, *(one for one, _ in self._pending)])
+        last, linked = self._manifest, self._linked()
         now_ms = self._runtime.clock.wall_ms()
         gone = [name for one in last.segments if one not in linked for name in one.object_names]
         starts = [start for one, start in self._pending if one in linked]
@@ -573,6 +625,16 @@ class PartitionArchiver:
             written_ms=now_ms,
         )
 
+    def _linked(self) -> list[RemoteSegment]:
+        """Return the segments of the next manifest. Of those without a log only those stay in whose place
+        nothing is."""
+        replaced = self._replaced()
+        known = (*self._manifest.segments, *(one for one, _ in self._pending))
+        named = [one for one in known if one not in replaced]
+        linked = chain([one for one in named if one.attempt not in self._without_log])
+        lacking = [one for one in named if one.attempt in self._without_log and fits(one, linked)]
+        return sorted([*linked, *lacking], key=lambda one: one.base_offset)
+
     def _replaced(self) -> list[RemoteSegment]:
         """Return the segments without all their objects whose offsets others have by now."""
         known = (*self._manifest.segments, *(one for one, _ in self._pending))
@@ -585,6 +647,12 @@ class PartitionArchiver:
         result.start = self._manifest.log_start_offset
         result.end = self._manifest.end_offset
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
+        result.notes += [
+            f"{self._folder}{one.log_name} or its index is missing in the archive, or has another size, and "
+            "no copy has replaced them"
+            for one in self._incomplete
+            if one in linked
+        ]
         if not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = gaps(linked)
@@ -649,7 +717,21 @@ async def archive(
         await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
-    return [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
+    results = [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
+    _note_unused(earlier, results)
+    return results
+
+
+def _note_unused(former: Sequence[ReplicaFolder], results: Sequence[PartitionResult]) -> None:
+    """Note each partition of a former archive of which no folder is here, beside another of its topic."""
+    used = {(one.part, one.topic_id) for one in results}
+    for one in former:
+        if (one.part, one.topic_id) not in used:
+            result = next(result for result in results if result.part.topic == one.part.topic)
+            result.notes.append(
+                f"The former archive has {one.part} with the topic id {one.topic_id}, of which no folder is "
+                "here: it is not copied."
+            )
 
 
 async def _require_no_tier(store: ObjectStore, cluster_id: str) -> None:

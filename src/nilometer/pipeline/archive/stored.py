@@ -121,17 +121,21 @@ async def find_stored(store: ObjectStore, topics: Sequence[str]) -> list[StoredP
     ObjectStoreError."""
     found = await find_partitions(store, topics)
     if missing := sorted(set(topics) - {one.topic for one in found}):
-        problems = [f"{one.folder}: {one.problem}" for one in found if one.problem]
         absent = f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
-        raise SourceError("\n".join((absent, *problems)))
+        raise SourceError("\n".join((absent, *unreadable(found))))
     return found
+
+
+def unreadable(partitions: Sequence[StoredPartition]) -> list[str]:
+    """Return which of these partitions cannot be read, and why."""
+    return [f"{one.folder}: {one.problem}" for one in partitions if one.problem]
 
 
 async def check(
     store: ListedStore, partitions: Sequence[StoredPartition], say: Callable[[str], None] = lambda what: None
 ) -> Checked:
     """Read every object of these partitions. Raises ObjectStoreError."""
-    checked = Checked()
+    checked = Checked(problems=unreadable(partitions))
     for one in partitions:
         checked.problems += await check_partition(store, one, say)
         if one.manifest is not None:

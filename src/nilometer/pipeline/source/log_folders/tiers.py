@@ -287,14 +287,13 @@ class TieredFolder:
     def _sections_of(self, segment: RemoteSegment) -> IndexSections:
         name = segment.index_name
         if self._sections is None or self._sections[0] != name:
-            paths = [posixpath.join(self._path, one) for one in segment.index_names]
+            objects, path = list[bytes](), ""
             try:
-                objects = [self._disk.read_file(path) for path in paths]
+                for path in (posixpath.join(self._path, one) for one in segment.index_names):
+                    objects.append(self._disk.read_file(path))
                 self._sections = name, segment.sections(objects, f"{self._path}/")
             except FileNotFoundError:
-                raise FileNotFoundError(
-                    errno.ENOENT, "no such object in remote storage", ", ".join(paths)
-                ) from None
+                raise FileNotFoundError(errno.ENOENT, "no such object in remote storage", path) from None
             except DamagedObject as error:
                 raise SourceError(str(error)) from error
         return self._sections[1]
