@@ -13,7 +13,9 @@ from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX
+from nilometer.tier.plan import first_manifest
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 from support.tier.former_partition import batch, former
@@ -146,6 +148,52 @@ def test_a_topic_that_no_metadata_know_is_said_and_removed_much_later(
         now.ms = 1_000
         await logs.sweep()
         assert bool(led.store.bucket.objects) != is_removed
+
+    asyncio.run(main())
+
+
+async def archive(led: LedLog, topic_id: str = TOPIC.topic_id, *segments: RemoteSegment) -> None:
+    """Let an archive have records of the partition, in the place of the tiers: it begins at offset 3."""
+    facts = structs.replace(TOPIC, topic_id=topic_id, partition_count=0, settings={}, metadata_entry=0)
+    folder = partition_folder(facts.cluster_id, topic_id, facts.partition)
+    archived = structs.replace(first_manifest(facts, 3), segments=segments, is_archive=True)
+    assert await Chain(led.store, folder, "archiver").append_at_rest(-1, archived)
+
+
+def test_an_archive_in_the_place_of_tiers_stays_and_the_sweep_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+
+    async def main() -> None:
+        await archive(led, "before-topic-id")
+        archived = {name for name in led.store.bucket.objects if "before-topic-id" in name}
+        await logs.sweep()
+        now.ms = 1_000
+        await logs.sweep()
+        assert set(led.store.bucket.objects) == archived, "the tier of the other topic is removed"
+        assert "is in an archive: brokers copy and remove nothing there" in caplog.messages[-1]
+
+    asyncio.run(main())
+
+
+def test_a_damaged_tier_of_a_deleted_topic_stays_and_the_sweep_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+    folder = partition_folder(TOPIC.cluster_id, "before-topic-id", 0)
+
+    async def main() -> None:
+        damaged = {folder + HEAD: b"0", folder + manifest_name(0): b"damaged"}
+        for name, data in damaged.items():
+            await led.store.put(name, data)
+        await logs.sweep()
+        now.ms = 1_000
+        await logs.sweep()
+        assert set(led.store.bucket.objects) == set(damaged)
+        assert "is not as it was written" in caplog.messages[-1]
 
     asyncio.run(main())
 
