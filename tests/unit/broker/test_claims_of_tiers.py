@@ -11,6 +11,7 @@ from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
@@ -20,7 +21,7 @@ from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 from support.tier.former_partition import batch, former
 from support.tier.led_log import NOW_MS, LedLog, Store
-from support.tier.remote_segments import TOPIC
+from support.tier.remote_segments import TOPIC, segment
 
 CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
 
@@ -174,6 +175,25 @@ def test_an_archive_in_the_place_of_tiers_stays_and_the_sweep_goes_on(
         await logs.sweep()
         assert set(led.store.bucket.objects) == archived, "the tier of the other topic is removed"
         assert "is in an archive: brokers copy and remove nothing there" in caplog.messages[-1]
+
+    asyncio.run(main())
+
+
+def test_a_leader_takes_nothing_from_an_archive_in_the_place_of_its_tier() -> None:
+    """Neither where the log begins nor records: those that were deleted stay in an archive."""
+
+    async def main() -> None:
+        led = LedLog(CONFIG)
+        numbered(led, "", 4)
+        led.leader_epoch = 1
+        led.log.epochs.begin(1, 4)
+        await archive(led, TOPIC.topic_id, segment(3, 3))
+        with pytest.raises(Contested, match="is in an archive"):
+            await led.remote.run_round()
+        assert led.log.log_start_offset == 0
+        for offset in (0, 3):
+            with pytest.raises(ObjectStoreError, match="is in an archive"):
+                await led.remote.read(offset, 1 << 20, read_committed=False)
 
     asyncio.run(main())
 
