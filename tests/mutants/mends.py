@@ -2335,8 +2335,8 @@ RESTORES = (
     Mutant(
         "transaction-over-a-gap",
         "what a gap cut from its transaction's end counts as a part of the producer's next one",
-        "cut = list(self.first_offsets.items()) if header.base_offset > self._end else []",
-        "cut: list[tuple[int, int]] = []",
+        "while self._gaps and self._gaps[0] <= header.base_offset:",
+        "while False:",
         (RESTORE,),
     ),
     Mutant(

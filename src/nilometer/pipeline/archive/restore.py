@@ -14,6 +14,7 @@ record is not written; a run that fails leaves all of them empty.
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -320,7 +321,7 @@ class _History:
     @classmethod
     async def read(cls, source: ObjectStore, one: Wanted) -> _History:
         """Raises DamagedObject, ObjectStoreError."""
-        running = _Running(one.start)
+        running = _Running(one.stored)
         aborted: set[tuple[int, int]] = set()
         cut: set[tuple[int, int]] = set()
         async for buffer, position, header in _batches(source, one):
@@ -335,17 +336,20 @@ class _History:
 class _Running:
     """The transactions that have begun, and not ended yet."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, stored: StoredPartition) -> None:
         self.first_offsets: dict[int, int] = {}
         """By producer id."""
-        self._end = start
+        self._gaps = deque(end for _, end in stored.gaps)
+        """Where those end that are not passed yet. Compaction keeps the ends of transactions, so offsets that
+        are missing within a segment are none."""
 
     def cut_before(self, header: BatchHeader) -> list[tuple[int, int]]:
-        """Forget the transactions that run where offsets are missing before this batch; return them."""
-        cut = list(self.first_offsets.items()) if header.base_offset > self._end else []
-        for producer, _ in cut:
-            del self.first_offsets[producer]
-        self._end = header.next_offset
+        """Forget the transactions that run where the store has a gap before this batch; return them."""
+        cut = list[tuple[int, int]]()
+        while self._gaps and self._gaps[0] <= header.base_offset:
+            self._gaps.popleft()
+            cut += self.first_offsets.items()
+            self.first_offsets.clear()
         return cut
 
     def note(self, buffer: bytearray, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
@@ -367,7 +371,7 @@ async def _restored(
 
     Count in ``one`` what they have and what is left out.
     """
-    running = _Running(one.start)
+    running = _Running(wanted.stored)
     offset, kept = one.start, 0
     async for buffer, position, header in _batches(source, wanted):
         running.cut_before(header)
