@@ -500,6 +500,29 @@ def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
     assert (command.params["names"], command.params["partitions"]) == ((name,), 1)
 
 
+@pytest.mark.parametrize(
+    ("is_archive", "is_tiered", "settings"),
+    [
+        (False, True, {"remote.storage.enable": "true", "segment.bytes": "1000000"}),
+        (True, True, {"remote.storage.enable": "true", "retention.ms": "-1"}),
+        (False, False, {"retention.ms": "-1"}),
+        (True, False, {"retention.ms": "-1"}),
+    ],
+)
+def test_the_topic_is_created_so_that_nothing_expires_which_was_restored(
+    is_archive: bool, is_tiered: bool, settings: dict[str, str]
+) -> None:
+    """An archive tells no settings, and by default records of a week ago expire."""
+    known = {} if is_archive else {"segment.bytes": "1000000"}
+    held = structs.replace(
+        manifest(segment(0, 9)), topic=structs.replace(TOPIC, settings=known), is_archive=is_archive
+    )
+    stored = StoredPartition(TOPIC.cluster_id, TOPIC.topic_id, 0, held)
+    words = shlex.split(create_command([stored], "events", is_tiered=is_tiered))
+    command = topics.create.make_context("create", words[3:])
+    assert dict(one.split("=") for one in command.params["configs"]) == settings
+
+
 async def give_up(led: LedLog, count: int, *, is_named: bool = False) -> None:
     """Expire so many of the first segments, and remove their objects, as after the grace period."""
     chain = Chain(led.store, FOLDER, "its leader")

@@ -119,8 +119,12 @@ def parts_of(chosen: Mapping[str, Sequence[StoredPartition]], name: str | None) 
 
 
 def create_command(stored: Sequence[StoredPartition], name: str, *, is_tiered: bool) -> str:
-    """Return the command that creates the topic, in remote storage with the settings that it had there."""
-    settings = _newest(stored).topic.settings | {_ENABLE: "true"} if is_tiered else {"retention.ms": "-1"}
+    """Return the command that creates the topic, from remote storage to there with its settings, which an
+    archive does not tell: else nothing that was restored expires."""
+    newest = _newest(stored)
+    settings = newest.topic.settings if is_tiered and not newest.is_archive else {"retention.ms": "-1"}
+    if is_tiered:
+        settings = settings | {_ENABLE: "true"}
     configs = [word for key, value in sorted(settings.items()) for word in ("--config", f"{key}={value}")]
     options = ["--partitions", str(_partition_count(stored)), *configs]
     words = [*options, "--", name] if name.startswith("-") else [name, *options]
@@ -156,7 +160,7 @@ async def chosen_topics(
         if not keys:
             raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
         found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
-        shown = ", ".join("/".join(filter(None, one)) for one in found or keys)
+        shown = ", ".join("/".join(one) for one in found or keys)
         if not found:
             raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
         if len(found) > 1:
