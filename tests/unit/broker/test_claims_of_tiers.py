@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
@@ -23,6 +25,7 @@ from support.tier.former_partition import batch, former
 from support.tier.led_log import NOW_MS, LedLog, Store
 from support.tier.remote_segments import TOPIC, segment
 
+T = TypeVar("T")
 CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
 
 
@@ -371,6 +374,29 @@ def test_a_batch_that_is_damaged_here_does_not_stop_the_tier() -> None:
         present.disk.flip_bit(damaged.log_path, damaged.size - 2)
         await present.remote.run_round()
         assert present.log.tiered_offset == 20
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", [5, 7, 8])
+def test_a_follower_that_is_truncated_while_it_compares_goes_on(end: int) -> None:
+    """Offset 7 is looked at then."""
+
+    async def main() -> None:
+        another = clone("ours ")
+        await another.tier()
+        follower = clone("ours ", another.store)
+        follower.is_led_here = False
+        offload, calls = follower.disk.offload, itertools.count()
+
+        async def truncated(work: Callable[[], T]) -> T:
+            if next(calls) == 7:
+                follower.log.truncate_to(end, wall_ms=NOW_MS)
+            return await offload(work)
+
+        follower.disk.offload = truncated
+        await follower.remote.run_round()
+        assert (follower.log.log_end_offset, follower.log.tiered_offset) == (end, end)
 
     asyncio.run(main())
 

@@ -543,9 +543,10 @@ class RemotePartition:
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
-                if segment.last_offset >= max(log.local_start_offset, log.log_start_offset):
+                known_from = max(log.local_start_offset, log.log_start_offset)
+                if as_of == self._as_of and segment.last_offset >= known_from:
                     raise
-                continue  # it was deleted here meanwhile
+                continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
 
