@@ -38,6 +38,7 @@ ARCHIVE = "unit/pipeline/test_archive.py"
 REFUSALS = "unit/pipeline/test_archive_refusals.py"
 EARLIER = "unit/pipeline/test_earlier_archives.py"
 FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
+TIER_FORMAT = "unit/tier/test_format.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
@@ -2405,9 +2406,37 @@ RESTORES = (
     Mutant(
         "transaction-over-a-gap",
         "what a gap cut from its transaction's end counts as a part of the producer's next one",
-        "cut = list(self.first_offsets.items()) if header.base_offset > self._end else []",
-        "cut: list[tuple[int, int]] = []",
+        "while self._gaps and self._gaps[0] <= header.base_offset:",
+        "while False:",
         (RESTORE,),
+    ),
+    Mutant(
+        "transaction-over-compacted-offsets",
+        "committed records are left out of a restore if the topic was compacted",
+        "self._gaps = deque(end for _, end in stored.gaps)",
+        "self._gaps = deque(range(1, 1_000))",
+        (RESTORE,),
+    ),
+    Mutant(
+        "restored-without-a-damaged-partition",
+        "a restore leaves out a partition of format 1 whose manifest is damaged, and says nothing",
+        "return self.top, self.topic_id",
+        "return self.cluster_id, self.topic_id",
+        (EARLIER,),
+    ),
+    Mutant(
+        "copies-of-another-archive",
+        "a restore takes what a run that was broken off has copied from another archive",
+        "-{crc32c(encode_manifest(manifest)):08x}",
+        "-",
+        ("unit/pipeline/test_restore_of_tiers.py",),
+    ),
+    Mutant(
+        "retention-of-a-restored-archive",
+        "what was restored from an archive into remote storage expires at once",
+        "if is_tiered and not newest.is_archive else",
+        "if is_tiered else",
+        ("unit/pipeline/test_restore_of_tiers.py",),
     ),
     Mutant(
         "restored-into-internal-topic",
@@ -2476,6 +2505,48 @@ RESTORES = (
 
 # --- records that are in remote storage only
 TIERED = (
+    Mutant(
+        "segments-for-earlier-versions",
+        "earlier versions read no manifest of remote storage, so an upgrade cannot be taken back",
+        "return written if segment.log_crc is None else (",
+        "return (",
+        (TIER_FORMAT,),
+    ),
+    Mutant(
+        "crc-in-the-id",
+        "records of another cluster with the same epochs are not told apart",
+        "return structs.replace(written, attempt=found[1], last_crc=int(found[2], 16))",
+        "return written",
+        (TIER_FORMAT, CLAIMS),
+    ),
+    Mutant(
+        "swept-archive",
+        "an archive in the place of the tiers ends brokers",
+        "except (DamagedObject, Contested) as reason:",
+        "except DamagedObject as reason:",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "log-start-of-an-archive",
+        "a leader deletes records because an archive in the place of its tier begins later",
+        "is_own = self._lineage.foreign is None and not manifest.is_archive",
+        "is_own = self._lineage.foreign is None",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "records-of-an-archive",
+        "consumers get records that were deleted from the topic, out of an archive",
+        "if self._last_or_first.is_archive:",
+        "if False:",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "truncated-while-it-is-compared",
+        "a follower that is truncated meanwhile fails to compare its log with the tier",
+        "if as_of == self._as_of and segment.last_offset >= known_from:",
+        "if segment.last_offset >= known_from:",
+        (CLAIMS,),
+    ),
     Mutant(
         "damaged-bytes-kept",
         "bytes of a remote object that were damaged on their way are read from the cache ever after",
@@ -2677,14 +2748,14 @@ TIERED = (
         "all of a long manifest is read in one turn",
         "itertools.chain((manifest.segments,), map(_to_segments, lines))",
         "(manifest.segments, *map(_to_segments, lines))",
-        ("unit/tier/test_format.py",),
+        (TIER_FORMAT,),
     ),
     Mutant(
         "lines-of-a-manifest-written-at-once",
         "all of a long manifest is written in one turn",
         "        crc = crc32c(lines[-1], crc)\n        yield len(some)",
         "        crc = crc32c(lines[-1], crc)\n    yield len(segments)",
-        ("unit/tier/test_format.py",),
+        (TIER_FORMAT,),
     ),
     Mutant(
         "orphans-looked-for-at-once",
@@ -2903,7 +2974,7 @@ TIERED = (
         "a segment that covers those of another leader breaks the order of the manifest",
         "        first = bisect_left(self.segments, segment.base_offset, key=_base_offset)",
         "        first = len(self.segments)",
-        ("unit/tier/test_format.py",),
+        (TIER_FORMAT,),
     ),
 )
 

@@ -38,8 +38,13 @@ class StoredPartition(msgspec.Struct, frozen=True):
     """Why it cannot be read."""
 
     @property
+    def top(self) -> str:
+        """The folder of the store that has it: of its cluster or, in an archive of format 1, of its topic."""
+        return self.cluster_id or self.topic
+
+    @property
     def folder(self) -> str:
-        return partition_folder(self.cluster_id or self.topic, self.topic_id, self.partition)
+        return partition_folder(self.top, self.topic_id, self.partition)
 
     @property
     def is_archive(self) -> bool:
@@ -47,8 +52,9 @@ class StoredPartition(msgspec.Struct, frozen=True):
 
     @property
     def topic_key(self) -> tuple[str, str]:
-        """What tells its topic from all others: two clusters may have topics of one id."""
-        return self.cluster_id, self.topic_id
+        """What tells its topic from all others, also if no manifest can be read: two clusters may have topics
+        of one id."""
+        return self.top, self.topic_id
 
     @property
     def topic(self) -> str:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX
+from nilometer.tier.plan import first_manifest
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 from support.tier.former_partition import batch, former
 from support.tier.led_log import NOW_MS, LedLog, Store
-from support.tier.remote_segments import TOPIC
+from support.tier.remote_segments import TOPIC, segment
 
+T = TypeVar("T")
 CONFIG = LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True)
 
 
@@ -146,6 +152,71 @@ def test_a_topic_that_no_metadata_know_is_said_and_removed_much_later(
         now.ms = 1_000
         await logs.sweep()
         assert bool(led.store.bucket.objects) != is_removed
+
+    asyncio.run(main())
+
+
+async def archive(led: LedLog, topic_id: str = TOPIC.topic_id, *segments: RemoteSegment) -> None:
+    """Let an archive have records of the partition, in the place of the tiers: it begins at offset 3."""
+    facts = structs.replace(TOPIC, topic_id=topic_id, partition_count=0, settings={}, metadata_entry=0)
+    folder = partition_folder(facts.cluster_id, topic_id, facts.partition)
+    archived = structs.replace(first_manifest(facts, 3), segments=segments, is_archive=True)
+    assert await Chain(led.store, folder, "archiver").append_at_rest(-1, archived)
+
+
+def test_an_archive_in_the_place_of_tiers_stays_and_the_sweep_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+
+    async def main() -> None:
+        await archive(led, "before-topic-id")
+        archived = {name for name in led.store.bucket.objects if "before-topic-id" in name}
+        await logs.sweep()
+        now.ms = 1_000
+        await logs.sweep()
+        assert set(led.store.bucket.objects) == archived, "the tier of the other topic is removed"
+        assert "is in an archive: brokers copy and remove nothing there" in caplog.messages[-1]
+
+    asyncio.run(main())
+
+
+def test_a_leader_takes_nothing_from_an_archive_in_the_place_of_its_tier() -> None:
+    """Neither where the log begins nor records: those that were deleted stay in an archive."""
+
+    async def main() -> None:
+        led = LedLog(CONFIG)
+        numbered(led, "", 4)
+        led.leader_epoch = 1
+        led.log.epochs.begin(1, 4)
+        await archive(led, TOPIC.topic_id, segment(3, 3))
+        with pytest.raises(Contested, match="is in an archive"):
+            await led.remote.run_round()
+        assert led.log.log_start_offset == 0
+        for offset in (0, 3):
+            with pytest.raises(ObjectStoreError, match="is in an archive"):
+                await led.remote.read(offset, 1 << 20, read_committed=False)
+
+    asyncio.run(main())
+
+
+def test_a_damaged_tier_of_a_deleted_topic_stays_and_the_sweep_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+    folder = partition_folder(TOPIC.cluster_id, "before-topic-id", 0)
+
+    async def main() -> None:
+        damaged = {folder + HEAD: b"0", folder + manifest_name(0): b"damaged"}
+        for name, data in damaged.items():
+            await led.store.put(name, data)
+        await logs.sweep()
+        now.ms = 1_000
+        await logs.sweep()
+        assert set(led.store.bucket.objects) == set(damaged)
+        assert "is not as it was written" in caplog.messages[-1]
 
     asyncio.run(main())
 
@@ -303,6 +374,29 @@ def test_a_batch_that_is_damaged_here_does_not_stop_the_tier() -> None:
         present.disk.flip_bit(damaged.log_path, damaged.size - 2)
         await present.remote.run_round()
         assert present.log.tiered_offset == 20
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", [5, 7, 8])
+def test_a_follower_that_is_truncated_while_it_compares_goes_on(end: int) -> None:
+    """Offset 7 is looked at then."""
+
+    async def main() -> None:
+        another = clone("ours ")
+        await another.tier()
+        follower = clone("ours ", another.store)
+        follower.is_led_here = False
+        offload, calls = follower.disk.offload, itertools.count()
+
+        async def truncated(work: Callable[[], T]) -> T:
+            if next(calls) == 7:
+                follower.log.truncate_to(end, wall_ms=NOW_MS)
+            return await offload(work)
+
+        follower.disk.offload = truncated
+        await follower.remote.run_round()
+        assert (follower.log.log_end_offset, follower.log.tiered_offset) == (end, end)
 
     asyncio.run(main())
 

@@ -20,7 +20,8 @@ from nilometer.pipeline.errors import PipelineError, SourceError
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.segment import LogSegment
-from nilometer.tier.format import encode_manifest, manifest_name
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import IndexSections, encode_index, encode_manifest, manifest_name
 from nilometer.wire.record_batch import batches
 from support.logs.folder_logs import FolderLog
 from support.logs.stopped_brokers import BROKER_EPOCH, EVENTS, WALL_MS, broker_folder, opened
@@ -34,6 +35,7 @@ from support.pipeline.archives import (
     set_topic_id,
     stored_in,
 )
+from support.tier.remote_segments import FOLDER, manifest, segment
 
 
 def restore(source: str, topics: Sequence[str], places: Sequence[str], **given: Any) -> list[Restored]:
@@ -178,6 +180,30 @@ def test_a_transaction_whose_end_is_missing_is_left_out_up_to_the_gap(tmp_path):
     assert (result.records, result.aborted_records, result.unfinished_records) == (20, 0, 20)
     assert [row["offset"] for row in rows(target)] == [*range(20, 30), *range(32, 42)]
     assert log_range(target) == (0, 43, 43)
+
+
+def test_what_compaction_has_removed_cuts_no_transaction(tmp_path):
+    """The topic was compacted before it was tiered."""
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append(numbered(0, 5), producer_id=7, transactional=True)
+    log.next_offset = 10
+    log.append(numbered(10, 5), producer_id=7, transactional=True)
+    log.end_transaction(7, commit=True)
+    data, index = log.path(".log", 0).read_bytes(), encode_index(IndexSections(b"", b"", b"", b""))
+    stored = segment(0, 15, log_bytes=len(data), index_bytes=len(index))
+    store = open_stored(str(tmp_path / "store"), creates=True)
+
+    async def write() -> None:
+        await store.put(FOLDER + stored.log_name, data)
+        await store.put(FOLDER + stored.index_name, index)
+        assert await Chain(store, FOLDER, "leader").append(0, manifest(stored))
+
+    asyncio.run(write())
+    target = broker_folder(tmp_path / "target")
+    (result,) = restore(str(tmp_path / "store"), ["events"], [str(target)])
+    assert (result.records, result.unfinished_records) == (10, 0)
+    assert [row["offset"] for row in rows(target)] == [*range(5), *range(10, 15)]
+    assert log_range(target) == (0, 16, 16)
 
 
 def test_a_partition_that_the_archive_lacks_is_named(tmp_path):

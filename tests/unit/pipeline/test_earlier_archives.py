@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from nilometer.pipeline.archive import restore, tier_restore
 from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import SourceError
+from nilometer.storage.names import TopicPartition
+from nilometer.tier.catalogue import find_partitions
 from nilometer.tier.earlier_archives import read_earlier
 from support.logs.folder_logs import FolderLog
 from support.logs.stopped_brokers import EVENTS, broker_folder
@@ -107,6 +111,51 @@ def test_a_manifest_that_is_not_as_it_was_written_is_refused(earlier, change, sa
     assert found.manifest is None and says in found.problem
     with pytest.raises(SourceError, match=says):
         offsets_of(archive=earlier)
+
+
+def add_partition_1(earlier: Path) -> Path:
+    """Let the archive have a second partition, as the first one; return its manifest."""
+    folder = earlier / "events" / TOPIC_ID / "1"
+    shutil.copytree(earlier / FOLDER, folder)
+    (manifest,) = folder.glob("manifest-*")
+    body = json.loads(manifest.read_bytes())["archive"] | {"partition": 1}
+    crc = crc32c(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+    whole = {"format": "nilometer-archive", "version": 1, "archive": body, "crc32c": f"{crc:08x}"}
+    manifest.write_text(json.dumps(whole))
+    return manifest
+
+
+def test_a_topic_is_not_restored_without_a_partition_that_cannot_be_read(earlier, tmp_path):
+    manifest = add_partition_1(earlier)
+    assert [one.problem for one in stored_in(earlier)] == ["", ""]
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    place = broker_folder(tmp_path / "broker", EVENTS, TopicPartition("events", 1))
+    with pytest.raises(SourceError, match=rf"events/{TOPIC_ID}/1/ cannot be read"):
+        asyncio.run(restore.restore(open_stored(str(earlier)), ["events"], [str(place)]))
+
+
+def test_a_damaged_manifest_of_another_topic_is_left_out(earlier):
+    manifest = add_partition_1(earlier)
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    assert asyncio.run(find_partitions(open_stored(str(earlier)), ["clicks"])) == []
+
+
+def test_formats_1_and_2_of_one_topic_are_told_apart(earlier, log):
+    place = earlier.with_name("of-format-2")
+    archive_topic(log.log_dir, place)
+    (other,) = stored_in(place)
+    shutil.copytree(place / other.top, earlier / other.top)
+    store = open_stored(str(earlier))
+
+    def chosen(topic_id: str | None) -> list[str]:
+        found = restore.chosen_topics(store, ["events"], None, topic_id, allows_missing=True)
+        return [one.folder for one in asyncio.run(found)["events"]]
+
+    for unclear in (None, TOPIC_ID):
+        with pytest.raises(SourceError, match=f"choose --topic-id events/{TOPIC_ID}, {other.top}/{TOPIC_ID}"):
+            chosen(unclear)
+    assert chosen(f"events/{TOPIC_ID}") == [f"{FOLDER}/"]
+    assert chosen(f"{other.top}/{TOPIC_ID}") == [other.folder]
 
 
 def test_a_manifest_of_another_partition_is_refused(earlier):

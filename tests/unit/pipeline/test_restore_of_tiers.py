@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,32 @@ def test_a_run_that_is_killed_is_repeated(
         leading(
             led, place, lambda leader: None if leader.log.log_end_offset == 18 else pytest.fail("its end")
         )
+
+
+def test_what_an_earlier_run_has_copied_from_another_store_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archives of one topic have the same ids, and manifests of the same numbers."""
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    last = asyncio.run(last_manifest(led.store, FOLDER))
+    assert last is not None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def holds(count: int) -> None:
+        held = structs.replace(last, segments=last.segments[:count])
+        led.store.bucket.objects[FOLDER + manifest_name(last.number)] = encode_manifest(held)
+
+    holds(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(EmptyReplica, "begin_in_tier", full)
+        with pytest.raises((OSError, SourceError), match="No space left"):
+            run(led, place)
+    holds(len(last.segments))
+    (result,) = run(led, place)
+    assert (result.start, result.end, result.records) == (0, 18, 18)
 
 
 def test_a_leader_that_starts_after_a_run_was_killed_shows_nothing_and_removes_the_copies(
@@ -471,6 +498,29 @@ def test_the_command_that_creates_the_topic_has_its_name(name: str) -> None:
     assert words[:3] == ["nilometer", "topic", "create"]
     command = topics.create.make_context("create", words[3:])
     assert (command.params["names"], command.params["partitions"]) == ((name,), 1)
+
+
+@pytest.mark.parametrize(
+    ("is_archive", "is_tiered", "settings"),
+    [
+        (False, True, {"remote.storage.enable": "true", "segment.bytes": "1000000"}),
+        (True, True, {"remote.storage.enable": "true", "retention.ms": "-1"}),
+        (False, False, {"retention.ms": "-1"}),
+        (True, False, {"retention.ms": "-1"}),
+    ],
+)
+def test_the_topic_is_created_so_that_nothing_expires_which_was_restored(
+    is_archive: bool, is_tiered: bool, settings: dict[str, str]
+) -> None:
+    """An archive tells no settings, and by default records of a week ago expire."""
+    known = {} if is_archive else {"segment.bytes": "1000000"}
+    held = structs.replace(
+        manifest(segment(0, 9)), topic=structs.replace(TOPIC, settings=known), is_archive=is_archive
+    )
+    stored = StoredPartition(TOPIC.cluster_id, TOPIC.topic_id, 0, held)
+    words = shlex.split(create_command([stored], "events", is_tiered=is_tiered))
+    command = topics.create.make_context("create", words[3:])
+    assert dict(one.split("=") for one in command.params["configs"]) == settings
 
 
 async def give_up(led: LedLog, count: int, *, is_named: bool = False) -> None:

@@ -123,6 +123,49 @@ def test_a_segment_that_tells_less_is_read() -> None:
     assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 7) == WRITTEN
 
 
+class EightElements(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A segment as the versions read it that know no CRC."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_bytes: int
+    index_bytes: int
+    has_aborted: bool
+    id: str
+    epochs: tuple[tuple[int, int], ...]
+
+
+@pytest.mark.parametrize("crc", [None, 0, 0xFFFFFFFF])
+def test_an_earlier_version_reads_the_segments_of_remote_storage(crc: int | None) -> None:
+    """An upgrade may be taken back, and while it goes on leaders of both versions write."""
+    written = manifest(segment(0, 9, attempt="0f", last_crc=crc))
+    encoded = encode_manifest(written)
+    (read,) = msgspec.json.decode(encoded.splitlines()[1], type=tuple[EightElements, ...])
+    (one,) = written.segments
+    assert f"{read.base_offset:020d}-{read.id}.log" == one.log_name
+    assert f"{read.base_offset:020d}-{read.id}.index" == one.index_name
+    assert read.id.isalnum()
+    assert decode_manifest(encoded, 0) == written
+
+
+def test_archives_tell_more_of_a_segment() -> None:
+    written = structs.replace(manifest(segment(0, 9, log_crc=5, records=7)), is_archive=True)
+    assert decode_manifest(encode_manifest(written), 0) == written
+
+
+@pytest.mark.parametrize("name", ["x00000001", "0fx0000001", "0fx0000000A", "0fx+0000001"])
+def test_an_id_without_a_crc_is_taken_as_it_is(name: str) -> None:
+    written = manifest(segment(0, 9, attempt=name))
+    assert decode_manifest(encode_manifest(written), 0) == written
+
+
+def test_a_crc_that_is_not_in_the_id_changes_no_name() -> None:
+    written = manifest(segment(0, 9, attempt="0f"))
+    line = msgspec.json.encode(written).replace(b",null,null,null]", b",5,null,null]") + b"\n"
+    assert decode_manifest(b"%b%08x\n" % (line, crc32c(line)), 0) == written
+
+
 def test_the_order_is_that_of_all_lines_together() -> None:
     wrong = many(SEGMENTS_OF_A_LINE + 1)
     last = structs.replace(wrong.segments[-1], base_offset=9)

@@ -297,8 +297,11 @@ class RemoteLogs:
             unknown = [one for one in folders if self._is_unknown(one)]
             for topic in self._unknown_for_long(unknown):
                 for folder in await self._store.folders(topic):
-                    await self._sweep(topic, folder)
-        except (ObjectStoreError, DamagedObject) as error:
+                    try:
+                        await self._sweep(topic, folder)
+                    except (DamagedObject, Contested) as reason:
+                        logger.warning("The tier of a topic that was deleted is not removed: %s", reason)
+        except ObjectStoreError as error:
             logger.warning("Tiers of deleted topics are not looked for: %s", error)
 
     def _is_unknown(self, folder: str) -> bool:
@@ -311,8 +314,9 @@ class RemoteLogs:
         if stay := [one for one in folders if self._unknown_since_ms.get(one, now_ms) == self._swept_ms]:
             logger.warning(
                 "Remote storage has %d topics that this cluster does not know, %s for example: they were "
-                "deleted, or its metadata are older. `nilometer tier restore` brings them back; what was not "
-                "written under a lower claim is removed in %d s (nilometer.tier.unknown.topic.grace.ms)",
+                "deleted, or its metadata are older. `nilometer tier restore` brings them back; what is in "
+                "no archive, and was not written under a lower claim, is removed in %d s "
+                "(nilometer.tier.unknown.topic.grace.ms)",
                 len(stay),
                 stay[0],
                 grace_ms // 1000,

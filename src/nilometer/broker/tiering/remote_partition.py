@@ -261,10 +261,10 @@ class RemotePartition:
         return ahead_ms is not None
 
     def _goes_on_from(self, manifest: Manifest) -> bool:
-        """Whether the manifest is one of this leader, or of one before it in this cluster."""
+        """Whether the manifest is one of this leader, or of one before it in this cluster: of no archive."""
         rank = self._parts.claim, self.partition.leader_epoch
         is_before = manifest.rank < rank or (manifest.rank == rank and manifest.writer == self._parts.writer)
-        is_own = self._lineage.foreign is None
+        is_own = self._lineage.foreign is None and not manifest.is_archive
         return is_before and is_own and not self._writer.is_ahead(manifest, self._parts.metadata_entry())
 
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
@@ -543,9 +543,10 @@ class RemotePartition:
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
-                if segment.last_offset >= max(log.local_start_offset, log.log_start_offset):
+                known_from = max(log.local_start_offset, log.log_start_offset)
+                if as_of == self._as_of and segment.last_offset >= known_from:
                     raise
-                continue  # it was deleted here meanwhile
+                continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
 
@@ -610,6 +611,8 @@ class RemotePartition:
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
             await self._read_chain()
+        if self._last_or_first.is_archive:  # which may have records that were deleted from the topic
+            raise ObjectStoreError(f"{self.folder} is in an archive, which brokers do not read")
         return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
 
     async def read(

@@ -14,6 +14,7 @@ record is not written; a run that fails leaves all of them empty.
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -118,8 +119,12 @@ def parts_of(chosen: Mapping[str, Sequence[StoredPartition]], name: str | None) 
 
 
 def create_command(stored: Sequence[StoredPartition], name: str, *, is_tiered: bool) -> str:
-    """Return the command that creates the topic, in remote storage with the settings that it had there."""
-    settings = _newest(stored).topic.settings | {_ENABLE: "true"} if is_tiered else {"retention.ms": "-1"}
+    """Return the command that creates the topic, from remote storage to there with its settings, which an
+    archive does not tell: else nothing that was restored expires."""
+    newest = _newest(stored)
+    settings = newest.topic.settings if is_tiered and not newest.is_archive else {"retention.ms": "-1"}
+    if is_tiered:
+        settings = settings | {_ENABLE: "true"}
     configs = [word for key, value in sorted(settings.items()) for word in ("--config", f"{key}={value}")]
     options = ["--partitions", str(_partition_count(stored)), *configs]
     words = [*options, "--", name] if name.startswith("-") else [name, *options]
@@ -155,7 +160,7 @@ async def chosen_topics(
         if not keys:
             raise SourceError(_nothing_of(topic, stored, is_own=bool(named)))
         found = [one for one in keys if topic_id in (None, one[1], "/".join(one))]
-        shown = ", ".join("/".join(filter(None, one)) for one in found or keys)
+        shown = ", ".join("/".join(one) for one in found or keys)
         if not found:
             raise SourceError(f"the store has no topic {topic} with the id {topic_id}, but {shown}")
         if len(found) > 1:
@@ -320,7 +325,7 @@ class _History:
     @classmethod
     async def read(cls, source: ObjectStore, one: Wanted) -> _History:
         """Raises DamagedObject, ObjectStoreError."""
-        running = _Running(one.start)
+        running = _Running(one.stored)
         aborted: set[tuple[int, int]] = set()
         cut: set[tuple[int, int]] = set()
         async for buffer, position, header in _batches(source, one):
@@ -335,17 +340,20 @@ class _History:
 class _Running:
     """The transactions that have begun, and not ended yet."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, stored: StoredPartition) -> None:
         self.first_offsets: dict[int, int] = {}
         """By producer id."""
-        self._end = start
+        self._gaps = deque(end for _, end in stored.gaps)
+        """Where those end that are not passed yet. Compaction keeps the ends of transactions, so offsets that
+        are missing within a segment are none."""
 
     def cut_before(self, header: BatchHeader) -> list[tuple[int, int]]:
-        """Forget the transactions that run where offsets are missing before this batch; return them."""
-        cut = list(self.first_offsets.items()) if header.base_offset > self._end else []
-        for producer, _ in cut:
-            del self.first_offsets[producer]
-        self._end = header.next_offset
+        """Forget the transactions that run where the store has a gap before this batch; return them."""
+        cut = list[tuple[int, int]]()
+        while self._gaps and self._gaps[0] <= header.base_offset:
+            self._gaps.popleft()
+            cut += self.first_offsets.items()
+            self.first_offsets.clear()
         return cut
 
     def note(self, buffer: bytearray, position: int, header: BatchHeader) -> tuple[int, ControlType] | None:
@@ -367,7 +375,7 @@ async def _restored(
 
     Count in ``one`` what they have and what is left out.
     """
-    running = _Running(one.start)
+    running = _Running(wanted.stored)
     offset, kept = one.start, 0
     async for buffer, position, header in _batches(source, wanted):
         running.cut_before(header)

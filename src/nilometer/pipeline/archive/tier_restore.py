@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import msgspec
+from crc32c import crc32c
 
 from nilometer.pipeline.archive.replica_folders import ReplicaFolders, local_replicas
 from nilometer.pipeline.archive.restore import (
@@ -33,7 +34,7 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.tier.catalogue import StoredPartition
 from nilometer.tier.chain import Chain, Deposed
-from nilometer.tier.format import Manifest, TopicFacts, partition_folder
+from nilometer.tier.format import Manifest, TopicFacts, encode_manifest, partition_folder
 from nilometer.tier.plan import first_manifest
 from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
@@ -217,8 +218,11 @@ class _Run:
 
 def _writer(stored: StoredPartition) -> str:
     """Return how the manifests of a restore from this state of the store begin the name of their writer."""
-    cluster = stored.cluster_id or stored.topic
-    return f"{_WRITER}-{cluster}-{stored.topic_id}-{manifest_of(stored).number}-"
+    manifest = manifest_of(stored)
+    state = (
+        f"{manifest.number}-{crc32c(encode_manifest(manifest)):08x}"  # several archives may have the number
+    )
+    return f"{_WRITER}-{stored.top}-{stored.topic_id}-{state}-"
 
 
 def _is_own(last: Manifest | None) -> bool:
