@@ -381,6 +381,20 @@ TOPIC_IDS = (
         ("unit/transactions/test_transaction_periodic_tasks.py",),
     ),
     Mutant(
+        "committed-effects-wait-again",
+        "what follows from committed records waits for a further append while releases are put off",
+        "last.offset != offset and not is_committed",
+        "last.offset != offset",
+        ("unit/broker/test_waiting_effects.py", "unit/broker/test_partition_flushing.py"),
+    ),
+    Mutant(
+        "committed-effects-time-out",
+        "a request is told a time-out though its record is committed, since its release is put off",
+        "if self._waiting and self._waiting[0].offset <= self._log.high_watermark:",
+        "if False:",
+        ("unit/broker/test_waiting_effects.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",
