@@ -395,6 +395,13 @@ TOPIC_IDS = (
         ("unit/broker/test_waiting_effects.py",),
     ),
     Mutant(
+        "ended-tasks-stay-as-garbage",
+        "a task that an exception ended, such as of a client that has gone, stays in memory with all it held",
+        "            del typ, val, tb  # its traceback refers to this frame: both would stay as garbage\n",
+        "",
+        ("unit/broker/test_turns.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",
