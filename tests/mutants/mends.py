@@ -402,6 +402,13 @@ TOPIC_IDS = (
         ("unit/broker/test_turns.py",),
     ),
     Mutant(
+        "transactional-ids-loaded-at-once",
+        "a coordinator that takes over looks at all transactional ids in one turn",
+        "                self._prepared.append(name)\n            yield 1\n",
+        "                self._prepared.append(name)\n        yield 1\n",
+        ("unit/transactions/test_transaction_periodic_tasks.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",
