@@ -409,6 +409,13 @@ TOPIC_IDS = (
         ("unit/transactions/test_transaction_periodic_tasks.py",),
     ),
     Mutant(
+        "releases-end-with-a-failure",
+        "of thousands of waits that end together, those behind one whose release fails never end",
+        "                wait.release(outcome)\n        finally:\n",
+        "                wait.release(outcome)\n        except SystemExit:\n",
+        ("unit/broker/test_delayed_request.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",

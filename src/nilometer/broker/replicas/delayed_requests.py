@@ -157,11 +157,13 @@ class Releases:
         self._turns.call(lambda: self._release_next(waits))
 
     def _release_next(self, waits: deque[tuple[CommitWait, ErrorCode]]) -> None:
-        for _ in range(min(RELEASED_IN_TURN, len(waits))):
-            wait, outcome = waits.popleft()
-            wait.release(outcome)
-        if waits:
-            self.add(waits)
+        try:
+            for _ in range(min(RELEASED_IN_TURN, len(waits))):
+                wait, outcome = waits.popleft()
+                wait.release(outcome)
+        finally:
+            if waits:
+                self.add(waits)  # also if a release has failed: nothing else ends them
 
 
 class ProduceOutcome(ProducedPartition):
