@@ -416,6 +416,13 @@ TOPIC_IDS = (
         ("unit/broker/test_delayed_request.py",),
     ),
     Mutant(
+        "committed-produces-time-out",
+        "a producer is told a time-out though its records are committed, since its release is put off",
+        "            if not holder.abandon(ticket, offset):\n                return\n",
+        "            holder.abandon(ticket, offset)\n",
+        ("unit/broker/test_partition_flushing.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",

@@ -27,8 +27,9 @@ class Holder:
     def __init__(self) -> None:
         self.abandoned: list[tuple[int, int]] = []
 
-    def abandon(self, ticket: int, offset: int) -> None:
+    def abandon(self, ticket: int, offset: int) -> bool:
         self.abandoned.append((ticket, offset))
+        return True
 
 
 def test_a_wait_that_ends_before_the_next_one_begins_does_not_end_the_request() -> None:

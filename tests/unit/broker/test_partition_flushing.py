@@ -18,6 +18,7 @@ from nilometer.broker.replicas.delayed_requests import (
     RELEASED_AT_ONCE,
     RELEASED_IN_TURN,
     DelayedRequest,
+    PartitionWait,
     ProduceOutcome,
     Releases,
 )
@@ -200,6 +201,31 @@ async def test_what_waits_for_one_offset_is_released_slice_by_slice() -> None:
     assert most <= RELEASED_AT_ONCE
     assert released == list(range(count))
     assert not partition.waiting_produces
+
+
+async def test_a_produce_whose_time_is_over_before_its_slice_is_acknowledged() -> None:
+    """Its records are committed: the producer need not send them again."""
+    host, log = Host(), open_log(MemoryDisk())
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    appended = partition.append(_batch(b"x"), all_replicas=True)
+    outcomes = [ProduceOutcome(0) for _ in range(2 * RELEASED_AT_ONCE)]
+    waits: list[PartitionWait] = []
+    finished: list[ProduceOutcome] = []
+    for outcome in outcomes:
+        request = DelayedRequest(lambda outcome=outcome: finished.append(outcome))
+        waits.append(request.wait_for(outcome))
+        held = SimpleNamespace(wait_for=lambda _: waits[-1])
+        partition.acknowledge_when_committed(appended, outcome, held)
+        request.start_timer(60_000)
+    host.commit()
+    assert len(finished) < len(outcomes)
+    for wait in waits:
+        wait.time_out()
+    for _ in range(RELEASED_AT_ONCE // RELEASED_IN_TURN + 1):
+        await asyncio.sleep(0)
+    assert len(finished) == len(outcomes)
+    assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
 
 
 async def test_what_a_coordinator_adds_while_releases_are_put_off_follows_them() -> None:
