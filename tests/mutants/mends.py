@@ -423,6 +423,13 @@ TOPIC_IDS = (
         ("unit/broker/test_partition_flushing.py",),
     ),
     Mutant(
+        "deleted-groups-are-listed",
+        "a group that was deleted while a listing was made is in it, or the one before a conversion",
+        "states, types, groups = request.states_filter, request.types_filter, self._state.groups",
+        "states, types, groups = request.states_filter, request.types_filter, dict(self._state.groups)",
+        ("unit/groups/test_classic_group_reports.py",),
+    ),
+    Mutant(
         "leaderless-markers-polled",
         "each marker of each transaction that waits for a leader is looked at every 100 ms",
         "if state is not None and not state.has_leader and entries[-1].end.is_current:",
@@ -1882,8 +1889,8 @@ COSTS = tuple(
         (
             "of-listed-groups",
             "a request of 20 bytes looks at 60,000 groups in one turn",
-            "return ListGroupsResult(listing(self.groups(), show))",
-            "return ListGroupsResult(listing([list(map(show, self.groups()))[0]], lambda one: one))",
+            "return ListGroupsResult(listing(list(groups), show))",
+            "return ListGroupsResult(listing([list(map(show, groups))[0]], lambda one: one))",
             ("unit/groups/test_classic_group_reports.py",),
         ),
         (
