@@ -168,13 +168,15 @@ class WaitingEffects(Generic[ResultT, ActionT]):
     ) -> None:
         """Release ``results`` and ``actions`` once all records below ``offset`` are committed.
 
+        If they are committed, but the release of others is put off, these are released after the others.
         ``deadline_ms``: until when the results wait. Raises KafkaError if this broker does not lead.
         """
-        if not self._waiting and self._log.high_watermark >= offset:
+        is_committed = self._log.high_watermark >= offset
+        if is_committed and not self._waiting:
             self._release(results, actions)
             return
         last = self._waiting[-1] if self._waiting else None
-        if last is None or last.offset != offset:
+        if last is None or (last.offset != offset and not is_committed):
             last = _Waiting[ResultT, ActionT](offset, deadline_ms, self._on_released)
             self._wait_for_commit(offset, last)
             self._waiting.append(last)
@@ -190,9 +192,12 @@ class WaitingEffects(Generic[ResultT, ActionT]):
     def take_overdue(self, now_ms: int) -> list[Token]:
         """Remove the results whose deadline has passed, and return the tokens of their requests.
 
-        Their records may still be committed later.
+        Their records may still be committed later. None is removed while the release of committed ones is put
+        off: that happens soon.
         """
         overdue: list[Token] = []
+        if self._waiting and self._waiting[0].offset <= self._log.high_watermark:
+            return overdue
         for each in self._waiting:
             if each.deadline_ms > now_ms:
                 break

@@ -256,6 +256,7 @@ class _Noted(Coroutine[Any, Any, T]):
         try:
             return self._work.throw(typ if val is None else val)
         finally:
+            del typ, val, tb  # its traceback refers to this frame: both would stay as garbage
             self._turns.note(self._name)
 
     def close(self) -> None:

@@ -629,7 +629,8 @@ class ListedGroup(msgspec.Struct, frozen=True):
 
 class ListGroupsResult(msgspec.Struct, frozen=True):
     groups: Listing[ListedGroup] | None = None
-    """Each as it is when its step is taken."""
+    """Each as it is when its step is taken, without those that are deleted by then. What has happened since
+    the request need not be committed yet."""
     error_code: ErrorCode = ErrorCode.none
 
 

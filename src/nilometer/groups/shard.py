@@ -248,16 +248,19 @@ class GroupShard:
         return sum(group.metadata_bytes() for group in self._state.groups.values())
 
     def _list(self, request: ListGroups) -> ListGroupsResult:
-        states, types = request.states_filter, request.types_filter
+        states, types, groups = request.states_filter, request.types_filter, self._state.groups
 
-        def show(group: Group) -> ListedGroup | None:
+        def show(group_id: str) -> ListedGroup | None:
+            group = groups.get(group_id)
+            if group is None:
+                return None  # deleted meanwhile
             listed = group.listed()
             is_wanted = (not states or listed.group_state.lower() in states) and (
                 not types or listed.group_type in types
             )
             return listed if is_wanted else None
 
-        return ListGroupsResult(listing(self.groups(), show))
+        return ListGroupsResult(listing(list(groups), show))
 
     def _delete(self, turn: Turn, token: Token, request: DeleteGroups) -> None:
         """Delete groups. The result waits until the state of share groups is deleted, too."""

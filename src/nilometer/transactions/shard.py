@@ -188,11 +188,13 @@ class TransactionShard:
     def on_loaded(self, now_ms: int, wall_ms: int) -> Generator[int, None, Effects]:
         """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
-        yield 1
-        self._ongoing = dict.fromkeys(self._ongoing, now_ms)
-        yield 1
-        self._prepared = [name for name, one in self._transactions.items() if one.state.is_prepared][::-1]
-        yield 1
+        for name in self._ongoing:
+            self._ongoing[name] = now_ms
+            yield 1
+        for name, transaction in reversed(self._transactions.items()):
+            if transaction.state.is_prepared:
+                self._prepared.append(name)
+            yield 1
         if not self._complete_prepared(turn):
             self._timers.schedule(TimerKind.MARKERS, now_ms)
         self._timers.schedule(TimerKind.TIME_OUTS, now_ms + self._config.abort_check_interval_ms)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import cast
 
 from nilometer.broker.replicas.delayed_requests import (
     RESPONSE_ELEMENTS,
+    CommitWait,
     DelayedRequest,
     DelayedResponse,
     DeleteOutcome,
     DeletionWaits,
     ProduceOutcome,
+    Releases,
 )
 from nilometer.broker.turns import ELEMENTS_MAX, Turns
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import NONE, ErrorCode
 from support.step_clock import StepClock
 
 TIMEOUT_MS = 60_000
@@ -24,8 +27,9 @@ class Holder:
     def __init__(self) -> None:
         self.abandoned: list[tuple[int, int]] = []
 
-    def abandon(self, ticket: int, offset: int) -> None:
+    def abandon(self, ticket: int, offset: int) -> bool:
         self.abandoned.append((ticket, offset))
+        return True
 
 
 def test_a_wait_that_ends_before_the_next_one_begins_does_not_end_the_request() -> None:
@@ -96,3 +100,25 @@ async def test_thousands_that_one_change_ends_are_answered_slice_by_slice() -> N
     for answered in range(at_once + 1, 201):
         await asyncio.sleep(0)
         assert sum(each.done() for each in responses) == answered
+
+
+class Failing:
+    def release(self, error: ErrorCode = NONE) -> None:
+        raise ValueError("a defect")
+
+
+async def test_a_release_that_fails_keeps_no_other_wait_from_its_end() -> None:
+    failed, finished = list[object](), list[int]()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: failed.append(context["exception"])
+    )
+    waits = deque[tuple[CommitWait, ErrorCode]]([(Failing(), NONE)])
+    for number in range(2):
+        request = DelayedRequest(lambda number=number: finished.append(number))
+        waits.append((request.wait_for(ProduceOutcome(0)), NONE))
+        request.start_timer(TIMEOUT_MS)
+    Releases(Turns(StepClock())).add(waits)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert finished == [0, 1]
+    assert [str(error) for error in failed] == ["a defect"]

@@ -13,9 +13,12 @@ from typing import cast
 
 import pytest
 
+from nilometer.broker.coordinator_shell import WaitingEffects
 from nilometer.broker.replicas.delayed_requests import (
     RELEASED_AT_ONCE,
+    RELEASED_IN_TURN,
     DelayedRequest,
+    PartitionWait,
     ProduceOutcome,
     Releases,
 )
@@ -26,6 +29,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.states import PartitionState
+from nilometer.coordinators import Token
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FetchResponse, FollowerRole, NoFetch
@@ -197,6 +201,53 @@ async def test_what_waits_for_one_offset_is_released_slice_by_slice() -> None:
     assert most <= RELEASED_AT_ONCE
     assert released == list(range(count))
     assert not partition.waiting_produces
+
+
+async def test_a_produce_whose_time_is_over_before_its_slice_is_acknowledged() -> None:
+    """Its records are committed: the producer need not send them again."""
+    host, log = Host(), open_log(MemoryDisk())
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    appended = partition.append(_batch(b"x"), all_replicas=True)
+    outcomes = [ProduceOutcome(0) for _ in range(2 * RELEASED_AT_ONCE)]
+    waits: list[PartitionWait] = []
+    finished: list[ProduceOutcome] = []
+    for outcome in outcomes:
+        request = DelayedRequest(lambda outcome=outcome: finished.append(outcome))
+        waits.append(request.wait_for(outcome))
+        held = SimpleNamespace(wait_for=lambda _: waits[-1])
+        partition.acknowledge_when_committed(appended, outcome, held)
+        request.start_timer(60_000)
+    host.commit()
+    assert len(finished) < len(outcomes)
+    for wait in waits:
+        wait.time_out()
+    for _ in range(RELEASED_AT_ONCE // RELEASED_IN_TURN + 1):
+        await asyncio.sleep(0)
+    assert len(finished) == len(outcomes)
+    assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
+
+
+async def test_what_a_coordinator_adds_while_releases_are_put_off_follows_them() -> None:
+    """And waits for no further append: there may be none for hours."""
+    left: list[object] = []
+    host, log = Host(), open_log(MemoryDisk())
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    effects = WaitingEffects[int, str](
+        partition.replica, partition.hold_until_committed, left.extend, left.extend
+    )
+    results = [(Token(number), number) for number in range(2 * RELEASED_AT_ONCE)]
+    for result in results:
+        appended = partition.append(_batch(b"x"), all_replicas=False)
+        effects.add(appended.last_offset + 1, [result], [], 100)
+    marker = partition.append(_batch(b"marker"), all_replicas=False)
+    host.commit()
+    assert len(left) < len(results)
+    effects.add(marker.last_offset + 1, [], ["send"], 100)
+    for _ in range(RELEASED_AT_ONCE // RELEASED_IN_TURN + 1):
+        await asyncio.sleep(0)
+    assert left == [*results, "send"]
 
 
 class Follower:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 
 import pytest
 
@@ -18,6 +20,10 @@ from nilometer.broker.turns import (
     Turns,
 )
 from support.step_clock import StepClock
+
+
+class Buffer:
+    """Of a request."""
 
 
 class Answering:
@@ -215,6 +221,29 @@ async def test_a_noted_task_that_is_cancelled_before_it_begins_leaves_nothing() 
     assert begun == []
     with pytest.raises(RuntimeError, match="cannot reuse"):
         waiting.send(None)
+
+
+async def test_a_noted_task_that_was_cancelled_is_freed_at_once() -> None:
+    """Not by the garbage collection, which rarely looks at the oldest objects."""
+    kept = list[weakref.ref[Buffer]]()
+
+    async def work() -> None:
+        buffer = Buffer()
+        kept.append(weakref.ref(buffer))
+        await asyncio.sleep(3_600)
+
+    gc.disable()
+    try:
+        task = asyncio.create_task(Turns(StepClock()).noted(work(), "work"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        del task
+        await asyncio.sleep(0)
+        assert [buffer() for buffer in kept] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_elements_are_counted_by_turn() -> None:

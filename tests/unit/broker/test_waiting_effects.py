@@ -106,3 +106,32 @@ def test_nothing_leaves_when_the_leader_resigns_or_the_shard_is_dropped() -> Non
     assert waits.left == []
     waits.log.commit(6)
     assert waits.left == [(TWO, "yes"), "other"]
+
+
+def _with_a_release_put_off() -> tuple[Waits, CommitWait]:
+    """Both are committed, and one is released; the release of the other follows in a slice."""
+    waits = Waits()
+    waits.effects.add(5, [(ONE, "yes")], [], 100)
+    waits.effects.add(6, [(TWO, "yes")], [], 100)
+    (_, first), (_, second) = waits.log.held
+    waits.log.held, waits.log.high_watermark = [], 7
+    first.release()
+    assert waits.left == [(ONE, "yes")]
+    return waits, second
+
+
+def test_what_is_committed_already_leaves_after_those_whose_release_is_put_off() -> None:
+    waits, second = _with_a_release_put_off()
+    waits.effects.add(7, [(THREE, "yes")], ["send"], 200)
+    assert waits.left == [(ONE, "yes")]
+    second.release()
+    assert waits.left == [(ONE, "yes"), (TWO, "yes"), (THREE, "yes"), "send"]
+
+
+def test_a_reply_is_not_given_up_while_its_release_is_put_off() -> None:
+    waits, second = _with_a_release_put_off()
+    waits.effects.add(8, [(THREE, "yes")], [], 100)
+    assert waits.effects.take_overdue(100) == []
+    second.release()
+    assert waits.left == [(ONE, "yes"), (TWO, "yes")]
+    assert waits.effects.take_overdue(100) == [THREE], "its record is not committed"

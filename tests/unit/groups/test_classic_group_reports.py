@@ -11,12 +11,15 @@ from group_harness import (
 )
 
 from nilometer.groups.requests import (
+    DeleteGroups,
+    DeleteGroupsResult,
     DescribeGroups,
     DescribeGroupsResult,
     ListedGroup,
     ListGroups,
     ListGroupsResult,
 )
+from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 
 
@@ -91,6 +94,17 @@ def test_each_group_is_a_step_of_the_listing() -> None:
     steps = world.ask(ListGroups(frozenset({"dead"})), ListGroupsResult).groups
     assert steps is not None
     assert list(steps) == [1, 1, 1]
+
+
+def test_a_group_is_listed_as_it_is_at_its_step() -> None:
+    world = GroupWorld()
+    for name in ("deleted", "joined"):
+        world.commit(1, group=name)
+    steps = world.ask(ListGroups(), ListGroupsResult).groups
+    assert steps is not None
+    world.ask(DeleteGroups(("deleted",)), DeleteGroupsResult)
+    world.join(group="joined")
+    assert at_once(steps) == [ListedGroup("joined", "consumer", "PreparingRebalance", "classic")]
 
 
 def test_groups_are_described() -> None:

@@ -269,3 +269,14 @@ def test_markers_of_many_transactions_that_were_being_ended_are_requested_in_sev
         assert isinstance(markers, SendMarkers)
         assert world.report(markers).completed
     assert {world.state(name) for name in names} == {"CompleteCommit"}
+
+
+def test_each_transactional_id_is_a_step_of_loading() -> None:
+    """They may be hundreds of thousands: others are served in between."""
+    world = TransactionWorld()
+    open_ids, ids = ["x1", "x2", "x3"], [f"x{number}" for number in range(10)]
+    producers = {name: world.init(name) for name in ids}
+    for name in open_ids:
+        world.add(producers[name], A, name=name)
+    steps = list(world.shard.on_loaded(world.now_ms, world.wall_ms))
+    assert steps == [1] * (len(open_ids) + len(ids))

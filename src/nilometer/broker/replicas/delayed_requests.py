@@ -30,7 +30,9 @@ class PartitionOutcome(Protocol):
 class Holder(Protocol):
     """A partition that keeps waits until its high watermark reaches their offsets."""
 
-    def abandon(self, ticket: int, offset: int) -> None: ...
+    def abandon(self, ticket: int, offset: int) -> bool:
+        """Forget a wait whose timeout has expired; return false if its release is under way."""
+        ...
 
 
 class MayWait(Protocol):
@@ -64,12 +66,14 @@ class PartitionWait:
         self._request.one_released()
 
     def time_out(self) -> None:
-        """End the wait with REQUEST_TIMED_OUT, unless it has ended already."""
+        """End the wait with REQUEST_TIMED_OUT, unless it has ended already, or its release is put off to a
+        slice that comes soon."""
         if self.done:
             return
         if self.ticket is not None:
             holder, ticket, offset = self.ticket
-            holder.abandon(ticket, offset)
+            if not holder.abandon(ticket, offset):
+                return
         self.release(ErrorCode.request_timed_out)
 
 
@@ -157,11 +161,13 @@ class Releases:
         self._turns.call(lambda: self._release_next(waits))
 
     def _release_next(self, waits: deque[tuple[CommitWait, ErrorCode]]) -> None:
-        for _ in range(min(RELEASED_IN_TURN, len(waits))):
-            wait, outcome = waits.popleft()
-            wait.release(outcome)
-        if waits:
-            self.add(waits)
+        try:
+            for _ in range(min(RELEASED_IN_TURN, len(waits))):
+                wait, outcome = waits.popleft()
+                wait.release(outcome)
+        finally:
+            if waits:
+                self.add(waits)  # also if a release has failed: nothing else ends them
 
 
 class ProduceOutcome(ProducedPartition):

@@ -306,11 +306,17 @@ class Partition(ReadablePartition):
         elif result is not NONE:
             outcome.fail(result)
 
-    def abandon(self, ticket: int, offset: int) -> None:
-        """Forget a request that waits for the high watermark to reach ``offset``: its timeout has expired."""
+    def abandon(self, ticket: int, offset: int) -> bool:
+        """Forget a request that waits for the high watermark to reach ``offset``: its timeout has expired.
+
+        Returns false if it does not wait any more: its release is put off.
+        """
+        if self._produce_waits.pop(ticket, None) is None:
+            return False
         role = self.replica.role
-        if self._produce_waits.pop(ticket, None) is not None and isinstance(role, LeaderRole):
+        if isinstance(role, LeaderRole):
             role.abandon_produce(ticket, offset)
+        return True
 
     @property
     def waiting_produces(self) -> int:
