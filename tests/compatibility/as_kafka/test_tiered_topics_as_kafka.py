@@ -164,6 +164,7 @@ def test_aborted_transactions_of_a_tiered_topic(sides: tuple[Side, Side]) -> Non
             else:
                 producer.commit_transaction(30)
         wait_tiered(side, name, 68)
+        eventually(lambda: offset(side, name, -1) == 100, "the marker of the last transaction is written")
         told: dict[str, Plain] = {}
         for at in (0, 2, 3, 4, 17, 40, 67, 68, 98):
             told[f"from {at}"] = read(side, 11, name, [(0, at)], isolation_level=1, partition_max_bytes=1)
