@@ -2390,6 +2390,13 @@ RESTORES = (
         (EARLIER,),
     ),
     Mutant(
+        "archive-removes-what-was-named",
+        "a run removes at once the objects of its own manifest that another run has replaced meanwhile",
+        "if not self._manifest.mentions(one[0])]",
+        "if True]",
+        (ARCHIVE,),
+    ),
+    Mutant(
         "archive-not-swept",
         "what a killed run left stays in the archive",
         "        await self._sweep()\n",

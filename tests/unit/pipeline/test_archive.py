@@ -47,6 +47,16 @@ def log(tmp_path):
     return events_log(tmp_path / "logs")
 
 
+def whole_log(folder):
+    """The records of ``log`` and some more, in segments that are twice as large."""
+    log = FolderLog(folder, "events")
+    append(log, 16, roll_every=20)
+    append(log, 26, epoch=1, roll_every=20)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    return log
+
+
 @pytest.fixture
 def target(tmp_path):
     return tmp_path / "archive"
@@ -340,28 +350,32 @@ def test_two_archivers_at_once_harm_nothing(log, target):
     assert offsets_of(archive=target) == list(range(400))
 
 
-def test_two_archivers_of_an_empty_archive_harm_nothing(log, target):
+@pytest.mark.parametrize("rolls_elsewhere", [False, True])
+def test_two_archivers_of_an_empty_archive_harm_nothing(log, target, tmp_path, rolls_elsewhere):
     """One is stopped after it has created the first manifest, until the other one has written the second."""
-
+    others_log = whole_log(tmp_path / "whole") if rolls_elsewhere else log
     others = list[PartitionResult]()
 
     class StoppedStore(FileObjectStore):
         async def create(self, name, data):
             is_created = await super().create(name, data)
             if not others:
-                others.extend(await archive([str(log.log_dir)], ["events"], open_stored(str(target))))
+                others.extend(await archive([str(others_log.log_dir)], ["events"], open_stored(str(target))))
             return is_created
 
     target.mkdir()
     stopped = StoppedStore(SystemDisk(), str(target), "stopped")
     (result,) = archive_topics([log.log_dir], ["events"], stopped)
     (other,) = others
-    assert (result.problem, result.end, other.problem, other.end) == (None, 300, None, 300)
+    end = 400 if rolls_elsewhere else 300
+    assert (result.problem, result.end, other.problem, other.end) == (None, end, None, end)
     assert result.segments_copied == 3 and other.segments_copied == 2
     assert problems_in(target) == []
     assert len(list(target.rglob("*.log"))) == 3
-    assert stored_in(target)[0].manifest.dropped == ()
-    assert offsets_of(archive=target) == list(range(300))
+    dropped = [one.name for one in stored_in(target)[0].manifest.dropped]
+    assert len(dropped) == (2 if rolls_elsewhere else 0)
+    assert all(any(target.rglob(name)) for name in dropped), "the first manifest has named them"
+    assert offsets_of(archive=target) == list(range(end))
 
 
 def test_a_run_that_finds_another_history_in_the_manifest_of_another_run_adds_nothing(log, target, tmp_path):
@@ -497,11 +511,7 @@ def test_what_a_killed_run_leaves_is_found_and_removed_and_nothing_else(log, tmp
 def test_what_was_replaced_in_the_manifest_stays_for_a_day(log, target, tmp_path):
     """A job that was planned with the former manifest still reads it."""
     archive_topic(log.log_dir, target)
-    whole = FolderLog(tmp_path / "whole", "events")
-    append(whole, 16, roll_every=20)
-    append(whole, 26, epoch=1, roll_every=20)
-    whole.checkpoint()
-    set_topic_id(whole.folder, "a")
+    whole = whole_log(tmp_path / "whole")
     assert archive_topic(whole.log_dir, target).end == 400
     (archived,) = stored_in(target)
     assert [(one.base_offset, one.end_offset) for one in archived.manifest.segments] == [
