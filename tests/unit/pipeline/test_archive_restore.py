@@ -128,6 +128,7 @@ def test_what_a_reader_of_committed_records_sees_is_restored(seed, tmp_path):
     assert rows(target) == rows(target, **COMMITTED) == expected
     assert restored.records == len(expected)
     everything = [row for row in rows(log.log_dir) if row["offset"] < result.end]
+    assert restored.records is not None
     assert restored.records + restored.aborted_records + restored.unfinished_records == len(everything)
     assert log_range(target) == (0, stable_end, stable_end)
     again = archive_topic(target, tmp_path / "again")
