@@ -256,3 +256,9 @@ def test_an_entry_that_cannot_be_folded_leaves_the_tokens() -> None:
     with pytest.raises(InvariantBroken):
         image.apply_entry(EntryNumber(image.number + 1), bad)
     assert image.snapshot() == before
+
+
+def test_no_token_has_an_id_that_looks_like_an_option() -> None:
+    """One in 64 would: a command line takes a word with a dash for an option."""
+    image = ClusterImage()
+    assert not [one for one in (create(image)[0] for _ in range(1_000)) if one.startswith("-")]

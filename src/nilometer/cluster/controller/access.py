@@ -273,8 +273,10 @@ def decide_create_token(
         max_ms=max_ms,
         expires_ms=min(max_ms, _later(now_ms, lifetimes.renewal_ms)),
     )
-    while image.tokens.get(token_id := uuid_to_text(chance.uuid())) is not None:
-        pass
+    token_id = uuid_to_text(chance.uuid())
+    # As in Kafka none begins with a dash: command lines would take it for an option.
+    while token_id.startswith("-") or image.tokens.get(token_id) is not None:
+        token_id = uuid_to_text(chance.uuid())
     record = DelegationTokenChanged(id=token_id, token=token)
     if record_bytes([record]) > TOKEN_BYTES_MAX:
         why = f"The principals of a delegation token take at most {TOKEN_BYTES_MAX} bytes"
