@@ -92,6 +92,11 @@ class Broker:
         return None if self._monitoring is None else self._monitoring.endpoint
 
     @property
+    def has_parts(self) -> bool:
+        """Whether the start has come to where the broker has its parts."""
+        return self._parts is not None
+
+    @property
     def parts(self) -> BrokerParts:
         assert self._parts is not None, "the broker has started"
         return self._parts

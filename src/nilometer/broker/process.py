@@ -227,7 +227,7 @@ def run_broker(
     for warning in warnings_at_start(config):
         logger.warning("%s", warning)
     try:
-        return _run(_serve(config, ready_fd, status, make_runtime))
+        return _run(_serve_recorded(config, ready_fd, status, make_runtime))
     except StartFailed as error:
         status.write("failed", str(error))
         print(f"nilometer broker: {error}", file=sys.stderr)
@@ -263,21 +263,83 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
 
 
-async def _serve(
+def tidying(broker: Broker) -> Sequence[asyncio.Future[None]]:
+    """Begin what a process does beside its broker."""
+    turns = broker.turns
+    return _tidying(broker, lambda: turns.note("garbage collection"))
+
+
+def tidying_unnoted(broker: Broker) -> Sequence[asyncio.Future[None]]:
+    """The same of a broker that is recorded: its watchdog is told nothing that replay does not tell it."""
+    return _tidying(broker, lambda: None)
+
+
+def _tidying(broker: Broker, on_collected: Callable[[], None]) -> Sequence[asyncio.Future[None]]:
+    turns = broker.turns
+    return [
+        asyncio.ensure_future(give_back_freed_memory()),
+        asyncio.ensure_future(collect_old_garbage(lambda: turns.has_long_work, on_collected)),
+    ]
+
+
+async def _serve_recorded(
     config: BrokerConfig,
     ready_fd: int | None,
     status: BrokerStatusFile,
     make_runtime: Callable[[], Runtime],
 ) -> int:
+    """Serve; record what the broker is told, if the settings say so."""
+    settings = config.recorder
+    if settings is None:
+        return await serve(config, ready_fd, status, make_runtime())
+    from nilometer.recorder.folder import new_header, new_path  # few brokers are recorded
+    from nilometer.recorder.recording import record
+    from nilometer.recorder.tape import MappedFile, Tape
+
+    runtime = make_runtime()
+    started_ms = runtime.clock.wall_ms()
+    try:
+        path = new_path(settings.folder, config.node_id, started_ms, settings.recording_bytes_max)
+        header = new_header(config.texts, started_ms, runtime.open_files_max)
+        tape = Tape(MappedFile(path, header, settings.recording_bytes_max))
+    except OSError as error:
+        raise StartFailed(f"the recording cannot be begun: {error}") from error
+    logger.info("What this broker is told is recorded in %s", path)
+    tape.on_end = lambda reason: logger.warning("The recording %s has ended: %s", path, reason)
+    asyncio.get_running_loop().call_later(
+        settings.minutes_max * 60, tape.end, f"it has reached its bound of {settings.minutes_max} minutes"
+    )
+    return await record(
+        lambda recorded, on_host: serve(
+            config, ready_fd, status, recorded, lambda broker: on_host(lambda: tidying_unnoted(broker))
+        ),
+        runtime,
+        tape,
+        config.log_dirs,
+    )
+
+
+async def serve(
+    config: BrokerConfig,
+    ready_fd: int | None,
+    status: BrokerStatusFile,
+    runtime: Runtime,
+    tidy: Callable[[Broker], Sequence[asyncio.Future[None]]] = tidying,
+    make_broker: Callable[[BrokerConfig, Runtime], Broker] = Broker,
+) -> int:
+    """Start a broker, and stop it after SIGINT or SIGTERM; return the exit code. Raises StartFailed.
+
+    ``tidy`` begins what the process does beside it.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(on_loop_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, make_runtime())
+    broker = make_broker(config, runtime)
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
-    tidying: list[asyncio.Future[None]] = []
+    tidied: Sequence[asyncio.Future[None]] = ()
     try:
         await _first(starting, stopping)
         if starting.done():
@@ -294,16 +356,10 @@ async def _serve(
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GARBAGE_THRESHOLDS)
-            turns = broker.turns
-            tidying = [
-                asyncio.ensure_future(give_back_freed_memory()),
-                asyncio.ensure_future(
-                    collect_old_garbage(lambda: turns.has_long_work, lambda: turns.note("garbage collection"))
-                ),
-            ]
+            tidied = tidy(broker)
             await broker.wait_stopped(stop)
     finally:
-        for task in tidying:
+        for task in tidied:
             task.cancel()
         starting.cancel()
         stopping.cancel()

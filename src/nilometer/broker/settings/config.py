@@ -64,6 +64,7 @@ from nilometer.broker.settings.quorum import (
     chooses_quorum,
     quorum_settings,
 )
+from nilometer.broker.settings.recorder import recorder_settings
 from nilometer.broker.settings.tiering import tier_config
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings import NO_SECURITY
@@ -143,6 +144,14 @@ class BrokerConfig(Settings):
         self.transactions = transaction_config(self)
         self.share_state = share_state_config(self)
         self.log = log_settings(self)
+        self.recorder = recorder_settings(
+            self,
+            self.log_dirs,
+            self.coordination,
+            has_sasl=bool(self.sasl or self.quorum_sasl),
+            has_tokens=self.is_given("delegation.token.secret.key"),
+        )
+        """None if this broker is not recorded."""
         defaults = self.topic_defaults()
         self.tier = tier_config(self, TOPIC_CONFIG.judge({}, defaults))
         """The settings of remote storage; None without one."""

@@ -19,6 +19,7 @@ from nilometer.broker.settings.coordinators import (
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.logging_settings import LOG_KEYS
 from nilometer.broker.settings.quorum import QUORUM_KEYS
+from nilometer.broker.settings.recorder import RECORDER_KEYS
 from nilometer.broker.settings.tiering import TIER_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import key_table
@@ -399,6 +400,7 @@ OWN_KEYS = [
     *MONITORING,
     *GROUP_KEYS,
     *LOG_KEYS,
+    *RECORDER_KEYS,
     *SHARE_STATE_KEYS,
     *DEAD_LETTER_KEYS,
     *TRANSACTION_KEYS,

@@ -1,0 +1,658 @@
+"""Replay: the recorded broker runs again, and is told from the tape what it was told then.
+
+The loop runs callbacks until as many have run as before the next event, and lets that event in. A call that
+differs from the one on the tape is a *divergence*: the code is another, or it has asked the world for
+something past its runtime.
+
+Offloaded jobs run on stacks of their own (greenlets), each up to its next call. The tape says when that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+import greenlet
+from typing_extensions import Buffer
+
+from nilometer.recorder import tape as kinds
+from nilometer.recorder.known_files import KnownFile, KnownFiles
+from nilometer.recorder.recording import EXTRA, Encrypted, begin_pull, digest_of
+from nilometer.recorder.seam import (
+    ABSENT,
+    Door,
+    SeamDisk,
+    SeamEntropy,
+    SeamObjectStore,
+    error_of,
+)
+from nilometer.recorder.tape import NAMES, Entry, TapeReader
+from nilometer.recorder.turn_loop import TurnLoop
+from nilometer.runtime import File, Listener, Runtime
+from nilometer.runtime.handshakes import HandshakeGate, ProtocolFactory
+from nilometer.runtime.object_store import ObjectStore
+from nilometer.runtime.tls import ClientTls, ServerTls
+
+T = TypeVar("T")
+
+
+class Diverged(BaseException):
+    """The replayed broker does something that the recorded one did not do. Not an Exception, so that no
+    handler of the broker catches it."""
+
+
+class _Job:
+    """An offloaded job; it runs only while the tape has a call of it, or its end."""
+
+    def __init__(self, number: int, work: Callable[[], Any]) -> None:
+        self.number = number
+        self.result: Any = None
+        self.error: Exception | None = None
+        self._work = work
+        self._stack = greenlet.greenlet(self._run)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._stack.dead
+
+    def kill(self) -> None:
+        if self._stack and not self._stack.dead:
+            with contextlib.suppress(Diverged):
+                self._stack.throw(Diverged())
+
+    def go_on(self) -> None:
+        self._stack.parent = greenlet.getcurrent()
+        self._stack.switch()
+
+    def leave(self) -> None:
+        parent = self._stack.parent
+        assert parent is not None
+        parent.switch()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work()
+        except Exception as error:
+            self.error = error
+
+
+class Replay(Door):
+    """The door of a replayed broker, and the order of all that happens to it."""
+
+    def __init__(self, frames: Iterator[bytes], folders: Sequence[str]) -> None:
+        self.loop = TurnLoop()
+        self.files = KnownFiles(folders, keeps_content=True)
+        self.offloaded = 0
+        self.tape = TapeReader(frames)
+        self.divergence: str | None = None
+        self.ended: str | None = None
+        """Why the recording ended, if it says so."""
+        self.newest_event = "the start"
+        self._has_begun = False
+        self._noted = 0  # callbacks, at the last event
+        self._event: tuple[int, int, bool] | None = None
+        self._jobs: dict[int, _Job] = {}
+        self._job_futures: dict[int, asyncio.Future[Any]] = {}
+        self._job: _Job | None = None
+        self._jobs_begun = 0
+        self._waits = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._connecting: dict[int, ProtocolFactory] = {}
+        self._listening: dict[int, tuple[ProtocolFactory, HandshakeGate | None]] = {}
+        self._pulled: dict[int, AsyncIterator[bytes]] = {}
+        self._protocols: dict[int, asyncio.BaseProtocol] = {}
+        self._connected: dict[int, asyncio.BaseProtocol] = {}
+        self.clock_last = {kinds.WALL: 0, kinds.MONOTONIC: 0, kinds.MONOTONIC_US: 0, kinds.CPU: 0}
+
+    # --- the order
+
+    def run(
+        self,
+        serve: Callable[[Runtime], Coroutine[Any, Any, Any]],
+        open_files_max: int,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Play on until ``stop`` returns true, after any callback or event; return false at the tape's end.
+
+        Raises Diverged.
+        """
+        loop = self.loop
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(loop)
+        try:
+            while (head := self.tape.head) is not None and head.kind != kinds.END:
+                self._step(head, serve, open_files_max)
+                if self.divergence is not None:
+                    raise Diverged(self.divergence)
+                if stop():
+                    return True
+            if head is not None and self.ended is None:
+                self.ended = self.tape.content().decode()
+            return False
+        finally:
+            asyncio._set_running_loop(before)
+
+    def close(self) -> None:
+        """Take down what is left of the broker, silently, as when a process is killed."""
+        self._diverge("the replay is over")  # every call that it still tries ends
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            self.loop.within(self._unwind)
+        finally:
+            logging.disable(before)
+        self.loop.close()
+
+    def _unwind(self) -> None:
+        for job in list(self._jobs.values()):
+            job.kill()
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+
+    def _step(
+        self, head: Entry, serve: Callable[[Runtime], Coroutine[Any, Any, Any]], open_files_max: int
+    ) -> None:
+        if head.job:
+            self._run_job(head)
+            return
+        if not head.is_event:
+            self._run_one(f"the call {self._describe(head)}")
+            return
+        due, delta_ms, is_nested = self._peek_event()
+        if is_nested:
+            self._diverge("an event that came within a call comes outside")
+        elif self.loop.executed < due:
+            self._run_one(f"{NAMES[head.kind]} after {due} callbacks")
+        elif self.loop.executed > due:
+            self._diverge(f"{NAMES[head.kind]} came after {due} callbacks")
+        elif not self._has_begun:
+            self._has_begun = True
+            self._take_event(delta_ms)
+            self.loop.create_task(serve(self.runtime(open_files_max)))
+            self.tape.advance()
+        else:
+            self._deliver(delta_ms)
+
+    def _run_one(self, expected: str) -> None:
+        if not self.loop.ready:
+            self._diverge(f"nothing is left to do, where the recording has {expected}")
+            return
+        self.loop.run_one()
+
+    def _peek_event(self) -> tuple[int, int, bool]:
+        if self._event is None:
+            count = self.tape.number()
+            time = self.tape.number()
+            self._event = (self._noted + count, kinds.unsigned(time >> 1), bool(time & 1))
+        return self._event
+
+    def _take_event(self, delta_ms: int) -> None:
+        self._event = None
+        self._noted = self.loop.executed
+        if delta_ms:
+            self.loop.set_time(self.loop.now_ms + delta_ms)
+
+    def _deliver(self, delta_ms: int) -> None:
+        """Let the event in at which the tape stands."""
+        head = self.tape.head
+        assert head is not None
+        kind = head.kind
+        tape = self.tape
+        self._take_event(delta_ms)
+        self.newest_event = NAMES[kind]
+        match kind:
+            case kinds.TIME:
+                tape.advance()
+            case kinds.JOB_DONE:
+                number = tape.number()
+                tape.advance()
+                self._end_job(number)
+            case kinds.DONE:
+                number = tape.number()
+                succeeded, result = tape.packed()
+                tape.advance()
+                future = self._waiting.pop(number)
+                if succeeded:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error_of(result))
+            case kinds.SIGNAL:
+                number = tape.number()
+                tape.advance()
+                self.loop.signal_handlers[number]()
+            case kinds.GATE_BEGIN:
+                gate = self._listening[tape.number()][1]
+                address, port = tape.packed()
+                tape.advance()
+                assert gate is not None
+                gate.begin(address, port)
+            case kinds.GATE_END:
+                gate = self._listening[tape.number()][1]
+                (address,) = tape.packed()
+                tape.advance()
+                assert gate is not None
+                gate.end(address)
+            case kinds.BESIDE:
+                parts = self._pulled[tape.number()]
+                tape.advance()
+                begin_pull(parts, self.loop.create_future())
+            case _:
+                self._deliver_to_connection(kind)
+
+    def _deliver_to_connection(self, kind: int) -> None:
+        tape = self.tape
+        number = tape.number()
+        if kind == kinds.CONNECTION:
+            origin = tape.number()
+            tape.advance()
+            factory = self._listening[origin >> 1][0] if origin & 1 else self._connecting[origin >> 1]
+            self._protocols[number] = factory()
+            if not origin & 1:
+                self._connected[origin >> 1] = self._protocols[number]
+            return
+        protocol: Any = self._protocols[number]
+        match kind:
+            case kinds.MADE:
+                extra = tape.packed()
+                for name in EXTRA:
+                    extra[name] = None if extra[name] is None else tuple(extra[name])
+                tape.advance()
+                protocol.connection_made(ReplayTransport(self, number, extra))
+            case kinds.DATA:
+                data = tape.content()
+                tape.advance()
+                protocol.data_received(data)
+            case kinds.BUFFER:
+                data = tape.content()
+                tape.advance()
+                buffer = memoryview(protocol.get_buffer(65536)).cast("B")
+                buffer[: len(data)] = data
+                buffer.release()
+                protocol.buffer_updated(len(data))
+            case kinds.EOF:
+                tape.advance()
+                protocol.eof_received()
+            case kinds.LOST:
+                failure = tape.packed()
+                tape.advance()
+                del self._protocols[number]
+                protocol.connection_lost(None if failure is None else error_of(failure))
+            case kinds.PAUSE:
+                tape.advance()
+                protocol.pause_writing()
+            case kinds.RESUME:
+                tape.advance()
+                protocol.resume_writing()
+            case _:
+                self._diverge(f"the recording has an entry of unknown kind {kind}")
+
+    # --- jobs
+
+    def _run_job(self, head: Entry) -> None:
+        job = self._jobs.get(head.job)
+        if job is None or job.has_ended:
+            self._diverge(f"the recording has {self._describe(head)}, of a job that is not there")
+            return
+        before, self._job = self._job, job
+        entries = self.tape.entries
+        if head.kind == kinds.BEGIN:
+            self.tape.advance()
+        job.go_on()
+        self._job = before
+        if self.tape.entries == entries and self.divergence is None:
+            self._diverge(f"job {head.job} does not make the call {self._describe(head)}")
+
+    def _end_job(self, number: int) -> None:
+        job = self._jobs.pop(number)
+        before, self._job = self._job, job
+        if not job.has_ended:
+            job.go_on()
+        self._job = before
+        if self.divergence is not None:
+            return
+        if not job.has_ended:
+            self._diverge(f"job {number} makes more calls than in the recording")
+            return
+        self.offloaded -= 1
+        future = self._job_futures.pop(number)
+        if future.done():
+            return
+        if job.error is not None:
+            future.set_exception(job.error)
+        else:
+            future.set_result(job.result)
+
+    # --- calls
+
+    def take(self, kind: int, doing: str) -> TapeReader:
+        """Return the tape at the fields of the next call, which must be of this kind."""
+        if self.divergence is not None:
+            raise Diverged(self.divergence)
+        mine = self._job
+        while (head := self.tape.head) is not None:
+            if mine is not None and head.job != mine.number:
+                mine.leave()
+            elif mine is None and head.job:
+                self._run_job(head)
+            else:
+                break
+            if self.divergence is not None:
+                raise Diverged(self.divergence)
+        if head is None or head.kind != kind:
+            self._diverge(f"{doing}, where the recording has {self._describe(head)}")
+            raise Diverged(self.divergence)
+        return self.tape
+
+    def end_call(self) -> None:
+        """Go on after the fields of a call were read; what was told within it is told now."""
+        self.tape.advance()
+        if self._job is not None:
+            return
+        while (head := self.tape.head) is not None:
+            if head.job:
+                self._run_job(head)
+                if self.divergence is not None:
+                    raise Diverged(self.divergence)
+                continue
+            if not head.is_event or head.kind == kinds.END:
+                return
+            _, delta_ms, is_nested = self._peek_event()
+            if not is_nested:
+                return
+            self._deliver(delta_ms)
+
+    def _diverge(self, message: str) -> None:
+        if self.divergence is None:
+            self.divergence = f"entry {self.tape.entries}: {message}"
+
+    def differ(self, message: str) -> None:
+        """End the replay: a call has other arguments. Raises Diverged."""
+        self._diverge(message)
+        raise Diverged(self.divergence)
+
+    def _describe(self, head: Entry | None) -> str:
+        if head is None:
+            return "its end"
+        of = f" of job {head.job}" if head.job else ""
+        return f"{NAMES.get(head.kind, head.kind)}{of}"
+
+    def ask(self, name: str, args: Sequence[object], work: Callable[[], T]) -> T:
+        tape = self.take(kinds.DISK, f"{name} {list(args)}")
+        recorded_name, recorded_args, succeeded, result = tape.packed()
+        if [recorded_name, recorded_args] != [name, list(args)]:
+            self.differ(f"{name} {list(args)}, where the recording has {recorded_name} {recorded_args}")
+        self.end_call()
+        if not succeeded:
+            raise error_of(result)
+        return result
+
+    def open_file(self, path: str, work: Callable[[], Any]) -> tuple[File, KnownFile]:
+        tape = self.take(kinds.FILE_OPEN, f"open {path}")
+        recorded, succeeded, result = tape.packed()
+        if recorded != path:
+            self.differ(f"open {path}, where the recording has open {recorded}")
+        self.end_call()
+        if not succeeded:
+            raise error_of(result)
+        known = self.files.opened(path, result)
+        return ABSENT, known
+
+    def append(self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[], int]) -> int:
+        tape = self.take_one_of((kinds.APPEND, kinds.APPEND_FAILED), "append")
+        assert tape.head is not None
+        if tape.head.kind == kinds.APPEND_FAILED:
+            failure = tape.packed()
+            self.end_call()
+            known.forget()
+            raise error_of(failure)
+        written = tape.number()
+        length = sum(memoryview(buffer).nbytes for buffer in buffers)
+        if written != length:
+            self.differ(f"append of {length} bytes, where the recording has {written}")
+        known.append(buffers)
+        self.end_call()
+        return written
+
+    def take_one_of(self, choice: Sequence[int], doing: str) -> TapeReader:
+        head = self.tape.head
+        mine = 0 if self._job is None else self._job.number
+        # What comes first may belong to another job: `take` waits for the call of this one.
+        while head is not None and head.job != mine and self.divergence is None:
+            if self._job is not None:
+                self._job.leave()
+            else:
+                self._run_job(head)
+            head = self.tape.head
+        return self.take(head.kind if head is not None and head.kind in choice else choice[0], doing)
+
+    def read(
+        self, known: KnownFile, position: int, length: int, work: Callable[[], bytes | None]
+    ) -> bytes | None:
+        tape = self.take_one_of((kinds.READ, kinds.READ_KNOWN, kinds.READ_FAILED), "read")
+        assert tape.head is not None
+        kind = tape.head.kind
+        if kind == kinds.READ_FAILED:
+            failure = tape.packed()
+            self.end_call()
+            raise error_of(failure)
+        if kind == kinds.READ:
+            data = tape.content()
+        else:
+            count = tape.number()
+            if count == 0:
+                self.end_call()
+                return None
+            data = known.read(position, count - 1)
+            if len(data) != count - 1:
+                self.differ(f"read of {count - 1} bytes at {position}, of which {len(data)} were written")
+        self.end_call()
+        return data
+
+    def size(self, work: Callable[[], int]) -> int:
+        tape = self.take(kinds.SIZE, "size of a file")
+        size = tape.number()
+        self.end_call()
+        return size
+
+    async def wait(self, name: str, args: Sequence[object], work: Callable[[], Any]) -> Any:
+        return await self.begin_wait(name, args)
+
+    def begin_wait(self, name: str, args: Sequence[object]) -> asyncio.Future[Any]:
+        self._waits += 1
+        tape = self.take(kinds.ASYNC, f"{name} {list(args)}")
+        number = tape.number()
+        recorded = tape.packed()
+        if number != self._waits or recorded != [name, list(args)]:
+            self.differ(f"{name} {list(args)}, where the recording has {recorded[0]} {recorded[1]}")
+        future = self._waiting[number] = self.loop.create_future()
+        self.end_call()
+        return future
+
+    async def pull_parts(
+        self, name: str, parts: AsyncIterator[bytes], work: Callable[[AsyncIterator[bytes]], Any]
+    ) -> None:
+        self._pulled[self._waits + 1] = parts
+        await self.begin_wait("upload", (name,))
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        self._jobs_begun += 1
+        tape = self.take(kinds.OFFLOAD, "a job")
+        number = tape.number()
+        if number != self._jobs_begun:
+            self.differ(f"job {self._jobs_begun}, where the recording has job {number}")
+        self.offloaded += 1
+        self._jobs[number] = _Job(number, work)
+        future = self._job_futures[number] = self.loop.create_future()
+        self.end_call()
+        return await future
+
+    # --- the runtime
+
+    def runtime(self, open_files_max: int) -> Runtime:
+        def open_object_store(uri: str, writer: str) -> ObjectStore:
+            self.ask("open_object_store", (), lambda: None)
+            return SeamObjectStore(self, ABSENT)
+
+        return Runtime(
+            ReplayClock(self),
+            SeamDisk(self, ABSENT),
+            ReplayNetwork(self),
+            SeamEntropy(self, ABSENT),
+            open_files_max,
+            open_object_store,
+        )
+
+    # --- the network
+
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, gate: HandshakeGate | None
+    ) -> Listener:
+        number = len(self._listening) + 1
+        self._listening[number] = (factory, gate)
+        return ReplayListener(self, await self.begin_wait("listen", (host, port)))
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
+        number = self._waits + 1
+        self._connecting[number] = factory
+        try:
+            await self.begin_wait("connect", (host, port))
+            return self._connected[number]
+        finally:
+            self._connected.pop(number, None)
+
+
+class ReplayClock:
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    def wall_ms(self) -> int:
+        return self._read(kinds.WALL)
+
+    def monotonic_ms(self) -> int:
+        return self._read(kinds.MONOTONIC)
+
+    def monotonic_us(self) -> int:
+        return self._read(kinds.MONOTONIC_US)
+
+    def thread_cpu_us(self) -> int:
+        return self._read(kinds.CPU)
+
+    def _read(self, kind: int) -> int:
+        tape = self._replay.take(kind, f"reading the clock ({NAMES[kind]})")
+        assert tape.head is not None
+        job = tape.head.job
+        value = tape.signed()
+        if not job:
+            value += self._replay.clock_last[kind]
+            self._replay.clock_last[kind] = value
+        self._replay.end_call()
+        return value
+
+
+class ReplayNetwork:
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    async def listen(
+        self,
+        factory: ProtocolFactory,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        gate: HandshakeGate | None = None,
+    ) -> Listener:
+        return await self._replay.listen(factory, host, port, gate)
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ClientTls | None = None
+    ) -> asyncio.BaseProtocol:
+        return await self._replay.connect(factory, host, port)
+
+
+class ReplayListener:
+    def __init__(self, replay: Replay, port: int) -> None:
+        self._replay = replay
+        self.port = port
+
+    async def start(self) -> None:
+        await self._replay.begin_wait("start", ())
+
+    def close(self) -> None:
+        self._replay.ask("close listener", (), lambda: None)
+
+
+class ReplayTransport:
+    def __init__(self, replay: Replay, number: int, extra: dict[str, Any]) -> None:
+        self._replay = replay
+        self._number = number
+        self._extra = extra
+        self._encrypted = Encrypted(extra["certificate"]) if extra["has_tls"] else None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "ssl_object":
+            return self._encrypted or default
+        return self._extra.get(name, default)
+
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None:
+        tape = self._take(kinds.WRITE, "write")
+        length, crc = digest_of(list_of_data)
+        recorded = tape.number()
+        recorded_crc = int.from_bytes(tape.raw(4), "big")
+        if (length, crc) != (recorded, recorded_crc):
+            self._replay.differ(
+                f"connection {self._number} is sent {length} bytes with digest {crc:08x}, in the recording "
+                f"{recorded} with {recorded_crc:08x}"
+            )
+        self._replay.end_call()
+
+    def _take(self, kind: int, doing: str) -> TapeReader:
+        tape = self._replay.take(kind, f"{doing} to connection {self._number}")
+        number = tape.number()
+        if number != self._number:
+            self._replay.differ(f"{doing} to connection {self._number}, in the recording to {number}")
+        return tape
+
+    def is_closing(self) -> bool:
+        closing = bool(self._take(kinds.IS_CLOSING, "is_closing").byte())
+        self._replay.end_call()
+        return closing
+
+    def get_write_buffer_size(self) -> int:
+        size = self._take(kinds.UNSENT, "get_write_buffer_size").number()
+        self._replay.end_call()
+        return size
+
+    def _do(self, name: str) -> None:
+        recorded = self._take(kinds.TRANSPORT, name).packed()
+        if recorded != name:
+            self._replay.differ(f"{name} of connection {self._number}, in the recording {recorded}")
+        self._replay.end_call()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._do("set_write_buffer_limits")
+
+    def pause_reading(self) -> None:
+        self._do("pause_reading")
+
+    def resume_reading(self) -> None:
+        self._do("resume_reading")
+
+    def close(self) -> None:
+        self._do("close")
+
+    def abort(self) -> None:
+        self._do("abort")
+
+    def can_write_eof(self) -> bool:
+        return not self._extra["has_tls"]
+
+    def write_eof(self) -> None:
+        self._do("write_eof")

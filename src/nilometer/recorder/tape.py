@@ -1,0 +1,340 @@
+"""The tape of a recording: all that a broker was told through its runtime, in the order in which it was told.
+
+An *entry* is one of
+
+- a *call*: what the broker asked its runtime, and what came back: a reading of the clock, the result or the
+  error of a disk call, bytes given to a connection (of these a digest only);
+- an *event*: what came by itself: a connection and its bytes, timers that were due, the end of an offloaded
+  job, a signal. It says after how many callbacks of the event loop it came.
+
+The calls of an offloaded job name the job. Entries stand in *frames*, each of which has its length and CRC: a
+file ends at its first frame that is not whole.
+
+File: ``MAGIC``, then frames: length and CRC-32C of the payload (big-endian ``u32`` each), payload. That of
+the first frame is the header, as MessagePack; a frame of length 0 ends the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import msgspec
+from crc32c import crc32c
+
+MAGIC = b"nilometer recording 1\n"
+_FRAME = struct.Struct(">II")
+
+JOB = 0x01
+"""The number of a job follows, and then one of its calls."""
+
+# Calls.
+WALL, MONOTONIC, MONOTONIC_US, CPU = 0x10, 0x11, 0x12, 0x13
+BELOW, UNIFORM, BYTES, UUID = 0x14, 0x15, 0x16, 0x17
+DISK, FILE_OPEN = 0x20, 0x21
+APPEND, APPEND_FAILED, READ, READ_KNOWN, READ_FAILED, SIZE = 0x22, 0x23, 0x24, 0x25, 0x26, 0x27
+OFFLOAD, ASYNC = 0x30, 0x31
+BEGIN = 0x32
+"""A job has begun on its thread."""
+WRITE, TRANSPORT, IS_CLOSING, UNSENT = 0x40, 0x41, 0x42, 0x43
+
+# Events.
+EVENT = 0x80
+"""From here on. The number of callbacks since the last event and the time since then follow."""
+TIME, JOB_DONE, DONE, SIGNAL = 0x80, 0x81, 0x82, 0x83
+CONNECTION, MADE, DATA, BUFFER, EOF, LOST, PAUSE, RESUME = 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8B
+GATE_BEGIN, GATE_END, BESIDE = 0x8C, 0x8D, 0x8E
+END = 0xFF
+"""The recording was stopped; the reason follows."""
+
+NAMES = {
+    value: name.lower().replace("_", " ")
+    for name, value in dict(globals()).items()
+    if name.isupper() and isinstance(value, int) and name != "EVENT"
+}
+
+_SHORT_END = bytes([END])
+_SHORT = [bytes([number]) for number in range(128)]
+
+
+def varint(number: int) -> bytes:
+    """Encode an integer >= 0: seven bits a byte, the lowest first."""
+    if number < 128:
+        return _SHORT[number]
+    encoded = bytearray()
+    while number >= 128:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def signed(number: int) -> int:
+    """Map integers to those >= 0, small ones to small ones."""
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def unsigned(number: int) -> int:
+    """The reverse of :func:`signed`."""
+    return -((number + 1) >> 1) if number & 1 else number >> 1
+
+
+def packed(value: object) -> bytes:
+    """Encode a value of MessagePack with its length."""
+    encoded = msgspec.msgpack.encode(value)
+    return varint(len(encoded)) + encoded
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a recording at its start."""
+
+    source: str
+    """The digest of the sources that ran."""
+    version: str
+    python: str
+    settings: dict[str, str]
+    """The broker's, without passwords and keys."""
+    started_ms: int
+    """Wall time."""
+    open_files_max: int
+    sensitive: list[str] = []
+    """The names of settings whose values were left out."""
+
+
+class RecordingEnded(Exception):
+    """The recording is over: its bound is reached, or it cannot be written."""
+
+
+class TapeFile(Protocol):
+    """Where frames go."""
+
+    def write(self, payload: bytes) -> None:
+        """Raises RecordingEnded."""
+        ...
+
+    def finish(self, payload: bytes) -> None:
+        """Write the last frame, for which there is room beyond the bound. Raises RecordingEnded."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MappedFile:
+    """Frames in a file that is mapped into memory: what is written survives the death of the process, and
+    costs no system call.
+
+    The space is reserved beforehand: a disk that is full must not kill the process that writes to the map.
+    """
+
+    WINDOW = 4 * 1024 * 1024
+
+    def __init__(self, path: str, header: Header, bytes_max: int) -> None:
+        """Raises OSError."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._bytes_max = bytes_max
+        self._start = 0  # of the window in the file
+        self._map: mmap.mmap | None = None
+        self._at = 0  # in the window
+        self._put(MAGIC)
+        self.write(msgspec.msgpack.encode(header))
+
+    def write(self, payload: bytes) -> None:
+        if self._start + self._at + len(payload) + _FRAME.size > self._bytes_max:
+            raise RecordingEnded(f"it has reached its bound of {self._bytes_max} bytes")
+        self.finish(payload)
+
+    def finish(self, payload: bytes) -> None:
+        try:
+            self._put(_FRAME.pack(len(payload), crc32c(payload)) + payload)
+        except OSError as error:
+            raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
+
+    def _put(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self._map is None or self._at == self.WINDOW:
+                self._next_window()
+            assert self._map is not None
+            taken = min(len(rest), self.WINDOW - self._at)
+            self._map[self._at : self._at + taken] = rest[:taken]
+            self._at += taken
+            rest = rest[taken:]
+
+    def _next_window(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            self._start += self.WINDOW
+        os.posix_fallocate(self._descriptor, self._start, self.WINDOW)
+        self._map = mmap.mmap(self._descriptor, self.WINDOW, offset=self._start)
+        self._at = 0
+
+    def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            os.ftruncate(self._descriptor, self._start + self._at)
+            os.close(self._descriptor)
+
+
+class MemoryFile:
+    """Frames in memory, for tests and simulations."""
+
+    def __init__(self, header: Header) -> None:
+        self.frames: list[bytes] = [msgspec.msgpack.encode(header)]
+
+    def write(self, payload: bytes) -> None:
+        self.frames.append(payload)
+
+    finish = write
+
+    def close(self) -> None:
+        pass
+
+
+class Tape:
+    """Entries that are being recorded. Any thread may add some; only the event loop's writes them."""
+
+    def __init__(self, file: TapeFile) -> None:
+        self._file: TapeFile | None = file
+        self._entries: list[bytes] = []
+        self.add = self._entries.append
+        """Adds an entry, whole."""
+        self.add_parts = self._entries.extend
+        """Adds an entry of several parts."""
+        self.ended: str | None = None
+        """Why nothing more is recorded."""
+        self.on_end: Callable[[str], object] = _nothing
+        """Told why, if the broker goes on."""
+
+    def drain(self) -> None:
+        """Write what was added."""
+        entries = self._entries
+        count = len(entries)
+        if not count:
+            return
+        payload = b"".join(entries[:count])
+        del entries[:count]
+        if self._file is not None:
+            try:
+                self._file.write(payload)
+            except RecordingEnded as error:
+                self.end(str(error))
+
+    def end(self, reason: str) -> None:
+        """Record nothing more, and say why in the recording. Ignored if it has ended."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        self.ended = reason
+        with contextlib.suppress(RecordingEnded):  # there is no room for what was added, or for the reason
+            if entries := b"".join(self._entries):
+                file.write(entries)
+            text = reason.encode()
+            file.finish(_SHORT_END + varint(len(text)) + text)
+        file.close()
+        self._entries.clear()
+        self.on_end(reason)
+
+
+def _nothing(_reason: str) -> None:
+    pass
+
+
+# Reading.
+
+
+class NotARecording(Exception):
+    """A file does not begin as a recording does."""
+
+
+def read_frames(path: str) -> Iterator[bytes]:
+    """Yield the payloads of a file up to its end, or to the first frame that is not whole.
+
+    Raises NotARecording and OSError.
+    """
+    with open(path, "rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise NotARecording(f"{path} is no recording, or one of another version")
+        while len(head := file.read(_FRAME.size)) == _FRAME.size:
+            length, crc = _FRAME.unpack(head)
+            payload = file.read(length)
+            if length == 0 or len(payload) < length or crc32c(payload) != crc:
+                return
+            yield payload
+
+
+class Entry:
+    """An entry: its kind, the job that made the call (0: the event loop), and where its fields begin."""
+
+    __slots__ = ("at", "job", "kind")
+
+    def __init__(self, kind: int, job: int, at: int) -> None:
+        self.kind = kind
+        self.job = job
+        self.at = at
+
+    @property
+    def is_event(self) -> bool:
+        return self.kind >= EVENT
+
+
+class TapeReader:
+    """Reads entries one after the other. :attr:`head` is the next one, None at the end of the tape."""
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        """``frames``: without the header."""
+        self._frames = frames
+        self._data: bytes = b""
+        self._at = 0
+        self.entries = 0
+        """How many entries were taken."""
+        self.head: Entry | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        """Go to the next entry, after all fields of this one were read."""
+        if self._at == len(self._data):
+            following = next(self._frames, None)
+            if following is None:
+                self.head = None
+                return
+            self._data, self._at = following, 0
+        self.entries += 1
+        kind, job = self.byte(), 0
+        if kind == JOB:
+            job = self.number()
+            kind = self.byte()
+        self.head = Entry(kind, job, self._at)
+
+    def byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
+    def signed(self) -> int:
+        return unsigned(self.number())
+
+    def raw(self, length: int) -> bytes:
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def content(self) -> bytes:
+        return self.raw(self.number())
+
+    def packed(self) -> Any:
+        return msgspec.msgpack.decode(self.content())

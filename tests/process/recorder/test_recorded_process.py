@@ -1,0 +1,116 @@
+"""A recorded broker process: what it was told is told again, and it does the same, whatever ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from nilometer.recorder.tape import NotARecording
+from nilometer.simulation.replayed_broker import Diverged, OtherSource, RecordingFile, ReplayedBroker
+from nilometer.wire.errors import ErrorCode
+from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.values import produce, side_of, values
+
+TOPIC = "recorded"
+
+
+def recorded(folder: Path, **more: str) -> NilometerBroker:
+    return NilometerBroker(folder / "logs", {"nilometer.recorder": "on", **more})
+
+
+def recordings(folder: Path) -> list[Path]:
+    return sorted((folder / "logs-recordings").iterdir())
+
+
+@contextmanager
+def replayed(path: Path) -> Generator[ReplayedBroker]:
+    """The broker as it was at the end of its recording."""
+    with closing(ReplayedBroker(RecordingFile(path))) as broker:
+        assert not broker.play(lambda: False)
+        yield broker
+
+
+def high_watermark(broker: ReplayedBroker) -> int:
+    assert broker.broker is not None
+    (found,) = (one for one in broker.broker.parts.replication.replicas if str(one) == f"{TOPIC}-0")
+    return found.replica.high_watermark
+
+
+def test_a_killed_broker_is_replayed_to_its_last_turn(tmp_path: Path) -> None:
+    with recorded(tmp_path) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        for number in range(20):
+            assert produce(side, TOPIC, b"%d" % number) is ErrorCode.none
+        assert len(values(side, TOPIC)) == 20
+        broker.kill()
+        (path,) = recordings(tmp_path)
+        with replayed(path) as again:
+            assert high_watermark(again) == 20
+            assert again.replay.ended is None  # it could not say so
+
+        side.hang_up()
+        broker.start()  # with an unclean log, in a recording of its own
+        assert produce(side, TOPIC, b"after") is ErrorCode.none
+        assert len(values(side, TOPIC)) == 21
+        broker.stop()
+    first, second = recordings(tmp_path)
+    assert first == path
+    with replayed(second) as again:
+        assert high_watermark(again) == 21
+        assert again.replay.ended == "the broker has ended"
+
+
+def test_a_recording_that_was_changed_differs_where_it_was_changed(tmp_path: Path) -> None:
+    with recorded(tmp_path) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        assert produce(side, TOPIC, b"the record") is ErrorCode.none
+        broker.stop()
+    (path,) = recordings(tmp_path)
+    recording = RecordingFile(path)
+    frames = list(recording.frames())
+    at = next(number for number, frame in enumerate(frames) if b"the record" in frame)
+    frames[at] = frames[at].replace(b"the record", b"the recxrd")
+
+    class Changed(RecordingFile):
+        def frames(self):
+            return iter(frames)
+
+    with closing(ReplayedBroker(Changed(path))) as broker, pytest.raises(Diverged, match="the recording has"):
+        broker.play(lambda: False)
+
+
+def test_another_source_is_refused_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded(tmp_path) as broker:
+        side_of(broker).create(TOPIC)
+        broker.stop()
+    (path,) = recordings(tmp_path)
+    monkeypatch.setattr("nilometer.simulation.replayed_broker.digest_of_sources", lambda: "another")
+    with pytest.raises(OtherSource, match=r"other sources of version"):
+        ReplayedBroker(RecordingFile(path))
+    with closing(ReplayedBroker(RecordingFile(path), any_source=True)) as broker:
+        assert not broker.play(lambda: False)
+
+
+def test_the_oldest_recordings_make_room_for_new_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "logs-recordings"
+    folder.mkdir()
+    sizes = {"20200101T000000.000": 10, "20210101T000000.000": 20, "20220101T000000.000": 5}
+    for name, megabytes in sizes.items():
+        with (folder / f"{name}-broker-1.recording").open("wb") as file:
+            file.truncate(megabytes * 1024 * 1024)
+    with recorded(tmp_path, **{"nilometer.recorder.max.bytes": str(64 * 1024 * 1024)}) as broker:
+        broker.stop()
+    assert [path.name[:4] for path in recordings(tmp_path)][:2] == ["2021", "2022"]
+    assert len(recordings(tmp_path)) == 3
+
+
+def test_another_file_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    path.write_text("text")
+    with pytest.raises(NotARecording):
+        RecordingFile(path)
