@@ -173,9 +173,9 @@ class Recorder(Door):
         try:
             result = _on_host(self.loop, work) if self.is_in_loop else work()
         except Exception as error:
-            self.note(_KIND[kinds.DISK], packed([name, args, False, failure_of(error)]))
+            self.note(_KIND[kinds.ASK], packed([name, args, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.DISK], packed([name, args, True, result]))
+        self.note(_KIND[kinds.ASK], packed([name, args, True, result]))
         return result
 
     def open_file(self, path: str, work: Callable[[], File]) -> tuple[File, KnownFile]:
@@ -183,9 +183,9 @@ class Recorder(Door):
             file = work()
             known = self.files.get(path) or self.files.opened(path, file.size())
         except OSError as error:
-            self.note(_KIND[kinds.FILE_OPEN], packed([path, False, failure_of(error)]))
+            self.note(_KIND[kinds.OPEN], packed([path, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.FILE_OPEN], packed([path, True, known.known_from]))
+        self.note(_KIND[kinds.OPEN], packed([path, True, known.known_from]))
         return file, known
 
     def append(self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[], int]) -> int:
@@ -235,7 +235,7 @@ class Recorder(Door):
         result."""
         self._waits += 1
         number = self._waits
-        self.note(_KIND[kinds.ASYNC], varint(number), packed([name, args]))
+        self.note(_KIND[kinds.WAIT], varint(number), packed([name, args]))
         future: asyncio.Future[T] = self.loop.create_future()
         doing = self.loop.host.create_task(work(number))
 
@@ -264,7 +264,7 @@ class Recorder(Door):
         async def pulled(number: int) -> AsyncIterator[bytes]:
             while True:
                 part: asyncio.Future[bytes | None] = self.loop.host.create_future()
-                self.loop.enter(_KIND[kinds.BESIDE], (varint(number),), begin_pull, parts, part)
+                self.loop.enter(_KIND[kinds.PULL], (varint(number),), begin_pull, parts, part)
                 data = await part
                 if data is None:
                     return

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import greenlet
 from typing_extensions import Buffer
@@ -79,6 +79,20 @@ class _Job:
             self.error = error
 
 
+class Observer(Protocol):
+    """Told of the connections of a replayed broker. Observing changes nothing."""
+
+    def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
+        """A connection is made; ``extra`` has its addresses."""
+        ...
+
+    def on_sent(self, number: int, parts: Sequence[Buffer]) -> None: ...
+
+    def on_arrived(self, number: int, size: int) -> None: ...
+
+    def on_lost(self, number: int) -> None: ...
+
+
 class Replay(Door):
     """The door of a replayed broker, and the order of all that happens to it."""
 
@@ -87,6 +101,9 @@ class Replay(Door):
         self.files = KnownFiles(folders, keeps_content=True)
         self.offloaded = 0
         self.tape = TapeReader(frames)
+        self.observer: Observer | None = None
+        self.is_looked_at = False
+        """While it is, clocks stand still: the broker's state is asked for, and the tape does not go on."""
         self.divergence: str | None = None
         self.ended: str | None = None
         """Why the recording ended, if it says so."""
@@ -104,6 +121,7 @@ class Replay(Door):
         self._listening: dict[int, tuple[ProtocolFactory, HandshakeGate | None]] = {}
         self._pulled: dict[int, AsyncIterator[bytes]] = {}
         self._protocols: dict[int, asyncio.BaseProtocol] = {}
+        self._accepted: set[int] = set()
         self._connected: dict[int, asyncio.BaseProtocol] = {}
         self.clock_last = {kinds.WALL: 0, kinds.MONOTONIC: 0, kinds.MONOTONIC_US: 0, kinds.CPU: 0}
 
@@ -134,6 +152,35 @@ class Replay(Door):
             return False
         finally:
             asyncio._set_running_loop(before)
+
+    @property
+    def is_at_event(self) -> bool:
+        """Whether an event comes in next."""
+        head = self.tape.head
+        return (
+            head is not None
+            and head.kind != kinds.END
+            and not head.job
+            and head.is_event
+            and self._peek_event()[0] == self.loop.executed
+        )
+
+    @property
+    def next_delta_ms(self) -> int:
+        """How much later the event comes in that comes next; 0 if none does."""
+        return self._peek_event()[1] if self.is_at_event else 0
+
+    @property
+    def next_arrival(self) -> tuple[int, int] | None:
+        """The connection and the size of the bytes that come in next; None if something else does."""
+        head = self.tape.head
+        if head is None or head.kind not in (kinds.DATA, kinds.BUFFER):
+            return None
+        self._peek_event()
+        number, size = self.tape.number(), len(self.tape.content())
+        self._event = None
+        self.tape.back()
+        return number, size
 
     def close(self) -> None:
         """Take down what is left of the broker, silently, as when a process is killed."""
@@ -186,9 +233,8 @@ class Replay(Door):
 
     def _peek_event(self) -> tuple[int, int, bool]:
         if self._event is None:
-            count = self.tape.number()
-            time = self.tape.number()
-            self._event = (self._noted + count, kinds.unsigned(time >> 1), bool(time & 1))
+            count, delta_ms, is_nested = self.tape.event_head()
+            self._event = (self._noted + count, delta_ms, is_nested)
         return self._event
 
     def _take_event(self, delta_ms: int) -> None:
@@ -237,7 +283,7 @@ class Replay(Door):
                 tape.advance()
                 assert gate is not None
                 gate.end(address)
-            case kinds.BESIDE:
+            case kinds.PULL:
                 parts = self._pulled[tape.number()]
                 tape.advance()
                 begin_pull(parts, self.loop.create_future())
@@ -252,24 +298,30 @@ class Replay(Door):
             tape.advance()
             factory = self._listening[origin >> 1][0] if origin & 1 else self._connecting[origin >> 1]
             self._protocols[number] = factory()
-            if not origin & 1:
+            if origin & 1:
+                self._accepted.add(number)
+            else:
                 self._connected[origin >> 1] = self._protocols[number]
             return
         protocol: Any = self._protocols[number]
         match kind:
             case kinds.MADE:
-                extra = tape.packed()
-                for name in EXTRA:
-                    extra[name] = None if extra[name] is None else tuple(extra[name])
+                extra = made_of(tape.packed())
                 tape.advance()
+                if self.observer is not None:
+                    self.observer.on_made(number, extra, is_accepted=number in self._accepted)
                 protocol.connection_made(ReplayTransport(self, number, extra))
             case kinds.DATA:
                 data = tape.content()
                 tape.advance()
+                if self.observer is not None:
+                    self.observer.on_arrived(number, len(data))
                 protocol.data_received(data)
             case kinds.BUFFER:
                 data = tape.content()
                 tape.advance()
+                if self.observer is not None:
+                    self.observer.on_arrived(number, len(data))
                 buffer = memoryview(protocol.get_buffer(65536)).cast("B")
                 buffer[: len(data)] = data
                 buffer.release()
@@ -281,6 +333,9 @@ class Replay(Door):
                 failure = tape.packed()
                 tape.advance()
                 del self._protocols[number]
+                self._accepted.discard(number)
+                if self.observer is not None:
+                    self.observer.on_lost(number)
                 protocol.connection_lost(None if failure is None else error_of(failure))
             case kinds.PAUSE:
                 tape.advance()
@@ -382,7 +437,7 @@ class Replay(Door):
         return f"{NAMES.get(head.kind, head.kind)}{of}"
 
     def ask(self, name: str, args: Sequence[object], work: Callable[[], T]) -> T:
-        tape = self.take(kinds.DISK, f"{name} {list(args)}")
+        tape = self.take(kinds.ASK, f"{name} {list(args)}")
         recorded_name, recorded_args, succeeded, result = tape.packed()
         if [recorded_name, recorded_args] != [name, list(args)]:
             self.differ(f"{name} {list(args)}, where the recording has {recorded_name} {recorded_args}")
@@ -392,7 +447,7 @@ class Replay(Door):
         return result
 
     def open_file(self, path: str, work: Callable[[], Any]) -> tuple[File, KnownFile]:
-        tape = self.take(kinds.FILE_OPEN, f"open {path}")
+        tape = self.take(kinds.OPEN, f"open {path}")
         recorded, succeeded, result = tape.packed()
         if recorded != path:
             self.differ(f"open {path}, where the recording has open {recorded}")
@@ -464,7 +519,7 @@ class Replay(Door):
 
     def begin_wait(self, name: str, args: Sequence[object]) -> asyncio.Future[Any]:
         self._waits += 1
-        tape = self.take(kinds.ASYNC, f"{name} {list(args)}")
+        tape = self.take(kinds.WAIT, f"{name} {list(args)}")
         number = tape.number()
         recorded = tape.packed()
         if number != self._waits or recorded != [name, list(args)]:
@@ -526,6 +581,11 @@ class Replay(Door):
             self._connected.pop(number, None)
 
 
+def made_of(packed: dict[str, Any]) -> dict[str, Any]:
+    """Return what is recorded of a connection, with its addresses as pairs."""
+    return packed | {name: None if packed[name] is None else tuple(packed[name]) for name in EXTRA}
+
+
 class ReplayClock:
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
@@ -543,6 +603,8 @@ class ReplayClock:
         return self._read(kinds.CPU)
 
     def _read(self, kind: int) -> int:
+        if self._replay.is_looked_at:
+            return self._replay.clock_last[kind]
         tape = self._replay.take(kind, f"reading the clock ({NAMES[kind]})")
         assert tape.head is not None
         job = tape.head.job
@@ -611,6 +673,8 @@ class ReplayTransport:
                 f"connection {self._number} is sent {length} bytes with digest {crc:08x}, in the recording "
                 f"{recorded} with {recorded_crc:08x}"
             )
+        if self._replay.observer is not None:
+            self._replay.observer.on_sent(self._number, list_of_data)
         self._replay.end_call()
 
     def _take(self, kind: int, doing: str) -> TapeReader:

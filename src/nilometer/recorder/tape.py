@@ -34,10 +34,9 @@ JOB = 0x01
 
 # Calls.
 WALL, MONOTONIC, MONOTONIC_US, CPU = 0x10, 0x11, 0x12, 0x13
-BELOW, UNIFORM, BYTES, UUID = 0x14, 0x15, 0x16, 0x17
-DISK, FILE_OPEN = 0x20, 0x21
+ASK, OPEN = 0x20, 0x21
 APPEND, APPEND_FAILED, READ, READ_KNOWN, READ_FAILED, SIZE = 0x22, 0x23, 0x24, 0x25, 0x26, 0x27
-OFFLOAD, ASYNC = 0x30, 0x31
+OFFLOAD, WAIT = 0x30, 0x31
 BEGIN = 0x32
 """A job has begun on its thread."""
 WRITE, TRANSPORT, IS_CLOSING, UNSENT = 0x40, 0x41, 0x42, 0x43
@@ -47,14 +46,29 @@ EVENT = 0x80
 """From here on. The number of callbacks since the last event and the time since then follow."""
 TIME, JOB_DONE, DONE, SIGNAL = 0x80, 0x81, 0x82, 0x83
 CONNECTION, MADE, DATA, BUFFER, EOF, LOST, PAUSE, RESUME = 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8B
-GATE_BEGIN, GATE_END, BESIDE = 0x8C, 0x8D, 0x8E
+GATE_BEGIN, GATE_END, PULL = 0x8C, 0x8D, 0x8E
 END = 0xFF
 """The recording was stopped; the reason follows."""
+
+FIELDS: dict[int, str] = {
+    **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
+    **dict.fromkeys((ASK, OPEN, APPEND_FAILED, READ, READ_FAILED, END), "c"),
+    BEGIN: "",
+    **dict.fromkeys((WAIT, TRANSPORT), "nc"),
+    WRITE: "nn4",
+    IS_CLOSING: "n1",
+    UNSENT: "nn",
+    TIME: "nn",
+    **dict.fromkeys((JOB_DONE, SIGNAL, EOF, PAUSE, RESUME, PULL), "nnn"),
+    **dict.fromkeys((DONE, MADE, DATA, BUFFER, LOST, GATE_BEGIN, GATE_END), "nnnc"),
+    CONNECTION: "nnnn",
+}
+"""The fields of each kind: a number, a content with its length, or so many bytes."""
 
 NAMES = {
     value: name.lower().replace("_", " ")
     for name, value in dict(globals()).items()
-    if name.isupper() and isinstance(value, int) and name != "EVENT"
+    if name.isupper() and isinstance(value, int) and value in FIELDS
 }
 
 _SHORT_END = bytes([END])
@@ -310,6 +324,30 @@ class TapeReader:
             job = self.number()
             kind = self.byte()
         self.head = Entry(kind, job, self._at)
+
+    def event_head(self) -> tuple[int, int, bool]:
+        """Read what each event begins with: callbacks since the last one, milliseconds since then, and
+        whether it came in within a call."""
+        count, time = self.number(), self.number()
+        return count, unsigned(time >> 1), bool(time & 1)
+
+    def back(self) -> None:
+        """Return to the first field of this entry."""
+        assert self.head is not None
+        self._at = self.head.at
+
+    def skip(self) -> None:
+        """Go to the next entry without reading the fields of this one."""
+        assert self.head is not None
+        for field in FIELDS[self.head.kind]:
+            match field:
+                case "n":
+                    self.number()
+                case "c":
+                    self.content()
+                case _:
+                    self.raw(int(field))
+        self.advance()
 
     def byte(self) -> int:
         value = self._data[self._at]

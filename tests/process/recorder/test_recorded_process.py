@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording
-from nilometer.simulation.replayed_broker import Diverged, OtherSource, RecordingFile, ReplayedBroker
+from nilometer.simulation.recorded_cluster import OtherSource, RecordedBroker, RecordingFile
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of, values
@@ -26,14 +27,14 @@ def recordings(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def replayed(path: Path) -> Generator[ReplayedBroker]:
+def replayed(path: Path) -> Generator[RecordedBroker]:
     """The broker as it was at the end of its recording."""
-    with closing(ReplayedBroker(RecordingFile(path))) as broker:
+    with closing(RecordedBroker(RecordingFile(path))) as broker:
         assert not broker.play(lambda: False)
         yield broker
 
 
-def high_watermark(broker: ReplayedBroker) -> int:
+def high_watermark(broker: RecordedBroker) -> int:
     assert broker.broker is not None
     (found,) = (one for one in broker.broker.parts.replication.replicas if str(one) == f"{TOPIC}-0")
     return found.replica.high_watermark
@@ -80,7 +81,7 @@ def test_a_recording_that_was_changed_differs_where_it_was_changed(tmp_path: Pat
         def frames(self):
             return iter(frames)
 
-    with closing(ReplayedBroker(Changed(path))) as broker, pytest.raises(Diverged, match="the recording has"):
+    with closing(RecordedBroker(Changed(path))) as broker, pytest.raises(Diverged, match="the recording has"):
         broker.play(lambda: False)
 
 
@@ -89,10 +90,10 @@ def test_another_source_is_refused_unless_asked_for(tmp_path: Path, monkeypatch:
         side_of(broker).create(TOPIC)
         broker.stop()
     (path,) = recordings(tmp_path)
-    monkeypatch.setattr("nilometer.simulation.replayed_broker.digest_of_sources", lambda: "another")
-    with pytest.raises(OtherSource, match=r"other sources of version"):
-        ReplayedBroker(RecordingFile(path))
-    with closing(ReplayedBroker(RecordingFile(path), any_source=True)) as broker:
+    monkeypatch.setattr("nilometer.simulation.recorded_cluster.digest_of_sources", lambda: "another")
+    with pytest.raises(OtherSource, match=r"other sources, of version"):
+        RecordedBroker(RecordingFile(path))
+    with closing(RecordedBroker(RecordingFile(path), any_source=True)) as broker:
         assert not broker.play(lambda: False)
 
 

@@ -129,4 +129,4 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
 
 def test_a_value_is_read_as_it_was_packed() -> None:
     value = ["read_file", ["/a"], False, ["OSError", 2, "No such file", "/a", None]]
-    assert TapeReader(iter([bytes([kinds.DISK]) + packed(value)])).packed() == value
+    assert TapeReader(iter([bytes([kinds.ASK]) + packed(value)])).packed() == value

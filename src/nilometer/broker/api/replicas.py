@@ -154,6 +154,15 @@ async def _answer(parts: Parts, request: Request) -> Response:
     return request.respond(cluster_id=parts.cluster_id, broker=_broker(parts), replicas=tuple(found))
 
 
+def state_of_replica(parts: Parts, topic: str, partition: int) -> wire.ReplicaState | None:
+    """Return the state of this broker's replica, as DescribeReplicas does; None if it has none."""
+    found, image = parts.metadata.image.topic(topic), parts.metadata.image
+    state = None if found is None else image.partition_by_id(found.id, partition)
+    if found is None or state is None or parts.config.node_id not in state.replicas:
+        return None
+    return _replica(parts, found, TopicIdPartition(found.id, partition), state)
+
+
 def _asked_for(parts: Parts, body: wire.DescribeReplicasRequest) -> list[tuple[str, int, Topic]]:
     """Return this broker's replicas that the request selects, as (topic name, partition, topic), in that
     order."""

@@ -219,7 +219,9 @@ class EntryFolders:
                 await self._succession.resolve()
                 continue
             try:
-                entries, seal = await self._disk.offload(lambda f=folder: self._collect(f, first, limit))
+                entries, seal = await self._disk.offload(
+                    lambda f=folder, d=folder.durable: self._collect(f, d, first, limit)
+                )
             except FileNotFoundError:
                 await self._succession.resolve()
                 continue
@@ -242,15 +244,18 @@ class EntryFolders:
                 continue  # retired meanwhile
             return Snapshot(folder.base, layout.unwrap(path, content)[1])
 
-    def _collect(self, folder: EntriesFolder, first: int, limit: int) -> tuple[list[Entry], str | None]:
+    def _collect(
+        self, folder: EntriesFolder, durable: int, first: int, limit: int
+    ) -> tuple[list[Entry], str | None]:
         """Read entries from ``first`` on; return them, and the next folder's name if the seal was reached.
 
-        May block.
+        May block. ``durable``: that of the folder when this was begun: it changes while this runs on its
+        thread, and what is done must not depend on which of the two is faster.
         """
         names_end = first
         while names_end < first + limit and self._disk.exists(folder.entry_path(names_end)):
             names_end += 1
-        if names_end > folder.durable:
+        if names_end > durable:
             self._disk.sync_directory(folder.path)
         entries: list[Entry] = []
         size = 0
@@ -336,7 +341,7 @@ class EntryFolders:
         try:
             while number > folder.durable:
                 first = folder.durable
-                entries, seal = await self._disk.offload(lambda f=first: self._collect(folder, f, 1000))
+                entries, seal = await self._disk.offload(lambda f=first: self._collect(folder, f, f, 1000))
                 self._note_durable(folder, entries)
                 if not entries:
                     if seal is not None:

@@ -1,0 +1,366 @@
+"""``nilometer recorder info | replay``: what recordings of brokers contain, and the brokers again.
+
+Exit codes: 0 it was replayed as it was recorded, to its end or to where it was to stop; 1 the replay differs
+from the recording, the recording is of other sources, or what was to stop it did not happen.
+"""
+
+from __future__ import annotations
+
+import logging
+import pdb
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from nilometer.cli import commands
+from nilometer.cli.cluster_options import json_option, print_json, print_table
+from nilometer.cli.commands import parse_time
+from nilometer.client.admin.replica_survey import ReplicaRow
+from nilometer.config import ConfigError
+from nilometer.console.views.hold import why_held
+from nilometer.recorder import tape as kinds
+from nilometer.recorder.folder import SUFFIX
+from nilometer.recorder.replaying import Diverged
+from nilometer.recorder.tape import NotARecording, TapeReader
+from nilometer.simulation.recorded_cluster import (
+    Moment,
+    OtherSource,
+    RecordedCluster,
+    RecordingFile,
+    console_header,
+)
+from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
+
+files_argument = click.argument(
+    "paths",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+)
+
+
+def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
+    """Open recordings, of a folder all that are in it. Raises UsageError."""
+    found: list[RecordingFile] = []
+    for path in paths:
+        inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not inside:
+            raise click.UsageError(f"{path} has no recording (*{SUFFIX})")
+        try:
+            found += [RecordingFile(one) for one in inside]
+        except (NotARecording, OSError) as error:
+            raise click.UsageError(str(error)) from None
+    return found
+
+
+@commands.group()
+def recorder() -> None:
+    """Show and replay what brokers with `nilometer.recorder=on` were told."""
+
+
+@recorder.command()
+@files_argument
+@json_option
+def info(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Show what recordings contain: FILE is one, or a folder of them."""
+    rows = [_described(file) for file in _opened(paths)]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("file", "broker", "started", "seconds", "bytes", "events", "connections", "replayable", "end"),
+        [
+            (
+                row["file"],
+                row["broker"],
+                _time(row["started_ms"]),
+                f"{row['milliseconds'] / 1000:.3f}",
+                f"{row['bytes']:,}",
+                f"{row['events']:,}",
+                row["connections"],
+                "yes" if row["is_of_these_sources"] else "other sources",
+                row["end"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _described(file: RecordingFile) -> dict[str, Any]:
+    tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), "it breaks off", 0
+    first_ms = None
+    while tape.head is not None:
+        kind = tape.head.kind
+        counts[kind] += 1
+        if kind == kinds.END:
+            end = tape.content().decode()
+            tape.back()
+        elif tape.head.is_event:
+            elapsed_ms += tape.event_head()[1]
+            first_ms = elapsed_ms if first_ms is None else first_ms
+            tape.back()
+        tape.skip()
+    return {
+        "file": str(file.path),
+        "broker": int(file.header.settings.get("node.id", file.header.settings.get("broker.id", -1))),
+        "started_ms": file.header.started_ms,
+        "milliseconds": elapsed_ms - (first_ms or 0),
+        "bytes": file.path.stat().st_size,
+        "events": sum(count for kind, count in counts.items() if kinds.EVENT <= kind < kinds.END),
+        "connections": counts[kinds.CONNECTION],
+        "entries": {kinds.NAMES[kind]: count for kind, count in sorted(counts.items())},
+        "version": file.header.version,
+        "python": file.header.python,
+        "is_of_these_sources": file.is_of_these_sources,
+        "end": end,
+    }
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+WATCHED = {
+    "high watermark": "high_watermark",
+    "log end offset": "log_end_offset",
+    "log start offset": "log_start_offset",
+    "leader epoch": "leader_epoch",
+    "role": "role",
+    "ISR": "isr",
+    "epochs": "epochs",
+}
+"""What ``--break-on`` may name → the field of a replica's state."""
+_BREAK = re.compile(rf"({'|'.join(WATCHED)}) of (.+-\d+) (?:moves|changes)")
+
+
+class Watch(NamedTuple):
+    """What stops a replay."""
+
+    field: str
+    partition: str
+
+    def happens_in(self, moment: Moment) -> bool:
+        """Whether a replica of the partition, known before, has another value of the field."""
+        return any(
+            change.partition == self.partition
+            and change.difference is not None
+            and change.difference.kind is not Kind.REPLICA
+            and self.field in applied_fields(change.difference.change)
+            for change in moment.changes
+        )
+
+
+class WatchParam(click.ParamType[Watch]):
+    name = "what"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Watch:
+        found = _BREAK.fullmatch(value)
+        if found is None:
+            self.fail(
+                f"{value!r} is not WHAT of TOPIC-PARTITION moves, with one of: {', '.join(WATCHED)}",
+                param,
+                ctx,
+            )
+        return Watch(WATCHED[found[1]], found[2])
+
+
+class PartitionParam(click.ParamType[tuple[str, int]]):
+    name = "topic-partition"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        topic, dash, number = value.rpartition("-")
+        if not dash or not topic or not number.isdecimal():
+            self.fail(f"{value!r} is not TOPIC-PARTITION, such as orders-0", param, ctx)
+        return topic, int(number)
+
+
+class UntilParam(click.ParamType[int]):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_time(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _RecordedTimes(logging.Formatter):
+    """Log lines with the broker, and the time, at which they were written first."""
+
+    def __init__(self, cluster: RecordedCluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def format(self, record: logging.LogRecord) -> str:
+        broker = self._cluster.playing
+        at = "" if broker is None else f"{_time(broker.now_ms)} [broker {broker.id}] "
+        return f"{at}{record.levelname} {record.getMessage()}"
+
+
+@recorder.command()
+@files_argument
+@click.option("--until", "until_ms", type=UntilParam(), help="Stop at this time: an ISO time in UTC.")
+@click.option(
+    "--break-on",
+    "watches",
+    type=WatchParam(),
+    multiple=True,
+    metavar="WHAT",
+    help="Stop where this happens, such as 'high watermark of orders-0 moves' (moves or changes; "
+    f"{', '.join(WATCHED)}); repeatable.",
+)
+@click.option(
+    "--why",
+    "partition",
+    type=PartitionParam(),
+    metavar="TOPIC-PARTITION",
+    help="Say, where it stops, why the partition's high watermark is where it is.",
+)
+@click.option("--debug", is_flag=True, help="Enter Python's debugger there, before the broker's next step.")
+@click.option(
+    "--record",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the brokers' replicas and messages to this file, for `nilometer console --replay`.",
+)
+@click.option("--any-source", is_flag=True, help="Try it with recordings of other sources, too.")
+@click.option("--quiet", is_flag=True, help="Without the brokers' log lines.")
+def replay(
+    paths: tuple[Path, ...],
+    until_ms: int | None,
+    watches: tuple[Watch, ...],
+    partition: tuple[str, int] | None,
+    debug: bool,
+    out: Path | None,
+    any_source: bool,
+    quiet: bool,
+) -> None:
+    """Let the recorded brokers run again: FILE is a recording; give one of each broker.
+
+    The recordings of several brokers are aligned by what the brokers told each other, not by their clocks.
+    """
+    files = _opened(paths)
+
+    def is_wanted(moment: Moment) -> bool:
+        return (until_ms is not None and moment.at_ms >= until_ms) or any(
+            watch.happens_in(moment) for watch in watches
+        )
+
+    with ExitStack() as stack:
+        cluster = stack.enter_context(closing(_cluster(files, any_source, _writer(stack, files, out))))
+        _show_lines(None if quiet else cluster)
+        try:
+            found = cluster.play(is_wanted)
+        except Diverged as difference:
+            _fail(cluster, f"the replay differs from the recording: {difference}")
+        cluster.end()
+        _report(cluster, found)
+        if partition is not None:
+            _say_why(cluster, *partition)
+        if found is None and (watches or until_ms is not None):
+            click.echo("The recordings end before that.", err=True)
+            sys.exit(1)
+        if debug and found is not None:
+            debugger = pdb.Pdb()
+            debugger.message("The broker's next step: `step` goes into it, `continue` goes on to the end.")
+            debugger.runcall(cluster.play, lambda _: False)
+
+
+def _cluster(
+    files: Sequence[RecordingFile], any_source: bool, writer: RecordingWriter | None
+) -> RecordedCluster:
+    try:
+        return RecordedCluster(files, any_source=any_source, writer=writer)
+    except (OtherSource, ConfigError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path | None) -> RecordingWriter | None:
+    if out is None:
+        return None
+    sink = stack.enter_context(out.open("w", encoding="utf-8"))
+    return RecordingWriter(
+        lambda line: sink.write(f"{line}\n"), console_header(files), events_max=EVENTS_READ_MAX
+    )
+
+
+def _show_lines(cluster: RecordedCluster | None) -> None:
+    if cluster is None:
+        logging.disable(logging.CRITICAL)
+        return
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_RecordedTimes(cluster))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+
+
+def _report(cluster: RecordedCluster, found: Moment | None) -> None:
+    for broker in cluster.brokers:
+        tape = broker.replay.tape
+        ended = broker.replay.ended
+        end = (
+            "the recording goes on"
+            if tape.head is not None and ended is None
+            else "it breaks off: the process was killed"
+            if ended is None
+            else ended
+        )
+        click.echo(
+            f"Broker {broker.id}: {_time(broker.header.started_ms)} to {_time(broker.now_ms)}, "
+            f"{tape.entries:,} entries, as recorded; {end}."
+        )
+    if found is not None:
+        click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")
+        for change in found.changes:
+            text = f"{change.partition} is gone" if change.difference is None else change.difference.text
+            click.echo(f"  {text}")
+
+
+def _fail(cluster: RecordedCluster, message: str) -> NoReturn:
+    broker = cluster.playing
+    at = "" if broker is None else f"broker {broker.id} at {_time(broker.now_ms)}: "
+    click.echo(f"Error: {at}{message}", err=True)
+    sys.exit(1)
+
+
+def _say_why(cluster: RecordedCluster, topic: str, partition: int) -> None:
+    states = {broker.id: broker.replica(topic, partition) for broker in cluster.brokers}
+    known = [state for state in states.values() if state is not None]
+    if not known:
+        click.echo(f"No recorded broker has a replica of {topic}-{partition} there.", err=True)
+        sys.exit(1)
+    newest = max(known, key=lambda state: (state.leader_epoch, state.partition_epoch))
+    led = next((state.leader for state in known if state.leader is not None), None)
+    seen = {} if led is None else {one.broker_id: one for one in led.followers}
+    rows = [
+        ReplicaRow(
+            topic=topic,
+            partition=partition,
+            broker_id=broker_id,
+            state=states.get(broker_id),
+            failure=None if states.get(broker_id) is not None else "its recording does not have it",
+            in_sync=broker_id in newest.isr,
+            seen_by_leader=seen.get(broker_id),
+        )
+        for broker_id in newest.replicas
+    ]
+    held = why_held(rows, newest.leader_id)
+    click.echo(f"{topic}-{partition}: {held.summary}")
+    for detail in held.details:
+        click.echo(f"  {detail}")
+    for row in rows:
+        state = row.state
+        if state is not None:
+            click.echo(
+                f"  Broker {row.broker_id}: {state.role} in epoch {state.leader_epoch}, "
+                f"LEO {state.log_end_offset}, HW {state.high_watermark}"
+            )

@@ -1,0 +1,426 @@
+"""Recorded brokers of a cluster run again, side by side: their log lines at their times, the states of their
+replicas at any moment, where one of them changes, and the messages between them.
+
+The code is the brokers' own, each in an event loop that is driven by its recording
+(:mod:`nilometer.recorder.replaying`). The recordings are aligned by what the brokers told each other: bytes
+arrive after they were sent, whatever the clocks of their machines said. Of all that may come next, what has
+the lowest recorded time does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from typing_extensions import Buffer
+
+from nilometer.broker.api import replicas
+from nilometer.broker.broker import Broker
+from nilometer.broker.process import serve
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.status_file import BrokerStatusFile
+from nilometer.identifiers import TopicId
+from nilometer.recorder import tape as kinds
+from nilometer.recorder.folder import digest_of_sources
+from nilometer.recorder.replaying import Replay, made_of
+from nilometer.recorder.tape import Header, NotARecording, TapeReader, read_frames
+from nilometer.runtime import Runtime
+from nilometer.simulation import recording
+from nilometer.simulation.cluster_recorder import Conversation, Message, Stream
+from nilometer.simulation.recording import Event, Kind, RecordingWriter, Status
+from nilometer.simulation.replay import Difference, ReplicaState, difference, first_state, state_of
+from nilometer.wire import own_apis as wire
+
+INTERNAL = "__"
+
+
+class OtherSource(Exception):
+    """A recording was made by other sources than these."""
+
+
+class RecordingFile:
+    """A recording of one start of a broker. Raises NotARecording and OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        first = next(read_frames(str(path)), None)
+        if first is None:
+            raise NotARecording(f"{path} has no header")
+        self.header = msgspec.msgpack.decode(first, type=Header)
+
+    def frames(self) -> Iterator[bytes]:
+        """Return all frames but the header."""
+        frames = read_frames(str(self.path))
+        next(frames)
+        return frames
+
+    def links(self) -> Iterator[Link]:
+        """Return the addresses of all connections that the broker made."""
+        tape, own = TapeReader(self.frames()), set[int]()
+        while tape.head is not None:
+            if tape.head.kind == kinds.CONNECTION:
+                tape.event_head()
+                number, origin = tape.number(), tape.number()
+                if not origin & 1:
+                    own.add(number)
+                tape.back()
+            elif tape.head.kind == kinds.MADE:
+                tape.event_head()
+                if tape.number() in own:
+                    yield link_of(made_of(tape.packed()), is_own=True)
+                tape.back()
+            tape.skip()
+
+    @property
+    def is_of_these_sources(self) -> bool:
+        return self.header.source == digest_of_sources()
+
+
+Link = tuple[Any, Any]
+"""The address of the side that connected, and that of the other side."""
+
+
+def link_of(extra: Mapping[str, Any], *, is_own: bool) -> Link:
+    near, far = extra["sockname"], extra["peername"]
+    return (near, far) if is_own else (far, near)
+
+
+class Change(NamedTuple):
+    """A replica's state has changed, or is there for the first time; without a difference it is gone."""
+
+    partition: str
+    difference: Difference | None
+
+
+class RecordedBroker:
+    """One broker, as far as its recording was played."""
+
+    def __init__(self, file: RecordingFile, *, any_source: bool = False) -> None:
+        """Raises OtherSource, unless ``any_source``, and ConfigError."""
+        self.header = file.header
+        if not any_source and not file.is_of_these_sources:
+            raise OtherSource(
+                f"{file.path} was recorded by other sources, of version {self.header.version}: replay it "
+                "with those, or try it with --any-source"
+            )
+        self.file = file
+        self.config = BrokerConfig(self.header.settings)
+        self.id = self.config.node_id
+        self.replay = Replay(file.frames(), self.config.log_dirs)
+        self.broker: Broker | None = None
+        self._states: dict[str, ReplicaState] = {}
+        self.topic_names: dict[TopicId, str] = {}
+        self._first_ms: int | None = None
+
+    def close(self) -> None:
+        self.replay.close()
+
+    def play(self, stop: Callable[[], bool]) -> bool:
+        """Play until ``stop`` returns true; return false at the end of the recording. Raises Diverged.
+
+        ``stop`` is asked after each callback and each event.
+        """
+        return self.replay.run(self._serve, self.header.open_files_max, stop)
+
+    async def _serve(self, runtime: Runtime) -> int:
+        def made(config: BrokerConfig, runtime: Runtime) -> Broker:
+            self.broker = Broker(config, runtime)
+            return self.broker
+
+        return await serve(
+            self.config, None, BrokerStatusFile(None), runtime, tidy=lambda _: (), make_broker=made
+        )
+
+    @property
+    def now_ms(self) -> int:
+        """The wall time of where it is: that of its start, and what its loop's clock has gone on."""
+        if self._first_ms is None:
+            self._first_ms = self.replay.loop.now_ms or None
+        return self.header.started_ms + self.replay.loop.now_ms - (self._first_ms or 0)
+
+    @property
+    def next_ms(self) -> int:
+        """The wall time of the event that comes in next."""
+        return self.now_ms if self._first_ms is None else self.now_ms + self.replay.next_delta_ms
+
+    def changes(self) -> list[Change]:
+        """Return what has changed in the replicas since the last call."""
+        broker = self.broker
+        if broker is None or not broker.has_parts:
+            return []
+        found: list[Change] = []
+        gone = dict.fromkeys(self._states)
+        for partition in broker.parts.replication.replicas:
+            log, name = partition.log, str(partition)
+            gone.pop(name, None)
+            self.topic_names[partition.key.topic_id] = partition.topic
+            offsets = (log.log_start_offset, log.log_end_offset)
+            now = state_of(partition.replica.role, offsets, log.epochs.entries)
+            before = self._states.get(name)
+            changed = first_state(name, now) if before is None else difference(name, before, now)
+            if changed is not None:
+                self._states[name] = now
+                found.append(Change(name, changed))
+        for name in gone:
+            del self._states[name]
+            found.append(Change(name, None))
+        return found
+
+    def replica(self, topic: str, partition: int) -> wire.ReplicaState | None:
+        """Return the state of its replica, as DescribeReplicas does; None if there is none."""
+        broker = self.broker
+        if broker is None or not broker.has_parts:
+            return None
+        parts = broker.parts
+        described = replicas.Parts(
+            self.config,
+            parts.given.runtime,
+            parts.given.tasks,
+            parts.given.turns,
+            parts.control.metadata,
+            parts.replication.replicas,
+            parts.replication.moves,
+            parts.cleaner.report,
+            parts.given.store.cluster_id,
+            parts.serving.rights,
+            parts.remote_logs,
+        )
+        self.replay.is_looked_at = True
+        try:
+            return replicas.state_of_replica(described, topic, partition)
+        finally:
+            self.replay.is_looked_at = False
+
+
+class Moment(NamedTuple):
+    """Where the replay is, after a broker has done something."""
+
+    broker: RecordedBroker
+    at_ms: int
+    """The broker's wall time."""
+    event: str
+    """What came in last."""
+    changes: Sequence[Change]
+
+
+class _Direction:
+    """The bytes from one side of a connection between two recorded brokers to the other."""
+
+    def __init__(self, stream: Stream, source: int, target: int) -> None:
+        self.stream = stream
+        self.source = source
+        self.target = target
+        self.sent = self.arrived = 0
+
+
+class _Connection:
+    def __init__(self, names: Mapping[TopicId, str], client: int) -> None:
+        conversation = Conversation(names)
+        self.client = client
+        self.server: int | None = None
+        self.requests = _Direction(conversation.requests, client, -1)
+        self.responses = _Direction(conversation.responses, -1, client)
+
+    def accepted_by(self, broker: int) -> None:
+        self.server = self.requests.target = self.responses.source = broker
+
+    def to(self, broker: int) -> _Direction:
+        return self.responses if broker == self.client else self.requests
+
+    def of(self, broker: int) -> _Direction:
+        return self.requests if broker == self.client else self.responses
+
+
+class RecordedCluster:
+    """Plays the recordings of several brokers, one of each, aligned. Use with ``closing``."""
+
+    def __init__(
+        self,
+        files: Sequence[RecordingFile],
+        *,
+        any_source: bool = False,
+        writer: RecordingWriter | None = None,
+    ) -> None:
+        """``writer`` gets the replicas' changes and the brokers' messages, for the console.
+
+        Raises OtherSource, ConfigError, and ValueError if two recordings are of one broker.
+        """
+        self.brokers = [RecordedBroker(file, any_source=any_source) for file in files]
+        if len({one.id for one in self.brokers}) < len(self.brokers):
+            raise ValueError("two recordings are of the same broker: give one of each")
+        self._writer = writer
+        self._started_ms = min(one.header.started_ms for one in self.brokers)
+        self._at_us = 0
+        self._links: dict[Link, _Connection | None] = {}
+        if len(files) > 1:
+            for one in self.brokers:
+                self._links.update(dict.fromkeys(one.file.links()))
+        self._names: dict[TopicId, str] = {}
+        self._messages = 0
+        self.playing: RecordedBroker | None = None
+        """The broker whose code runs."""
+        self._ended: set[int] = set()
+        self._observed = {one.id: _Observed(self, one) for one in self.brokers}
+
+    def close(self) -> None:
+        for one in self.brokers:
+            one.close()
+
+    def play(self, stop: Callable[[Moment], bool]) -> Moment | None:
+        """Play until ``stop`` returns true for a moment; return it, or None at the end of all recordings.
+
+        Raises Diverged.
+        """
+        while (chosen := self._next()) is not None:
+            moment = self._turn(chosen)
+            if stop(moment):
+                return moment
+        return None
+
+    def _next(self) -> RecordedBroker | None:
+        going = [one for one in self.brokers if one.id not in self._ended]
+        free = [one for one in going if not self._waits(one)]
+        return min(free or going, key=lambda one: one.next_ms, default=None)
+
+    def _waits(self, broker: RecordedBroker) -> bool:
+        """Whether bytes come in next that another recording has not sent yet, but may."""
+        arrival = broker.replay.next_arrival if broker.replay.is_at_event else None
+        connection = None if arrival is None else self._observed[broker.id].connections.get(arrival[0])
+        if arrival is None or connection is None:
+            return False
+        direction = connection.to(broker.id)
+        if direction.source in self._ended or direction.source < 0:
+            return False
+        return direction.arrived + arrival[1] > direction.sent
+
+    def _turn(self, broker: RecordedBroker) -> Moment:
+        """Let one event in, and run the callbacks up to the next one."""
+        self.playing = broker
+        goes_on = broker.play(lambda: broker.replay.is_at_event)
+        at_ms = broker.now_ms
+        self._at_us = max(self._at_us, (at_ms - self._started_ms) * 1_000)
+        changes = broker.changes()
+        self._names.update(broker.topic_names)
+        for change in changes:
+            self._note_change(broker, change)
+        for kind, direction, told in self._observed[broker.id].take():
+            for number, message in told:
+                self._note_message(kind, direction, number, message)
+        if not goes_on:
+            self._ended.add(broker.id)
+            self._note_end(broker)
+        return Moment(broker, at_ms, broker.replay.newest_event, changes)
+
+    # --- what the console shows
+
+    def next_number(self) -> int:
+        self._messages += 1
+        return self._messages
+
+    def connected(self, link: Link, broker: int, *, is_own: bool) -> _Connection | None:
+        """Return the connection, if both of its sides are recorded."""
+        if link not in self._links:
+            return None
+        connection = self._links[link]
+        if connection is None:
+            connection = self._links[link] = _Connection(self._names, broker if is_own else -1)
+        if not is_own:
+            connection.accepted_by(broker)
+        elif connection.client < 0:
+            connection.client = connection.requests.source = connection.responses.target = broker
+        return connection
+
+    def _note_change(self, broker: RecordedBroker, change: Change) -> None:
+        if change.partition.startswith(INTERNAL):
+            return
+        found = change.difference
+        text = f"removes its replica of {change.partition}" if found is None else found.text
+        self._add(
+            kind=Kind.REMOVED if found is None else found.kind,
+            text=text,
+            broker=broker.id,
+            partitions=(change.partition,),
+            change=None if found is None else found.change,
+        )
+
+    def _note_message(self, kind: Kind, direction: _Direction, number: int, message: Message) -> None:
+        self._add(
+            kind=kind,
+            text=message.text,
+            broker=direction.source,
+            to=direction.target,
+            message=number,
+            partitions=message.partitions,
+        )
+
+    def _note_end(self, broker: RecordedBroker) -> None:
+        ended = broker.replay.ended
+        text = "the recording breaks off here: the process was killed" if ended is None else ended
+        self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=Status.DOWN)
+        for connection in self._observed[broker.id].connections.values():
+            for direction in (connection.requests, connection.responses):
+                for number, message in direction.stream.on_dropped():
+                    self._note_message(Kind.DROPPED, direction, number, message)
+
+    def _add(self, **fields: Any) -> None:
+        if self._writer is not None:
+            self._writer.add(Event(at_us=self._at_us, **fields))
+
+    def end(self) -> None:
+        if self._writer is not None:
+            self._writer.end([Event(at_us=self._at_us, kind=Kind.NOTE, text="The recordings end here.")])
+
+
+class _Observed:
+    """The connections of one broker to others that are recorded, too, and what was said on them."""
+
+    def __init__(self, cluster: RecordedCluster, broker: RecordedBroker) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self.connections: dict[int, _Connection] = {}
+        self._told: list[tuple[Kind, _Direction, list[tuple[int, Message]]]] = []
+        broker.replay.observer = self
+
+    def take(self) -> list[tuple[Kind, _Direction, list[tuple[int, Message]]]]:
+        told, self._told = self._told, []
+        return told
+
+    def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
+        link = link_of(extra, is_own=not is_accepted)
+        connection = self._cluster.connected(link, self._broker.id, is_own=not is_accepted)
+        if connection is not None:
+            self.connections[number] = connection
+
+    def on_sent(self, number: int, parts: Sequence[Buffer]) -> None:
+        connection = self.connections.get(number)
+        if connection is None:
+            return
+        direction = connection.of(self._broker.id)
+        data = b"".join(bytes(part) for part in parts)
+        direction.sent += len(data)
+        self._told.append((Kind.SENT, direction, direction.stream.on_sent(data, self._cluster.next_number)))
+
+    def on_arrived(self, number: int, size: int) -> None:
+        connection = self.connections.get(number)
+        if connection is None:
+            return
+        direction = connection.to(self._broker.id)
+        direction.arrived += size
+        self._told.append((Kind.DELIVERED, direction, direction.stream.on_arrived(size)))
+
+    def on_lost(self, number: int) -> None:
+        connection = self.connections.pop(number, None)
+        if connection is not None:
+            direction = connection.to(self._broker.id)
+            self._told.append((Kind.DROPPED, direction, direction.stream.on_dropped()))
+
+
+def console_header(files: Sequence[RecordingFile]) -> recording.Header:
+    brokers = {int(BrokerConfig(file.header.settings).node_id) for file in files}
+    return recording.Header(
+        title="Recorded brokers",
+        description=", ".join(file.path.name for file in files),
+        names={number: f"broker {number}" for number in sorted(brokers)},
+    )
