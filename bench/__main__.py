@@ -30,6 +30,7 @@ from .metadata_rows import METADATA_ROWS
 from .opening_rows import OPENING_ROWS
 from .queue_rows import QUEUE_ROWS
 from .quota_row import QUOTA_ROW
+from .recorder_rows import RECORDER_ROWS
 from .recovery_rows import RECOVERY_ROWS
 from .rows import Row
 from .run import Bench, Pace, RowSamples, console
@@ -53,6 +54,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),
     ("Tiered topics", TIER_ROWS),
+    ("The flight recorder", RECORDER_ROWS),
     ("Lines of files into a topic", INGEST_ROWS),
     ("Reading topics into Spark", (*spark.SPARK_ROWS, *TABLE_ROWS)),
 )

@@ -237,7 +237,7 @@ def _produce_frame(batch: bytes, partition: int, *, topic: str = "", topic_id: U
     return encode_request(1, "bench", request)
 
 
-_REQUESTS = (
+REQUESTS_COLUMNS = (
     Column("requests_per_s", "requests/s", "requests/s", more_is_better=True, digits=0),
     P50,
     P99,
@@ -253,7 +253,7 @@ def _connection_row(key: str, clients: str, connections: int, play: Callable[...
         f"{key}-{connections}",
         f"{connections:,} {clients}{plural}, batches of {SMALL_BATCH} records of {SIZE} B, "
         "each sent when the one before is acknowledged",
-        _REQUESTS,
+        REQUESTS_COLUMNS,
         Load(partial(play, connections=connections), "requests_per_s"),
     )
 
