@@ -18,15 +18,9 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 from nilometer.recorder import tape as kinds
+from nilometer.recorder.failures import error_of, failure_of
 from nilometer.recorder.known_files import KnownFile, KnownFiles
-from nilometer.recorder.seam import (
-    Door,
-    SeamDisk,
-    SeamEntropy,
-    SeamObjectStore,
-    error_of,
-    failure_of,
-)
+from nilometer.recorder.seam import Door, SeamDisk, SeamEntropy, SeamObjectStore
 from nilometer.recorder.tape import Tape, packed, signed, varint
 from nilometer.recorder.turn_loop import TurnLoop
 from nilometer.runtime import Clock, File, Listener, Network, Runtime
@@ -59,6 +53,10 @@ def digest_of(parts: Sequence[Buffer]) -> tuple[int, int]:
     return length, crc
 
 
+DRAIN_S = 0.005
+"""Of the time before a process was killed, at most this is not in its recording."""
+
+
 class RecordingLoop(TurnLoop):
     def __init__(self, host: asyncio.AbstractEventLoop, tape: Tape) -> None:
         super().__init__()
@@ -69,6 +67,7 @@ class RecordingLoop(TurnLoop):
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._is_draining = False
 
     def enter(self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], *args: Any) -> T:
         """Let an event in: note it, and call ``function``, which is the broker's."""
@@ -105,6 +104,12 @@ class RecordingLoop(TurnLoop):
             self.host.call_soon(self._run)
         if self._timers:
             self._set_timer()
+        if not self._is_draining:
+            self._is_draining = True
+            self.host.call_later(DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._is_draining = False
         self._tape.drain()
 
     def _run(self) -> None:
@@ -155,6 +160,8 @@ class Recorder(Door):
         self._local = threading.local()
         self._jobs = 0
         self._waits = 0
+        self._appends = 0
+        """Of the event loop, since the last one that failed."""
 
     def note(self, *parts: bytes) -> None:
         """Add an entry. On the thread of a job it is one of the job."""
@@ -170,8 +177,11 @@ class Recorder(Door):
     # --- calls
 
     def ask(self, name: str, args: Sequence[object], work: Callable[[], T]) -> T:
+        is_in_loop = self.is_in_loop
+        if is_in_loop:
+            self.tape.drain()  # it may hang, or be the last
         try:
-            result = _on_host(self.loop, work) if self.is_in_loop else work()
+            result = _on_host(self.loop, work) if is_in_loop else work()
         except Exception as error:
             self.note(_KIND[kinds.ASK], packed([name, args, False, failure_of(error)]))
             raise
@@ -193,9 +203,13 @@ class Recorder(Door):
             written = work()
         except OSError as error:
             known.forget()
-            self.note(_KIND[kinds.APPEND_FAILED], packed(failure_of(error)))
+            appends, self._appends = (self._appends, 0) if self.is_in_loop else (0, self._appends)
+            self.note(_KIND[kinds.APPEND_FAILED], varint(appends), packed(failure_of(error)))
             raise
-        self.note(_APPEND, varint(written))
+        if get_ident() == self._thread:
+            self._appends += 1
+        else:
+            self.note(_APPEND, varint(written))
         return written
 
     def read(
@@ -330,60 +344,89 @@ class Recorder(Door):
 
 def begin_pull(parts: AsyncIterator[bytes], part: asyncio.Future[bytes | None]) -> None:
     """Ask the broker for the next of ``parts``; ``part`` is told it, or None at the end."""
+    asyncio.get_running_loop().create_task(_pull(parts, part))
 
-    async def pull() -> None:
-        try:
-            data = await anext(parts, None)
-        except Exception as error:
-            if not part.done():
-                part.set_exception(error)
-        else:
-            if not part.done():
-                part.set_result(data)
 
-    asyncio.get_running_loop().create_task(pull())
+async def _pull(parts: AsyncIterator[bytes], part: asyncio.Future[bytes | None]) -> None:
+    try:
+        data = await anext(parts, None)
+    except Exception as error:
+        if not part.done():
+            part.set_exception(error)
+    else:
+        if not part.done():
+            part.set_result(data)
+
+
+STEP_US = 32
+"""The clock of short durations goes on in such steps while it is recorded: fewer readings differ."""
 
 
 class RecordingClock:
+    """Invariant: of a thread that is not the event loop's each reading is an entry; of the loop's, each that
+    differs from the one before, with the number of those that did not."""
+
     def __init__(self, recorder: Recorder, clock: Clock) -> None:
         self._recorder = recorder
         self._clock = clock
         self._add = recorder.tape.add
         self._thread = get_ident()
-        self._last: dict[int, int] = {kinds.WALL: 0, kinds.MONOTONIC: 0, kinds.CPU: 0}
-        self._last_us = 0
-        self._short_us = [_KIND[kinds.MONOTONIC_US] + varint(signed(step)) for step in range(2_000)]
+        self._wall = self._monotonic = self._monotonic_us = self._cpu = 0
+        self._walls = self._monotonics = self._monotonics_us = self._cpus = 0
+        self._short_us = [
+            _KIND[kinds.MONOTONIC_US] + b"\0" + varint(signed(step * STEP_US)) for step in range(64)
+        ]
 
     def wall_ms(self) -> int:
-        return self._read(kinds.WALL, self._clock.wall_ms())
+        now = self._clock.wall_ms()
+        if get_ident() != self._thread:
+            return self._elsewhere(kinds.WALL, now)
+        if now == self._wall:
+            self._walls += 1
+            return now
+        self._add(_KIND[kinds.WALL] + varint(self._walls) + varint(signed(now - self._wall)))
+        self._wall, self._walls = now, 0
+        return now
 
     def monotonic_ms(self) -> int:
-        return self._read(kinds.MONOTONIC, self._clock.monotonic_ms())
+        now = self._clock.monotonic_ms()
+        if get_ident() != self._thread:
+            return self._elsewhere(kinds.MONOTONIC, now)
+        if now == self._monotonic:
+            self._monotonics += 1
+            return now
+        self._add(_KIND[kinds.MONOTONIC] + varint(self._monotonics) + varint(signed(now - self._monotonic)))
+        self._monotonic, self._monotonics = now, 0
+        return now
 
     def monotonic_us(self) -> int:
-        now = self._clock.monotonic_us()
-        step = now - self._last_us
-        if 0 <= step < 2_000 and get_ident() == self._thread:
-            self._last_us = now
-            self._add(self._short_us[step])
+        now = self._clock.monotonic_us() // STEP_US * STEP_US
+        if get_ident() != self._thread:
+            return self._elsewhere(kinds.MONOTONIC_US, now)
+        step = now - self._monotonic_us
+        if step == 0:
+            self._monotonics_us += 1
             return now
-        if get_ident() == self._thread:
-            self._last_us = now
-            self._add(_KIND[kinds.MONOTONIC_US] + varint(signed(step)))
+        if self._monotonics_us == 0 and 0 < step < 64 * STEP_US:
+            self._add(self._short_us[step // STEP_US])
         else:
-            self._recorder.note(_KIND[kinds.MONOTONIC_US], varint(signed(now)))
+            self._add(_KIND[kinds.MONOTONIC_US] + varint(self._monotonics_us) + varint(signed(step)))
+        self._monotonic_us, self._monotonics_us = now, 0
         return now
 
     def thread_cpu_us(self) -> int:
-        return self._read(kinds.CPU, self._clock.thread_cpu_us())
+        now = self._clock.thread_cpu_us()
+        if get_ident() != self._thread:
+            return self._elsewhere(kinds.CPU, now)
+        if now == self._cpu:
+            self._cpus += 1
+            return now
+        self._add(_KIND[kinds.CPU] + varint(self._cpus) + varint(signed(now - self._cpu)))
+        self._cpu, self._cpus = now, 0
+        return now
 
-    def _read(self, kind: int, now: int) -> int:
-        if get_ident() == self._thread:
-            last = self._last[kind]
-            self._last[kind] = now
-            self._add(_KIND[kind] + varint(signed(now - last)))
-        else:  # the time itself: threads share no last reading
-            self._recorder.note(_KIND[kind], varint(signed(now)))
+    def _elsewhere(self, kind: int, now: int) -> int:
+        self._recorder.note(_KIND[kind], b"\0", varint(signed(now)))
         return now
 
 
@@ -570,6 +613,8 @@ class RecordedTransport:
         self.extra["certificate"] = None if encrypted is None else encrypted.getpeercert(True)
         self.extra["has_tls"] = encrypted is not None
         self._encrypted = None if encrypted is None else Encrypted(self.extra["certificate"])
+        self._is_closing = False
+        self._open = 0  # how often it was found not to be closing
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "ssl_object":
@@ -589,9 +634,13 @@ class RecordedTransport:
         self._note((_KIND[kinds.WRITE], self._number, varint(length), crc.to_bytes(4, "big")))
 
     def is_closing(self) -> bool:
-        closing = self._transport.is_closing()
-        self._note((_KIND[kinds.IS_CLOSING], self._number, b"\x01" if closing else b"\x00"))
-        return closing
+        if not self._is_closing:
+            self._is_closing = self._transport.is_closing()
+            if not self._is_closing:
+                self._open += 1
+                return False
+            self._note((_KIND[kinds.IS_CLOSING], self._number, varint(self._open)))
+        return True
 
     def get_write_buffer_size(self) -> int:
         size = self._transport.get_write_buffer_size()

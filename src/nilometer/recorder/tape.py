@@ -3,7 +3,9 @@
 An *entry* is one of
 
 - a *call*: what the broker asked its runtime, and what came back: a reading of the clock, the result or the
-  error of a disk call, bytes given to a connection (of these a digest only);
+  error of a disk call, bytes given to a connection (of these a digest only). What nearly always comes back
+  (the same time as before, a file's append done, a connection that is not closing) has no entry: the entry of
+  what differs says how often it came before;
 - an *event*: what came by itself: a connection and its bytes, timers that were due, the end of an offloaded
   job, a signal. It says after how many callbacks of the event loop it came.
 
@@ -51,13 +53,12 @@ END = 0xFF
 """The recording was stopped; the reason follows."""
 
 FIELDS: dict[int, str] = {
-    **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
-    **dict.fromkeys((ASK, OPEN, APPEND_FAILED, READ, READ_FAILED, END), "c"),
+    **dict.fromkeys((APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
+    **dict.fromkeys((ASK, OPEN, READ, READ_FAILED, END), "c"),
     BEGIN: "",
-    **dict.fromkeys((WAIT, TRANSPORT), "nc"),
+    **dict.fromkeys((WAIT, TRANSPORT, APPEND_FAILED), "nc"),
     WRITE: "nn4",
-    IS_CLOSING: "n1",
-    UNSENT: "nn",
+    **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, IS_CLOSING, UNSENT), "nn"),
     TIME: "nn",
     **dict.fromkeys((JOB_DONE, SIGNAL, EOF, PAUSE, RESUME, PULL), "nnn"),
     **dict.fromkeys((DONE, MADE, DATA, BUFFER, LOST, GATE_BEGIN, GATE_END), "nnnc"),
@@ -340,13 +341,12 @@ class TapeReader:
         """Go to the next entry without reading the fields of this one."""
         assert self.head is not None
         for field in FIELDS[self.head.kind]:
-            match field:
-                case "n":
-                    self.number()
-                case "c":
-                    self.content()
-                case _:
-                    self.raw(int(field))
+            if field == "n":
+                self.number()
+            elif field == "c":
+                self.content()
+            else:
+                self.raw(int(field))
         self.advance()
 
     def byte(self) -> int:
