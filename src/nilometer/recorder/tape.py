@@ -40,6 +40,8 @@ OFFLOAD, WAIT = 0x30, 0x31
 BEGIN = 0x32
 """A job has begun on its thread."""
 WRITE, TRANSPORT, IS_CLOSING, UNSENT = 0x40, 0x41, 0x42, 0x43
+FAILED = 0x44
+"""What was asked of a connection just before, WRITE or TRANSPORT, has raised an error."""
 
 # Events.
 EVENT = 0x80
@@ -54,7 +56,7 @@ FIELDS: dict[int, str] = {
     **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
     **dict.fromkeys((ASK, OPEN, APPEND_FAILED, READ, READ_FAILED, END), "c"),
     BEGIN: "",
-    **dict.fromkeys((WAIT, TRANSPORT), "nc"),
+    **dict.fromkeys((WAIT, TRANSPORT, FAILED), "nc"),
     WRITE: "nn4",
     IS_CLOSING: "n1",
     UNSENT: "nn",
