@@ -15,6 +15,8 @@ from nilometer.recorder.tape import Header, MemoryFile, Tape
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import StoreFaults
+from nilometer.simulation.plan import LOCAL, draw
+from nilometer.simulation.run import RECORDED, run
 from nilometer.simulation.world import World
 
 HEADER = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=0)
@@ -136,3 +138,31 @@ def test_what_comes_in_after_the_end_is_replayed() -> None:
         assert not any(other.done() for other in others)
 
     record_and_replay(main)
+
+
+# Whole clusters: `nilometer simulate --seed N --minutes M --store local --check-recordings` plays one again.
+
+QUICK, THOROUGH = (0, 1, 4), (2, 3)
+SHORT_MINUTES = 0.1
+FIRST, COUNT, AT_ONCE = 5000, 1000, 20
+MINUTES = 0.33
+
+
+def _differences(seed: int, minutes: float) -> list[str]:
+    verdict = run(draw(seed, minutes, store=LOCAL), checks_recordings=True)
+    assert verdict.workloads[RECORDED] >= 3
+    return verdict.findings
+
+
+@pytest.mark.parametrize(
+    "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in THOROUGH)]
+)
+def test_every_start_of_a_cluster_is_replayed(seed: int) -> None:
+    assert _differences(seed, SHORT_MINUTES) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, AT_ONCE))
+def test_every_start_of_many_clusters_is_replayed(first: int) -> None:
+    found = {seed: _differences(seed, MINUTES) for seed in range(first, first + AT_ONCE)}
+    assert {seed: findings for seed, findings in found.items() if findings} == {}
