@@ -112,6 +112,7 @@ class SeedOptions(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[int, ...] | None = None
     trace: Path | None = None
     recording: RecordingOptions | None = None
+    checks_recordings: bool = False
     minimises: bool = True
 
 
@@ -181,7 +182,13 @@ def _play(plan: Plan, options: SeedOptions) -> Verdict:
     with ExitStack() as files:
         sink = None if options.trace is None else _lines_to(options.trace, files)
         record = None if options.recording is None else _recorder(plan, options, options.recording, files)
-        return run(plan, only=options.only, sink=sink, record=record)
+        return run(
+            plan,
+            only=options.only,
+            sink=sink,
+            record=record,
+            checks_recordings=options.checks_recordings,
+        )
 
 
 def _lines_to(path: Path, files: ExitStack) -> Callable[[str], object]:
@@ -228,7 +235,7 @@ def _failure_lines(verdict: Verdict, options: SeedOptions) -> list[str]:
         output.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
     output.append(f"replay: {replay_command(plan.seed, options)}")
     if options.minimises and options.only is None and plan.faults:
-        few = _fewest(verdict)
+        few = _fewest(verdict, options)
         output.append(f"with fewer faults: {replay_command(plan.seed, replace(options, only=tuple(few)))}")
         output += [f"  {fault}" for fault in plan.faults if fault.number in few]
     for who, lines in verdict.process_logs.items():
@@ -237,9 +244,10 @@ def _failure_lines(verdict: Verdict, options: SeedOptions) -> list[str]:
     return output
 
 
-def _fewest(verdict: Verdict) -> list[int]:
+def _fewest(verdict: Verdict, options: SeedOptions) -> list[int]:
     def fails(numbers: Sequence[int]) -> bool:
-        return run(verdict.plan, only=numbers).exit is verdict.exit
+        again = run(verdict.plan, only=numbers, checks_recordings=options.checks_recordings)
+        return again.exit is verdict.exit
 
     few, _ = minimise([fault.number for fault in verdict.plan.faults], fails)
     return few
@@ -253,6 +261,8 @@ def replay_command(seed: int, options: SeedOptions) -> str:
         command += f" --store {options.store}"
     if options.remote_storage is not None:
         command += " --remote-storage" if options.remote_storage else " --no-remote-storage"
+    if options.checks_recordings:
+        command += " --check-recordings"
     if options.only is not None:
         command += f" --only {','.join(map(str, options.only))}" if options.only else " --only ''"
     return command
@@ -463,6 +473,13 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     help="Stop the recording after this many events.",
 )
 @click.option(
+    "--check-recordings",
+    "checks_recordings",
+    is_flag=True,
+    help="Record every start of a broker as the flight recorder does, replay it after the run, and fail "
+    "where that is not equal. Seeds with ZooKeeper or a quorum are not recorded.",
+)
+@click.option(
     "--minimise/--no-minimise",
     "minimises",
     default=True,
@@ -483,6 +500,7 @@ def simulate(
     recording: Path | None,
     record_from: float,
     record_events: int,
+    checks_recordings: bool,
     minimises: bool,
     keep_going: bool,
     as_json: bool,
@@ -508,6 +526,7 @@ def simulate(
         recording=None
         if recording is None
         else RecordingOptions(path=recording, from_s=record_from, events_max=record_events),
+        checks_recordings=checks_recordings,
         minimises=minimises,
     )
     numbers = range(seed, seed + seeds)

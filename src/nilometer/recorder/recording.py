@@ -9,9 +9,8 @@ to the tape with the number of callbacks before it, and is the same in replay.
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from crc32c import crc32c
@@ -20,16 +19,19 @@ from typing_extensions import Buffer
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.failures import error_of, failure_of
 from nilometer.recorder.known_files import KnownFile, KnownFiles
-from nilometer.recorder.seam import Door, SeamDisk, SeamEntropy, SeamObjectStore
+from nilometer.recorder.seam import Door, Pulls, SeamDisk, SeamEntropy, SeamObjectStore
 from nilometer.recorder.tape import Tape, packed, signed, varint
 from nilometer.recorder.turn_loop import TurnLoop
-from nilometer.runtime import Clock, File, Listener, Network, Runtime
+from nilometer.runtime import Clock, Disk, File, Listener, Network, Runtime
 from nilometer.runtime.handshakes import Admitted, HandshakeGate, ProtocolFactory
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.runtime.tls import ClientTls, ServerTls
 
 T = TypeVar("T")
 
+_JOB: contextvars.ContextVar[bytes] = contextvars.ContextVar("job", default=b"")
+"""What the entries of the offloaded job begin with that runs; empty in the event loop. Of a context, not of a
+thread: a simulated job runs on the loop's own thread."""
 _KIND = [bytes([kind]) for kind in range(256)]
 _SIZE, _READ, _READ_KNOWN = _KIND[kinds.SIZE], _KIND[kinds.READ], _KIND[kinds.READ_KNOWN]
 _APPEND = _KIND[kinds.APPEND]
@@ -70,7 +72,10 @@ class RecordingLoop(TurnLoop):
         self._is_draining = False
 
     def enter(self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], *args: Any) -> T:
-        """Let an event in: note it, and call ``function``, which is the broker's."""
+        """Let an event in: note it, and call ``function``, which is the broker's. After the broker's end,
+        which what is left of the runtime may outlast, nothing is let in."""
+        if self.is_closed():
+            return cast(T, None)
         self._note(kind, fields)
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
@@ -95,8 +100,7 @@ class RecordingLoop(TurnLoop):
             )
         )
         self._noted = executed
-        if now_ms != self.now_ms:
-            self.set_time(now_ms)
+        self.set_time(now_ms)
 
     def _end_turn(self) -> None:
         if self._ready and not self._is_scheduled:
@@ -156,32 +160,22 @@ class Recorder(Door):
         self.tape = tape
         self.files = KnownFiles(folders, keeps_content=False)
         self.offloaded = 0
-        self._thread = get_ident()
-        self._local = threading.local()
         self._jobs = 0
         self._waits = 0
         self._appends = 0
         """Of the event loop, since the last one that failed."""
 
     def note(self, *parts: bytes) -> None:
-        """Add an entry. On the thread of a job it is one of the job."""
-        if get_ident() == self._thread:
-            self.tape.add_parts(parts)
-        else:
-            self.tape.add_parts((self._local.job, *parts))
-
-    @property
-    def is_in_loop(self) -> bool:
-        return get_ident() == self._thread
+        """Add an entry. In an offloaded job it is one of the job."""
+        self.tape.add_parts((_JOB.get(), *parts))
 
     # --- calls
 
     def ask(self, name: str, args: Sequence[object], work: Callable[[], T]) -> T:
-        is_in_loop = self.is_in_loop
-        if is_in_loop:
+        if not _JOB.get():
             self.tape.drain()  # it may hang, or be the last
         try:
-            result = _on_host(self.loop, work) if is_in_loop else work()
+            result = work() if _JOB.get() else _on_host(self.loop, work)
         except Exception as error:
             self.note(_KIND[kinds.ASK], packed([name, args, False, failure_of(error)]))
             raise
@@ -203,10 +197,10 @@ class Recorder(Door):
             written = work()
         except OSError as error:
             known.forget()
-            appends, self._appends = (self._appends, 0) if self.is_in_loop else (0, self._appends)
+            appends, self._appends = (0, self._appends) if _JOB.get() else (self._appends, 0)
             self.note(_KIND[kinds.APPEND_FAILED], varint(appends), packed(failure_of(error)))
             raise
-        if get_ident() == self._thread:
+        if not _JOB.get():
             self._appends += 1
         else:
             self.note(_APPEND, varint(written))
@@ -275,18 +269,23 @@ class Recorder(Door):
     async def pull_parts(
         self, name: str, parts: AsyncIterator[bytes], work: Callable[[AsyncIterator[bytes]], Any]
     ) -> None:
+        pulls = Pulls(parts)
+
         async def pulled(number: int) -> AsyncIterator[bytes]:
             while True:
                 part: asyncio.Future[bytes | None] = self.loop.host.create_future()
-                self.loop.enter(_KIND[kinds.PULL], (varint(number),), begin_pull, parts, part)
+                self.loop.enter(_KIND[kinds.PULL], (varint(number),), pulls.begin, part)
                 data = await part
                 if data is None:
                     return
                 yield data
 
-        await self.wait_numbered("upload", (name,), lambda number: work(pulled(number)), lambda _: None)
+        try:
+            await self.wait_numbered("upload", (name,), lambda number: work(pulled(number)), lambda _: None)
+        finally:
+            await pulls.end()
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, disk: Disk, work: Callable[[], T]) -> T:
         self._jobs += 1
         number = self._jobs
         prefix = _KIND[kinds.JOB] + varint(number)
@@ -295,7 +294,7 @@ class Recorder(Door):
         future: asyncio.Future[T] = self.loop.create_future()
 
         def run() -> T:
-            self._local.job = prefix
+            _JOB.set(prefix)
             self.note(_KIND[kinds.BEGIN])  # what it reads before its first call, it reads now
             return work()
 
@@ -308,7 +307,7 @@ class Recorder(Door):
             else:
                 future.set_result(done.result())
 
-        doing = self.loop.host.create_task(self.system.disk.offload(run))
+        doing = self.loop.host.create_task(disk.offload(run))
         doing.add_done_callback(
             lambda done: self.loop.enter(_KIND[kinds.JOB_DONE], (varint(number),), end, done)
         )
@@ -316,12 +315,8 @@ class Recorder(Door):
 
     # --- the runtime
 
-    system: Runtime
-    """The real one."""
-
     def runtime(self, system: Runtime) -> Runtime:
         """Return the runtime of a recorded broker, around ``system``."""
-        self.system = system
 
         def open_object_store(uri: str, writer: str) -> ObjectStore:
             stores: list[ObjectStore] = []
@@ -342,22 +337,6 @@ class Recorder(Door):
         )
 
 
-def begin_pull(parts: AsyncIterator[bytes], part: asyncio.Future[bytes | None]) -> None:
-    """Ask the broker for the next of ``parts``; ``part`` is told it, or None at the end."""
-    asyncio.get_running_loop().create_task(_pull(parts, part))
-
-
-async def _pull(parts: AsyncIterator[bytes], part: asyncio.Future[bytes | None]) -> None:
-    try:
-        data = await anext(parts, None)
-    except Exception as error:
-        if not part.done():
-            part.set_exception(error)
-    else:
-        if not part.done():
-            part.set_result(data)
-
-
 STEP_US = 32
 """The clock of short durations goes on in such steps while it is recorded: fewer readings differ."""
 
@@ -370,7 +349,6 @@ class RecordingClock:
         self._recorder = recorder
         self._clock = clock
         self._add = recorder.tape.add
-        self._thread = get_ident()
         self._wall = self._monotonic = self._monotonic_us = self._cpu = 0
         self._walls = self._monotonics = self._monotonics_us = self._cpus = 0
         self._short_us = [
@@ -379,7 +357,7 @@ class RecordingClock:
 
     def wall_ms(self) -> int:
         now = self._clock.wall_ms()
-        if get_ident() != self._thread:
+        if _JOB.get():
             return self._elsewhere(kinds.WALL, now)
         if now == self._wall:
             self._walls += 1
@@ -390,7 +368,7 @@ class RecordingClock:
 
     def monotonic_ms(self) -> int:
         now = self._clock.monotonic_ms()
-        if get_ident() != self._thread:
+        if _JOB.get():
             return self._elsewhere(kinds.MONOTONIC, now)
         if now == self._monotonic:
             self._monotonics += 1
@@ -401,7 +379,7 @@ class RecordingClock:
 
     def monotonic_us(self) -> int:
         now = self._clock.monotonic_us() // STEP_US * STEP_US
-        if get_ident() != self._thread:
+        if _JOB.get():
             return self._elsewhere(kinds.MONOTONIC_US, now)
         step = now - self._monotonic_us
         if step == 0:
@@ -416,7 +394,7 @@ class RecordingClock:
 
     def thread_cpu_us(self) -> int:
         now = self._clock.thread_cpu_us()
-        if get_ident() != self._thread:
+        if _JOB.get():
             return self._elsewhere(kinds.CPU, now)
         if now == self._cpu:
             self._cpus += 1
@@ -489,6 +467,8 @@ class RecordingNetwork:
         self._connections += 1
         number = varint(self._connections)
         loop = self._recorder.loop
+        if loop.is_closed():
+            return asyncio.Protocol()
         inner = loop.enter(_KIND[kinds.CONNECTION], (number, varint(origin << 1 | is_accepted)), factory)
         if isinstance(inner, asyncio.BufferedProtocol):
             return _RecordedBuffered(self._recorder, number, inner)
@@ -623,11 +603,11 @@ class RecordedTransport:
 
     def write(self, data: Buffer) -> None:
         self._note_written((data,))
-        self._transport.write(data)  # type: ignore[arg-type]
+        self._try(lambda: self._transport.write(data))  # type: ignore[arg-type]
 
     def writelines(self, list_of_data: Sequence[Buffer]) -> None:
         self._note_written(list_of_data)
-        self._transport.writelines(list_of_data)  # type: ignore[arg-type]
+        self._try(lambda: self._transport.writelines(list_of_data))  # type: ignore[arg-type]
 
     def _note_written(self, parts: Sequence[Buffer]) -> None:
         length, crc = digest_of(parts)
@@ -671,7 +651,14 @@ class RecordedTransport:
     def _do(self, name: str, work: Callable[[], object]) -> None:
         # Noted first: what the transport tells the broker meanwhile comes after it.
         self._note((_KIND[kinds.TRANSPORT], self._number, packed(name)))
-        work()
+        self._try(work)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # uvloop's, of a handle that is closed
+            self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))
+            raise
 
 
 OnHost = Callable[[Callable[[], Any]], Any]
@@ -712,4 +699,20 @@ async def record(
         return await ended
     finally:
         tape.end("the broker has ended")
+        await _end_tasks(loop)
         loop.close()
+
+
+async def _end_tasks(loop: RecordingLoop) -> None:
+    """Cancel what the broker has left running, as ``asyncio.run`` does with the tasks of its own loop."""
+    left = asyncio.all_tasks(loop)
+    ended = loop.host.create_future()
+
+    def cancel() -> None:
+        for task in left:
+            task.cancel()
+        asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: ended.set_result(None))
+
+    if left:
+        loop.enter(_KIND[kinds.TIME], (), cancel)
+        await ended

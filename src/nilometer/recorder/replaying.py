@@ -21,17 +21,18 @@ from typing_extensions import Buffer
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.failures import error_of
 from nilometer.recorder.known_files import KnownFile, KnownFiles
-from nilometer.recorder.recording import EXTRA, Encrypted, begin_pull, digest_of
+from nilometer.recorder.recording import EXTRA, Encrypted, digest_of
 from nilometer.recorder.seam import (
     ABSENT,
     Door,
+    Pulls,
     SeamDisk,
     SeamEntropy,
     SeamObjectStore,
 )
 from nilometer.recorder.tape import NAMES, Entry, TapeReader
 from nilometer.recorder.turn_loop import TurnLoop
-from nilometer.runtime import File, Listener, Runtime
+from nilometer.runtime import Disk, File, Listener, Runtime
 from nilometer.runtime.handshakes import HandshakeGate, ProtocolFactory
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.runtime.tls import ClientTls, ServerTls
@@ -108,10 +109,12 @@ class Replay(Door):
         self.is_looked_at = False
         """While it is, clocks stand still: the broker's state is asked for, and the tape does not go on."""
         self.divergence: str | None = None
+        self._is_over = False
+        """Whether it goes on where the recording has ended: that is no divergence."""
         self.ended: str | None = None
         """Why the recording ended, if it says so."""
         self.newest_event = "the start"
-        self._has_begun = False
+        self._serving: asyncio.Task[Any] | None = None
         self._noted = 0  # callbacks, at the last event
         self._event: tuple[int, int, bool] | None = None
         self._jobs: dict[int, _Job] = {}
@@ -122,7 +125,7 @@ class Replay(Door):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._connecting: dict[int, ProtocolFactory] = {}
         self._listening: dict[int, tuple[ProtocolFactory, HandshakeGate | None]] = {}
-        self._pulled: dict[int, AsyncIterator[bytes]] = {}
+        self._pulled: dict[int, Pulls] = {}
         self._protocols: dict[int, asyncio.BaseProtocol] = {}
         self._accepted: set[int] = set()
         self._connected: dict[int, asyncio.BaseProtocol] = {}
@@ -151,9 +154,12 @@ class Replay(Door):
             while (head := self.tape.head) is not None and head.kind != kinds.END:
                 self._step(head, serve, open_files_max)
                 if self.divergence is not None:
+                    if self._is_over:
+                        break
                     raise Diverged(self.divergence)
                 if stop():
                     return True
+            head = self.tape.head
             if head is not None and self.ended is None:
                 self.ended = self.tape.content().decode()
             return False
@@ -201,6 +207,8 @@ class Replay(Door):
         self.loop.close()
 
     def _unwind(self) -> None:
+        if self._serving is not None and self._serving.done() and not self._serving.cancelled():
+            self._serving.exception()  # how the broker ended is no error of the replay
         for job in list(self._jobs.values()):
             job.kill()
         for task in asyncio.all_tasks(self.loop):
@@ -224,10 +232,10 @@ class Replay(Door):
             self._run_one(f"{NAMES[head.kind]} after {due} callbacks")
         elif self.loop.executed > due:
             self._diverge(f"{NAMES[head.kind]} came after {due} callbacks")
-        elif not self._has_begun:
-            self._has_begun = True
+        elif self._serving is None:
             self._take_event(delta_ms)
-            self.loop.create_task(serve(self.runtime(open_files_max)))
+            self._serving = self.loop.create_task(serve(self.runtime(open_files_max)))
+            self._serving.add_done_callback(lambda _: None)  # the recording has a callback there
             self.tape.advance()
         else:
             self._deliver(delta_ms)
@@ -247,8 +255,7 @@ class Replay(Door):
     def _take_event(self, delta_ms: int) -> None:
         self._event = None
         self._noted = self.loop.executed
-        if delta_ms:
-            self.loop.set_time(self.loop.now_ms + delta_ms)
+        self.loop.set_time(self.loop.now_ms + delta_ms)
 
     def _deliver(self, delta_ms: int) -> None:
         """Let the event in at which the tape stands."""
@@ -291,9 +298,9 @@ class Replay(Door):
                 assert gate is not None
                 gate.end(address)
             case kinds.PULL:
-                parts = self._pulled[tape.number()]
+                pulls = self._pulled[tape.number()]
                 tape.advance()
-                begin_pull(parts, self.loop.create_future())
+                pulls.begin(self.loop.create_future())
             case _:
                 self._deliver_to_connection(kind)
 
@@ -430,6 +437,9 @@ class Replay(Door):
 
     def _diverge(self, message: str) -> None:
         if self.divergence is None:
+            head = self.tape.head
+            # What it did last is recorded in part: it was killed, or the recording had reached its bound.
+            self._is_over = head is None or head.kind == kinds.END
             self.divergence = f"entry {self.tape.entries}: {message}"
 
     def differ(self, message: str) -> None:
@@ -589,10 +599,13 @@ class Replay(Door):
     async def pull_parts(
         self, name: str, parts: AsyncIterator[bytes], work: Callable[[AsyncIterator[bytes]], Any]
     ) -> None:
-        self._pulled[self._waits + 1] = parts
-        await self.begin_wait("upload", (name,))
+        pulls = self._pulled[self._waits + 1] = Pulls(parts)
+        try:
+            await self.begin_wait("upload", (name,))
+        finally:
+            await pulls.end()
 
-    async def offload(self, work: Callable[[], T]) -> T:
+    async def offload(self, disk: Disk, work: Callable[[], T]) -> T:
         self._jobs_begun += 1
         tape = self.take(kinds.OFFLOAD, "a job")
         number = tape.number()
@@ -726,6 +739,7 @@ class ReplayTransport:
         if self._replay.observer is not None:
             self._replay.observer.on_sent(self._number, list_of_data)
         self._replay.end_call()
+        self._raise_failure()
 
     def _take(self, kind: int, doing: str) -> TapeReader:
         tape = self._replay.take(kind, f"{doing} to connection {self._number}")
@@ -751,6 +765,15 @@ class ReplayTransport:
         if recorded != name:
             self._replay.differ(f"{name} of connection {self._number}, in the recording {recorded}")
         self._replay.end_call()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise what the call that was just made has raised, if it has."""
+        head = self._replay.tape.head
+        if head is not None and head.kind == kinds.FAILED:
+            failure = self._take(kinds.FAILED, "a failure").packed()
+            self._replay.end_call()
+            raise error_of(failure)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._do("set_write_buffer_limits")

@@ -5,6 +5,7 @@ notes what came of it; in replay it answers from the tape.
 from __future__ import annotations
 
 import abc
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -52,7 +53,7 @@ class Door(abc.ABC):
         """A call that takes time, to which the broker gives parts one by one."""
 
     @abc.abstractmethod
-    async def offload(self, work: Callable[[], T]) -> T: ...
+    async def offload(self, disk: Disk, work: Callable[[], T]) -> T: ...
 
     @abc.abstractmethod
     def open_file(self, path: str, work: Callable[[], File]) -> tuple[File, KnownFile]: ...
@@ -67,6 +68,34 @@ class Door(abc.ABC):
 
     @abc.abstractmethod
     def size(self, work: Callable[[], int]) -> int: ...
+
+
+class Pulls:
+    """The parts of an upload, for which the broker is asked one by one."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+        self._pulling: asyncio.Task[None] | None = None
+
+    def begin(self, part: asyncio.Future[bytes | None]) -> None:
+        """Ask for the next one; ``part`` is told it, or None at the end."""
+        self._pulling = asyncio.get_running_loop().create_task(self._pull(part))
+
+    async def end(self) -> None:
+        """End what was begun: the upload is over, however it ended."""
+        if self._pulling is not None and not self._pulling.done():
+            self._pulling.cancel()
+            await asyncio.wait((self._pulling,))
+
+    async def _pull(self, part: asyncio.Future[bytes | None]) -> None:
+        try:
+            data = await anext(self._parts, None)
+        except Exception as error:
+            if not part.done():
+                part.set_exception(error)
+        else:
+            if not part.done():
+                part.set_result(data)
 
 
 class SeamFile:
@@ -158,6 +187,10 @@ class SeamDisk:
     @property
     def offloaded(self) -> int:
         return self._door.offloaded
+
+    def beside(self, disk: Disk) -> SeamDisk:
+        """Return the same for another disk, with paths of its own."""
+        return SeamDisk(self._door, disk)
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         file, known = self._door.open_file(
@@ -251,7 +284,7 @@ class SeamDisk:
         return self._door.ask("file_system_type", (path,), lambda: self._disk.file_system_type(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await self._door.offload(work)
+        return await self._door.offload(self._disk, work)
 
 
 class SeamEntropy:

@@ -42,6 +42,8 @@ OFFLOAD, WAIT = 0x30, 0x31
 BEGIN = 0x32
 """A job has begun on its thread."""
 WRITE, TRANSPORT, IS_CLOSING, UNSENT = 0x40, 0x41, 0x42, 0x43
+FAILED = 0x44
+"""What was asked of a connection just before, WRITE or TRANSPORT, has raised an error."""
 
 # Events.
 EVENT = 0x80
@@ -56,7 +58,7 @@ FIELDS: dict[int, str] = {
     **dict.fromkeys((APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
     **dict.fromkeys((ASK, OPEN, READ, READ_FAILED, END), "c"),
     BEGIN: "",
-    **dict.fromkeys((WAIT, TRANSPORT, APPEND_FAILED), "nc"),
+    **dict.fromkeys((WAIT, TRANSPORT, APPEND_FAILED, FAILED), "nc"),
     WRITE: "nn4",
     **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, IS_CLOSING, UNSENT), "nn"),
     TIME: "nn",

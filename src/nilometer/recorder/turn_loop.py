@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 CANCELLED_TIMERS_KEPT = 256
 """How many cancelled timers may stay in the heap, or as many as there are active ones."""
+ROUNDING = 1e-6
+"""So many milliseconds are an error of computing, not a time."""
 
 
 class TurnLoop(base_events.BaseEventLoop):
@@ -28,8 +31,9 @@ class TurnLoop(base_events.BaseEventLoop):
         """How many callbacks have begun."""
         self.now_ms = 0
         self._now_s = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        """A heap: timers of the same time in the order in which they were set, whatever was cancelled."""
+        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        """A heap of (milliseconds, number, timer): those of the same millisecond in the order in which they
+        were set, whatever was cancelled."""
         self._timers_set = 0
         self._timers_cancelled = 0
         self.signal_handlers: dict[int, Callable[[], object]] = {}
@@ -43,7 +47,7 @@ class TurnLoop(base_events.BaseEventLoop):
         self.now_ms = now_ms
         self._now_s = now_ms / 1000
         timers = self._timers
-        while timers and timers[0][0] <= self._now_s:
+        while timers and timers[0][0] <= now_ms:
             timer = heapq.heappop(timers)[2]
             if timer.cancelled():
                 self._timers_cancelled -= 1
@@ -57,7 +61,7 @@ class TurnLoop(base_events.BaseEventLoop):
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
             self._timers_cancelled -= 1
-        return timers[0][0] if timers else None
+        return timers[0][0] / 1000 if timers else None
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_at(self._now_s + delay, callback, *args, context=context)
@@ -65,7 +69,8 @@ class TurnLoop(base_events.BaseEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_set += 1
-        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        due_ms = math.ceil(when * 1000 - ROUNDING)  # the clock shows whole milliseconds
+        heapq.heappush(self._timers, (due_ms, self._timers_set, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

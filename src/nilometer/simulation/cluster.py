@@ -19,12 +19,13 @@ allowed again; a retired one is never started again.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.broker.broker import Broker, StartFailed
+from nilometer.broker.broker import Broker
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
@@ -39,6 +40,7 @@ from nilometer.simulation.disk import FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, QUORUM_KINDS, Fault, Kind
 from nilometer.simulation.loop import ATOMIC, Pace
 from nilometer.simulation.quorum import VOTERS, QuorumPlan, QuorumVoters
+from nilometer.simulation.recorded_starts import RecordedStarts, serve
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
 from nilometer.simulation.world import Host, Process, World
 
@@ -298,14 +300,13 @@ class BrokerNode:
     def stop(self) -> None:
         """Shut the broker down cleanly; it stays down."""
         self.wanted = False
-        if self._stop is not None:
-            stop = self._stop
-            self.cluster.world.loop.in_process(0.0, self.process, stop.set)
+        if self.process is not None:
+            self.process.signal(signal.SIGTERM)
 
     def restart(self) -> None:
         """Shut the broker down cleanly and have the supervisor start it again."""
-        if self._stop is not None and self.is_running and self.wanted:
-            self.cluster.world.loop.in_process(0.0, self.process, self._stop.set)
+        if self.process is not None and self.is_running and self.wanted:
+            self.process.signal(signal.SIGTERM)
 
     def _launch(self) -> None:
         self.incarnations += 1
@@ -332,22 +333,24 @@ class BrokerNode:
             self.start()
 
     async def _main(self, runtime: Runtime) -> None:
-        stop = self._stop = asyncio.Event()
-        assert self.process is not None
-        store = self.cluster.store.of(self.process, runtime)
+        process = self.process
+        assert process is not None
         config = BrokerConfig(self.settings)
         config.transactions = replace(config.transactions, first_epoch=self.cluster.first_epoch)
-        broker = Broker(config, runtime, store)
-        try:
-            await broker.start()
-            self.broker = broker
+
+        async def main(runtime: Runtime) -> None:
+            stop = self._stop = asyncio.Event()
+            await serve(config, runtime, self.cluster.store.of(process, runtime), stop, self._tell)
+
+        if self.cluster.recorded is None:
+            await main(runtime)
+        else:
+            await self.cluster.recorded.new(process, config).run(main)
+
+    def _tell(self, broker: Broker | None) -> None:
+        self.broker = broker
+        if broker is not None:
             self.cluster.world.trace.note(self.name, "serves")
-            await broker.wait_stopped(stop)
-        finally:
-            self.broker = None
-            await broker.stop()
-        if broker.failure:
-            raise StartFailed(broker.failure)
 
 
 class Cluster:
@@ -364,17 +367,19 @@ class Cluster:
         folders: Sequence[int] = (1,),
         first_epoch: int = 0,
         users: Sequence[str] = (),
+        recorded: RecordedStarts | None = None,
     ) -> None:
         """``users``: those who log in on a listener of their own, and have the rights that ACLs give them.
         ``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
         coordination store instead of a folder; ``quorum``: use a metadata quorum; ``folders``: numbers
-        of log directories, used in turn."""
+        of log directories, used in turn; ``recorded``: gets a recording of each start of a broker."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
         self._folders = tuple(folders)
         self.first_epoch = first_epoch
         self.users = tuple(users)
+        self.recorded = recorded
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
         """The current members, by broker id."""

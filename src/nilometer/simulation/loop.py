@@ -106,6 +106,7 @@ class Owner(Protocol):
     """Its offloaded work in progress, in the order of its start."""
     context: contextvars.Context
     """Created by :func:`context_of`."""
+    signal_handlers: dict[int, Callable[[], object]]
 
     def adopt(self, task: asyncio.Task[Any]) -> None: ...
 
@@ -147,7 +148,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         """The offloaded job whose code runs right now, if any."""
         self.steps = 0
         """How often the clock advanced."""
-        self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]
+        self.set_task_factory(adopting_factory)  # type: ignore[arg-type]
 
     def time(self) -> float:
         """Return seconds since the start of the simulation."""
@@ -270,6 +271,11 @@ class VirtualLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        process = CURRENT.get()
+        assert process is not None, "only processes get signals"
+        process.signal_handlers[sig] = lambda: callback(*args)
+
     # ---- not available in a simulation
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
@@ -282,7 +288,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         raise RuntimeError("no sockets in a simulation: use Runtime.network")
 
 
-def _adopting_factory(
+def adopting_factory(
     loop: asyncio.AbstractEventLoop,
     coroutine: Coroutine[Any, Any, Any],
     context: contextvars.Context | None = None,

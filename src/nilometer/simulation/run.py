@@ -43,6 +43,7 @@ from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
 from nilometer.simulation.object_store import StoreFaults
 from nilometer.simulation.plan import TIERED, Plan, TopicPlan
+from nilometer.simulation.recorded_starts import RecordedStarts
 from nilometer.simulation.share_workload import ShareWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.admin_programs import (
@@ -126,6 +127,8 @@ class LogCapture(logging.Handler):
         self.unexpected: list[str] = []
         self.excuse: Callable[[BaseException], bool] = lambda error: False
         """Returns whether an injected fault explains an error."""
+        self.has_ended = False
+        """Whether what is logged is no longer of the run."""
         self._level = logging.NOTSET
         self._propagated = True
 
@@ -150,6 +153,8 @@ class LogCapture(logging.Handler):
         lines.append(f"{self._world.loop.time():10.3f} s  {what}")
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.has_ended:
+            return
         who = getattr(CURRENT.get(), "name", "world")
         error = record.exc_info[1] if record.exc_info else None
         suffix = f" ({error!r})" if error is not None else ""
@@ -428,6 +433,7 @@ LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
 """Resource bounds are checked every five seconds, since a leak only grows."""
 LAST_READER = "last"
+RECORDED = "starts of brokers that were recorded"
 
 
 Record = Callable[[Cluster], ClusterRecorder]
@@ -439,17 +445,22 @@ def run(
     only: Iterable[int] | None = None,
     sink: Callable[[str], object] | None = None,
     record: Record | None = None,
+    checks_recordings: bool = False,
 ) -> Verdict:
     """Run ``plan`` and return the verdict.
 
     ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line;
-    ``record`` makes the recorder of the cluster.
+    ``record`` makes the recorder of the cluster; ``checks_recordings``: every start of a broker is recorded,
+    and replayed after the run (not with ZooKeeper or a metadata quorum, whose stores hear more than their
+    runtime tells them).
     """
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
     begun = time.perf_counter()
+    is_recordable = plan.ensemble is None and plan.quorum is None
+    recorded = RecordedStarts() if checks_recordings and is_recordable else None
     with LogCapture(world) as log_capture:
-        run = _Run(world, plan, only, verdict, log_capture)
+        run = _Run(world, plan, only, verdict, log_capture, recorded)
         run.recorder = record(run.cluster) if record is not None else None
         try:
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
@@ -464,6 +475,10 @@ def run(
         verdict.find(Exit.CRASH, (f"crash: {text}" for text in log_capture.unexpected[:5]))
         verdict.find(Exit.CRASH, (f"crash: {error!r}" for error in world.failures[:5]))
         verdict.process_logs = log_capture.last()
+        if recorded is not None:
+            log_capture.has_ended = True
+            verdict.find(Exit.WRONG_RESULT, recorded.differences())
+            verdict.workloads[RECORDED] = len(recorded.starts)
     if run.recorder is not None:
         run.recorder.end(verdict.findings)
     verdict.digest = world.trace.digest
@@ -474,7 +489,13 @@ def run(
 
 class _Run:
     def __init__(
-        self, world: World, plan: Plan, only: Iterable[int] | None, verdict: Verdict, log_capture: LogCapture
+        self,
+        world: World,
+        plan: Plan,
+        only: Iterable[int] | None,
+        verdict: Verdict,
+        log_capture: LogCapture,
+        recorded: RecordedStarts | None,
     ) -> None:
         self._world = world
         self._plan = plan
@@ -492,6 +513,7 @@ class _Run:
             folders=plan.folders,
             first_epoch=plan.transactions.first_epoch if plan.transactions is not None else 0,
             users=USERS if plan.rights else (),
+            recorded=recorded,
         )
         self._client_host = world.host("clients")
         self._leader_invariants = LeaderInvariants(self._cluster, unpromised=RANDOM_TOPICS)

@@ -18,7 +18,8 @@ from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
-from nilometer.runtime import Runtime
+from nilometer.recorder.seam import SeamDisk
+from nilometer.runtime import Disk, Runtime
 from nilometer.simulation.disk import FileNode, FolderNode, HostDisk
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.client import VirtualBridge
@@ -148,7 +149,11 @@ class FolderStore:
         """Do nothing: its disk is healed with all disks."""
 
     def of(self, process: Process, runtime: Runtime) -> LocalStore:
-        disk = runtime.disk if process.host.disk is self._disk else process.view_of(self._disk)
+        if process.host.disk is self._disk:
+            return LocalStore(runtime, COORDINATION)
+        disk: Disk = process.view_of(self._disk)
+        if isinstance(runtime.disk, SeamDisk):
+            disk = runtime.disk.beside(disk)
         return LocalStore(dataclasses.replace(runtime, disk=disk), COORDINATION)
 
     def expire_session(self, broker_id: int) -> None:

@@ -124,6 +124,7 @@ class Process:
         """The places where it got disk errors: the first two names of each path."""
         self.held: list[Callback] = []
         self.jobs: dict[OffloadedJob, None] = {}
+        self.signal_handlers: dict[int, Callable[[], object]] = {}
         self.context = context_of(self)
         self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
         """Done when the process has ended, with the exception of its main function or None."""
@@ -174,6 +175,11 @@ class Process:
             self.paused = False
             held, self.held = self.held, []
             self.world.loop.release(held)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; without a handler nothing happens."""
+        if (handler := self.signal_handlers.get(number)) is not None:
+            self.world.loop.in_process(0.0, self, handler)
 
     def crash(self) -> None:
         """Kill the process, as ``kill -9``. If called inside the process, raises ProcessGone."""

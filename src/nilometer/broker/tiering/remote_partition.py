@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from itertools import pairwise
 from typing import TypeVar
 
@@ -380,7 +381,8 @@ class RemotePartition:
             None if last is None else telling_crc(self.partition.log, last),
         )
         if sealed.size:
-            await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
+            async with aclosing(self._parts_of(sealed)) as content:
+                await parts.store.upload(self.folder + entry.log_name, content)
         else:
             await parts.store.put(self.folder + entry.log_name, b"")
         await parts.before_copy(len(index))
@@ -394,7 +396,7 @@ class RemotePartition:
             for name in (entry.log_name, entry.index_name):
                 await self._parts.store.remove(self.folder + name)
 
-    async def _parts_of(self, sealed: SealedSegment) -> AsyncIterator[bytes]:
+    async def _parts_of(self, sealed: SealedSegment) -> AsyncGenerator[bytes, None]:
         disk = self._parts.runtime.disk
         file = await disk.offload(lambda: disk.open(sealed.log_path, writable=False))
         try:
