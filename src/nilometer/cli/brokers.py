@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endpoint, HttpEndpoint
 from nilometer.broker.settings.quorum import QUORUM
+from nilometer.broker.settings.recorder import ON, RECORDER
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
@@ -452,6 +453,11 @@ broker.add_command(broker_config)
     "option.",
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Record what the brokers that are started are told, for `nilometer recorder replay`.",
+)
 @click.option("--console", "console_port", type=console_port_type, metavar="PORT", help=_CONSOLE_HELP)
 @_override
 @_log_options
@@ -468,6 +474,7 @@ def up(
     rack: str | None,
     secure: bool,
     detach: bool,
+    record: bool,
     console_port: int | None,
     overrides: tuple[str, ...],
     log_levels: tuple[str, ...],
@@ -484,6 +491,8 @@ def up(
     if quorum and _is_given("coordination"):
         raise click.UsageError("--quorum does not go together with --coordination")
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
+    if record:
+        settings[RECORDER] = ON
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
     try:

@@ -46,7 +46,7 @@ def digest_of(parts: Sequence[Buffer]) -> tuple[int, int]:
     """Return the length of ``parts`` and the CRC-32C by which replay compares them."""
     length = crc = 0
     for part in parts:
-        view = memoryview(part).cast("B")
+        view = part if isinstance(part, bytes) else memoryview(part).cast("B")
         length += len(view)
         if len(view) > DIGESTED_MAX:
             crc = crc32c(view[-_ENDS:], crc32c(view[:_ENDS], crc))
@@ -77,16 +77,16 @@ class RecordingLoop(TurnLoop):
         if self.is_closed():
             return cast(T, None)
         self._note(kind, fields)
-        before = asyncio._get_running_loop()
+        if self._depth:
+            return function(*args)
         asyncio._set_running_loop(self)
-        self._depth += 1
+        self._depth = 1
         try:
             return function(*args)
         finally:
-            self._depth -= 1
-            asyncio._set_running_loop(before)
-            if not self._depth:
-                self._end_turn()
+            self._depth = 0
+            asyncio._set_running_loop(self.host)
+            self._end_turn()
 
     def _note(self, kind: bytes, fields: Sequence[bytes]) -> None:
         now_ms = round(self.host.time() * 1000)
@@ -121,15 +121,14 @@ class RecordingLoop(TurnLoop):
         self._is_scheduled = False
         if round(self.host.time() * 1000) != self.now_ms:
             self._note(_KIND[kinds.TIME], ())
-        before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
-        self._depth += 1
+        self._depth = 1
         try:
             for _ in range(len(self._ready)):
                 self.run_one()
         finally:
-            self._depth -= 1
-            asyncio._set_running_loop(before)
+            self._depth = 0
+            asyncio._set_running_loop(self.host)
             self._end_turn()
 
     def _set_timer(self) -> None:
@@ -192,9 +191,11 @@ class Recorder(Door):
         self.note(_KIND[kinds.OPEN], packed([path, True, known.known_from]))
         return file, known
 
-    def append(self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[], int]) -> int:
+    def append(
+        self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[Sequence[Buffer]], int]
+    ) -> int:
         try:
-            written = work()
+            written = work(buffers)
         except OSError as error:
             known.forget()
             appends, self._appends = (0, self._appends) if _JOB.get() else (self._appends, 0)
@@ -556,7 +557,7 @@ class _RecordedBuffered(_Recorded, asyncio.BufferedProtocol):
     _buffer: memoryview | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._buffer = memoryview(self.inner.get_buffer(sizehint)).cast("B")
+        self._buffer = memoryview(self.inner.get_buffer(sizehint))
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -474,7 +474,9 @@ class Replay(Door):
         known = self.files.opened(path, result)
         return ABSENT, known
 
-    def append(self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[], int]) -> int:
+    def append(
+        self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[Sequence[Buffer]], int]
+    ) -> int:
         length = sum(memoryview(buffer).nbytes for buffer in buffers)
         if self._job is None:
             if self._comes(kinds.APPEND_FAILED, None, self._appends):

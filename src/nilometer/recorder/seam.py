@@ -59,7 +59,9 @@ class Door(abc.ABC):
     def open_file(self, path: str, work: Callable[[], File]) -> tuple[File, KnownFile]: ...
 
     @abc.abstractmethod
-    def append(self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[], int]) -> int: ...
+    def append(
+        self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[Sequence[Buffer]], int]
+    ) -> int: ...
 
     @abc.abstractmethod
     def read(
@@ -106,6 +108,7 @@ class SeamFile:
         self._path = path
         self._file = file
         self._known = known
+        self._append = file.append
 
     @property
     def path(self) -> str:
@@ -125,7 +128,7 @@ class SeamFile:
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        return self._door.append(self._known, buffers, lambda: self._file.append(buffers))
+        return self._door.append(self._known, buffers, self._append)
 
     def write_at(self, position: int, data: Buffer) -> None:
         length = memoryview(data).nbytes
