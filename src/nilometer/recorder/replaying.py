@@ -186,6 +186,7 @@ class Replay(Door):
     def close(self) -> None:
         """Take down what is left of the broker, silently, as when a process is killed."""
         self._diverge("the replay is over")  # every call that it still tries ends
+        self.loop.set_exception_handler(lambda _loop, _context: None)
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
