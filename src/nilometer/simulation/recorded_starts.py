@@ -125,7 +125,7 @@ class RecordedStart:
             try:
                 replay.run(again, self._process.runtime.open_files_max)
             except Diverged as diverged:
-                return f"{self.name} cannot be replayed: {diverged}"
+                return f"replay differs in {self.name}: {diverged}"
         return None
 
 
