@@ -53,7 +53,8 @@ END = 0xFF
 """The recording was stopped; the reason follows."""
 
 FIELDS: dict[int, str] = {
-    **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
+    **dict.fromkeys((WALL, MONOTONIC, MONOTONIC_US, CPU, APPEND, SIZE, OFFLOAD), "n"),
+    READ_KNOWN: "n4",
     **dict.fromkeys((ASK, OPEN, APPEND_FAILED, READ, READ_FAILED, END), "c"),
     BEGIN: "",
     **dict.fromkeys((WAIT, TRANSPORT, FAILED), "nc"),
