@@ -4,39 +4,40 @@ that may come in between can be had."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing
 
 import pytest
 
 from nilometer.recorder.recording import record
-from nilometer.recorder.replaying import Replay
+from nilometer.recorder.replaying import Diverged, Replay
 from nilometer.recorder.tape import Header, MemoryFile, Tape
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import StoreFaults
-from nilometer.simulation.plan import LOCAL, draw
+from nilometer.simulation.plan import LOCAL, Kind, draw
 from nilometer.simulation.run import RECORDED, run
 from nilometer.simulation.world import World
 
 HEADER = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=0)
-Main = Callable[[Runtime], Awaitable[None]]
 
 
-def record_and_replay(main: Callable[[Runtime], object], world: World | None = None) -> None:
+def record_and_replay(
+    main: Callable[[Runtime], object], world: World | None = None, folders: Sequence[str] = ()
+) -> None:
     """Record ``main`` as a process, and replay it to its end."""
     world = world or World(1)
     file = MemoryFile(HEADER)
 
     async def run(world: World) -> None:
         def begin(runtime: Runtime) -> object:
-            return record(lambda recorded, _: main(recorded), runtime, Tape(file), ())  # type: ignore
+            return record(lambda recorded, _: main(recorded), runtime, Tape(file), folders)  # type: ignore
 
         assert await world.host("machine").start("recorded", begin).exited is None  # type: ignore
 
     world.run(run, limit_s=60)
     assert world.failures == []
-    with closing(Replay(iter(file.frames[1:]), ())) as replay:
+    with closing(Replay(iter(file.frames[1:]), folders)) as replay:
         assert not replay.run(main, 0)  # type: ignore
         assert replay.ended == "the broker has ended"
 
@@ -123,6 +124,22 @@ def test_an_upload_that_fails_leaves_no_part_behind(cancels: bool) -> None:
     assert ended == [True, True]
 
 
+def test_a_file_that_something_else_has_changed_is_told_from_a_fault_of_the_broker() -> None:
+    world = World(1)
+
+    async def main(runtime: Runtime) -> None:
+        runtime.disk.make_directories("/data")
+        file = runtime.disk.open("/data/file", create=True)
+        file.append([b"content"])
+        if not world.is_over:
+            world.host("machine").disk.file("/data/file").flip_bit(3)
+        file.read_at(0, 3)
+        file.read_at(2, 3)
+
+    with pytest.raises(Diverged, match="read of 3 bytes at 2, which were not those that the broker wrote"):
+        record_and_replay(main, world, ["/data"])
+
+
 def test_what_comes_in_after_the_end_is_replayed() -> None:
     async def main(runtime: Runtime) -> None:
         store = runtime.open_object_store("", "")
@@ -149,8 +166,9 @@ MINUTES = 0.33
 
 
 def _differences(seed: int, minutes: float) -> list[str]:
-    verdict = run(draw(seed, minutes, store=LOCAL), checks_recordings=True)
-    assert verdict.workloads[RECORDED] >= 3
+    plan = draw(seed, minutes, store=LOCAL)
+    verdict = run(plan, checks_recordings=True)
+    assert verdict.workloads[RECORDED] >= 3 or Kind.INVARIANT in plan.kinds
     return verdict.findings
 
 

@@ -477,7 +477,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     "checks_recordings",
     is_flag=True,
     help="Record every start of a broker as the flight recorder does, replay it after the run, and fail "
-    "where that is not equal. Seeds with ZooKeeper or a quorum are not recorded.",
+    "where that is not equal. Seeds with ZooKeeper, a quorum or invariant faults are not recorded.",
 )
 @click.option(
     "--minimise/--no-minimise",

@@ -216,9 +216,9 @@ class Recorder(Door):
             self.note(_KIND[kinds.READ_FAILED], packed(failure_of(error)))
             raise
         if data is None:
-            self.note(_READ_KNOWN, varint(0))
+            self.note(_READ_KNOWN, varint(0), bytes(4))
         elif position >= known.known_from:
-            self.note(_READ_KNOWN, varint(len(data) + 1))
+            self.note(_READ_KNOWN, varint(len(data) + 1), crc32c(data).to_bytes(4, "big"))
         else:
             self.note(_READ, varint(len(data)), data)
         return data

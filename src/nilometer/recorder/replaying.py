@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import greenlet
+from crc32c import crc32c
 from typing_extensions import Buffer
 
 from nilometer.recorder import tape as kinds
@@ -38,6 +39,8 @@ from nilometer.runtime.object_store import ObjectStore
 from nilometer.runtime.tls import ClientTls, ServerTls
 
 T = TypeVar("T")
+
+NOT_AS_WRITTEN = "which were not those that the broker wrote there: the disk or another program changed them"
 
 
 CLOCKS: tuple[int, ...] = (kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU)
@@ -198,6 +201,7 @@ class Replay(Door):
     def close(self) -> None:
         """Take down what is left of the broker, silently, as when a process is killed."""
         self._diverge("the replay is over")  # every call that it still tries ends
+        self.loop.set_exception_handler(lambda _loop, _context: None)
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
@@ -546,13 +550,15 @@ class Replay(Door):
         if kind == kinds.READ:
             data = tape.content()
         else:
-            count = tape.number()
+            count, crc = tape.number(), int.from_bytes(tape.raw(4), "big")
             if count == 0:
                 self.end_call()
                 return None
             data = known.read(position, count - 1)
             if len(data) != count - 1:
                 self.differ(f"read of {count - 1} bytes at {position}, of which {len(data)} were written")
+            if crc32c(data) != crc:
+                self.differ(f"read of {count - 1} bytes at {position}, {NOT_AS_WRITTEN}")
         self.end_call()
         return data
 

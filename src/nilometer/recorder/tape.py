@@ -55,7 +55,8 @@ END = 0xFF
 """The recording was stopped; the reason follows."""
 
 FIELDS: dict[int, str] = {
-    **dict.fromkeys((APPEND, READ_KNOWN, SIZE, OFFLOAD), "n"),
+    **dict.fromkeys((APPEND, SIZE, OFFLOAD), "n"),
+    READ_KNOWN: "n4",
     **dict.fromkeys((ASK, OPEN, READ, READ_FAILED, END), "c"),
     BEGIN: "",
     **dict.fromkeys((WAIT, TRANSPORT, APPEND_FAILED, FAILED), "nc"),

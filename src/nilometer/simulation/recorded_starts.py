@@ -20,7 +20,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import CoordinationStore
 from nilometer.recorder.recording import OnHost, record
-from nilometer.recorder.replaying import Diverged, Replay
+from nilometer.recorder.replaying import NOT_AS_WRITTEN, Diverged, Replay
 from nilometer.recorder.tape import Header, MemoryFile, Tape
 from nilometer.runtime import Clock, Runtime
 from nilometer.simulation.loop import CURRENT, adopting_factory
@@ -125,7 +125,7 @@ class RecordedStart:
             try:
                 replay.run(again, self._process.runtime.open_files_max)
             except Diverged as diverged:
-                return f"{self.name} cannot be replayed: {diverged}"
+                return f"replay differs in {self.name}: {diverged}"
         return None
 
 
@@ -139,7 +139,9 @@ class RecordedStarts:
         self.starts.append(RecordedStart(process, config))
         return self.starts[-1]
 
-    def differences(self) -> Iterator[str]:
+    def differences(self, *, is_damaged: bool = False) -> Iterator[str]:
+        """``is_damaged``: files were changed past the brokers. What they read there then is not recorded."""
         for start in self.starts:
-            if (found := start.difference()) is not None:
+            found = start.difference()
+            if found is not None and not (is_damaged and NOT_AS_WRITTEN in found):
                 yield found

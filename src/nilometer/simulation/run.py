@@ -433,6 +433,8 @@ LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
 """Resource bounds are checked every five seconds, since a leak only grows."""
 LAST_READER = "last"
+DAMAGES = frozenset({Kind.DAMAGE, Kind.INDEX_DAMAGE})
+"""Faults that change what a broker has written while it runs."""
 RECORDED = "starts of brokers that were recorded"
 
 
@@ -451,13 +453,13 @@ def run(
 
     ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line;
     ``record`` makes the recorder of the cluster; ``checks_recordings``: every start of a broker is recorded,
-    and replayed after the run (not with ZooKeeper or a metadata quorum, whose stores hear more than their
-    runtime tells them).
+    and replayed after the run (not with what reaches into brokers past their runtime: the stores of ZooKeeper
+    and of a metadata quorum, and broken invariants).
     """
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
     begun = time.perf_counter()
-    is_recordable = plan.ensemble is None and plan.quorum is None
+    is_recordable = plan.ensemble is None and plan.quorum is None and Kind.INVARIANT not in plan.kinds
     recorded = RecordedStarts() if checks_recordings and is_recordable else None
     with LogCapture(world) as log_capture:
         run = _Run(world, plan, only, verdict, log_capture, recorded)
@@ -477,7 +479,8 @@ def run(
         verdict.process_logs = log_capture.last()
         if recorded is not None:
             log_capture.has_ended = True
-            verdict.find(Exit.WRONG_RESULT, recorded.differences())
+            is_damaged = not DAMAGES.isdisjoint(plan.kinds)
+            verdict.find(Exit.WRONG_RESULT, recorded.differences(is_damaged=is_damaged))
             verdict.workloads[RECORDED] = len(recorded.starts)
     if run.recorder is not None:
         run.recorder.end(verdict.findings)

@@ -13,6 +13,7 @@ from planted_faults import (
     metadata_faults,
     periodic_task_faults,
     quorum_faults,
+    recorder_faults,
     replication_faults,
     rights_faults,
     settings_faults,
@@ -41,5 +42,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *transaction_faults.FAULTS,
     *share_faults.FAULTS,
     *tier_faults.FAULTS,
+    *recorder_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

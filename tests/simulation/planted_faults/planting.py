@@ -80,6 +80,8 @@ class PlantedFault:
     """How many log directories the brokers have."""
     tiered: bool = False
     """Whether the topic's older records are in remote storage only."""
+    is_replayed: bool = False
+    """Whether each start of a broker is recorded, and replayed after the run."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
@@ -155,7 +157,12 @@ def play(fault: PlantedFault, seed: int, only: Iterable[int] | None = None) -> V
     """One run with ``fault`` in the product (of its faults, those numbered in ``only``, if given)."""
     with Patch.context() as patch:
         fault.plant(patch)
-        return run(fault.plan(seed), only=only)
+        return play_without(fault, seed, only)
+
+
+def play_without(fault: PlantedFault, seed: int, only: Iterable[int] | None = None) -> Verdict:
+    """The same run of the product as it is."""
+    return run(fault.plan(seed), only=only, checks_recordings=fault.is_replayed)
 
 
 def look_for(fault: PlantedFault) -> Found | None:
