@@ -39,6 +39,7 @@ REFUSALS = "unit/pipeline/test_archive_refusals.py"
 EARLIER = "unit/pipeline/test_earlier_archives.py"
 FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
 TIER_FORMAT = "unit/tier/test_format.py"
+CHAIN = "unit/tier/test_chain.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
@@ -2345,7 +2346,7 @@ RESTORES = (
         "brokers go on with the chain of an archive, and remove it",
         "        if last.is_archive:\n            raise Contested(",
         "        if False:\n            raise Contested(",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "archive-of-two-histories",
@@ -2602,6 +2603,34 @@ TIERED = (
         "if as_of == self._as_of and segment.last_offset >= known_from:",
         "if segment.last_offset >= known_from:",
         (CLAIMS,),
+    ),
+    Mutant(
+        "created-again-late",
+        "a leader goes on from an old manifest that a late request has created again, without what followed",
+        "return found.startswith(start)",
+        "return True",
+        (CHAIN,),
+    ),
+    Mutant(
+        "attempts-alike",
+        "a manifest that an earlier attempt has created again late is taken for the one that was known",
+        "written_ms=max(following.written_ms, self._attempted_ms + 1),",
+        "",
+        (CHAIN,),
+    ),
+    Mutant(
+        "late-head",
+        "a head that is written late leads to an old manifest that was created again late",
+        'await self._begins_with(found.number - 1, b"")',
+        "True",
+        (CHAIN,),
+    ),
+    Mutant(
+        "begin-with-a-void-manifest",
+        "a manifest of a former leader counts for who finds the chain by a listing",
+        "while first - 1 in numbers:",
+        "while False:",
+        (CHAIN,),
     ),
     Mutant(
         "damaged-bytes-kept",
@@ -2916,7 +2945,7 @@ TIERED = (
         "two clusters with the same metadata write one chain, each behind the other",
         "if last.rank == rank and last.writer != self._writer:",
         "if False:",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "older-metadata-copy",
@@ -3016,14 +3045,14 @@ TIERED = (
         "a leader that does not know yet that its topic was deleted copies it to remote storage again",
         "            if self._end >= 0:  # to begin again",
         "            if False:  # to begin again",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "tier-write-stays-unsettled",
         "what failed copies left stays in remote storage if nothing more is written",
         "self._uncertain is not None and end >= self._uncertain",
         "self._uncertain is not None and end < 0",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "tier-segment-covers-nothing",
