@@ -21,7 +21,14 @@ class Store:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.bucket = Bucket()
-        cluster: Any = SimpleNamespace(world=SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s)))
+        self.known: Any = SimpleNamespace(
+            partition=SimpleNamespace(is_led_here=False), folder=FOLDER, manifest=None
+        )
+        """What the broker knows."""
+        broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
+        node = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
+        world = SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s))
+        cluster: Any = SimpleNamespace(world=world, nodes={1: node})
         self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
 
     def upload(self, *bases: int) -> None:
@@ -99,6 +106,32 @@ def test_a_manifest_has_one_content_for_ever() -> None:
     store.write(0, held())
     store.write(0, held(0))
     assert store.found == ["is written a second time"]
+
+
+def test_a_number_that_was_removed_may_be_created_again_by_a_late_request() -> None:
+    store = Store()
+    store.upload(0)
+    store.write(0, held())
+    store.write(1, held(0))
+    store.bucket.remove(FOLDER + manifest_name(0))
+    store.write(0, structs.replace(held(), written_ms=1))
+    store.known.manifest = structs.replace(held(0), number=1)
+    store.checked.look()
+    store.remove(0)
+    assert store.found == ["is removed, which the last manifest names"] * 2
+
+
+def test_no_broker_goes_on_from_what_was_created_again() -> None:
+    store = Store()
+    store.write(0, held())
+    store.bucket.remove(FOLDER + manifest_name(0))
+    late = structs.replace(held(), number=0, written_ms=1)
+    store.write(0, late)
+    store.known.manifest = late
+    store.checked.look()
+    assert store.checked.violations[0].endswith(
+        f"broker-1 goes on from {FOLDER + manifest_name(0)}, which was created again late"
+    )
 
 
 def test_what_a_former_leader_writes_late_does_not_count() -> None:
