@@ -2605,6 +2605,21 @@ TIERED = (
         (CLAIMS,),
     ),
     Mutant(
+        "copied-index-of-a-file",
+        "a damaged index is copied to remote storage, and its records cannot be read there",
+        "        *indexes.encoded(),\n",
+        "        disk.read_file(sealed.segment.path(names.INDEX_SUFFIX)),\n"
+        "        disk.read_file(sealed.segment.path(names.TIME_INDEX_SUFFIX)),\n",
+        (TIER,),
+    ),
+    Mutant(
+        "aborts-that-nothing-can-read",
+        "a damaged index of aborted transactions is copied to remote storage",
+        "await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))",
+        "pass",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
         "created-again-late",
         "a leader goes on from an old manifest that a late request has created again, without what followed",
         "return found.startswith(start)",

@@ -27,6 +27,7 @@ from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
+    IndexesOfBatches,
     SealedSegment,
     check_records,
     crc_at,
@@ -44,6 +45,7 @@ from nilometer.tier.format import (
     RemoteSegment,
     TopicFacts,
     encode_index,
+    parse_indexes,
     partition_folder,
 )
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
@@ -358,16 +360,19 @@ class RemotePartition:
         self._note_tiered()
 
     async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
-        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
+        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound,
+        DamagedObject, OSError."""
         disk, parts = self._parts.runtime.disk, self._parts
-        checking = check_records(self.partition.log, sealed)
+        indexes = IndexesOfBatches(sealed)
+        checking = check_records(self.partition.log, sealed, indexes)
         last: BatchHeader | None = None
         while (header := await disk.offload(lambda: _check_some(checking))) is not None:
             last = header
-        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
-        index = encode_index(
-            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        )
+        side = await disk.offload(lambda: read_side_files(disk, sealed, indexes, wall_ms=self._now_ms))
+        sections = IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
+        # What nothing could read would stay so when the segment is deleted here.
+        await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))
+        index = encode_index(sections)
         entry = RemoteSegment(
             sealed.base_offset,
             sealed.end_offset - 1,
