@@ -94,6 +94,13 @@ FOUND_LOGS = (
         "own = (_quorum, _moves, _compactions, _tiers, _turns)",
         (FOUND,),
     ),
+    Mutant(
+        "join-once",
+        "a broker ends when the answer to its first registration is lost",
+        "await self._retry(membership.join)",
+        "await membership.join()",
+        ("simulation/test_simulated_restarts.py",),
+    ),
 )
 
 # --- the topic id of a partition's records
