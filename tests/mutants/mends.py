@@ -2627,6 +2627,20 @@ TIERED = (
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(
+        "times-of-an-outdated-tier",
+        "a search by time passes over records that another broker has copied to remote storage",
+        "if self._lacks_records:  # another one has copied them since the chain was read here",
+        "if False:",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
+        "times-of-a-lost-tier",
+        "a search by time passes over records that remote storage lacks",
+        'raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")',
+        "pass",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
         "created-again-late",
         "a leader goes on from an old manifest that a late request has created again, without what followed",
         "return found.startswith(start)",

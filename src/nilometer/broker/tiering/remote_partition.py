@@ -227,7 +227,7 @@ class RemotePartition:
         if manifest is not None and self._is_behind(manifest):
             return False
         view = self.view()
-        if plan.is_lost(manifest and self._visible(manifest), view):
+        if self._lacks_records:
             raise TierLost(
                 f"the tier lacks records of {self.partition} between offsets {view.log_start_offset} and "
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
@@ -512,6 +512,12 @@ class RemotePartition:
         return self._sealed
 
     @property
+    def _lacks_records(self) -> bool:
+        """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
+        last = self._chain.last
+        return plan.is_lost(last and self._visible(last), self.view())
+
+    @property
     def _last_or_first(self) -> Manifest:
         last = self._chain.last
         if last is not None:
@@ -665,6 +671,10 @@ class RemotePartition:
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
+        if self._lacks_records:  # another one has copied them since the chain was read here
+            await self._read_chain()
+        if self._lacks_records:
+            raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
         start = self.partition.log.log_start_offset
         return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))
 
