@@ -2641,6 +2641,13 @@ TIERED = (
         ("unit/broker/test_times_in_a_tier.py",),
     ),
     Mutant(
+        "late-manifests-stay",
+        "a manifest that a late request has created again stays until the leader changes",
+        "self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later",
+        "pass",
+        ("unit/broker/test_tier_expiry.py",),
+    ),
+    Mutant(
         "created-again-late",
         "a leader goes on from an old manifest that a late request has created again, without what followed",
         "return found.startswith(start)",

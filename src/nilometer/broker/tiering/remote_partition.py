@@ -596,7 +596,12 @@ class RemotePartition:
                     log_start_offset=self.partition.log.log_start_offset,
                     topic=self._facts(self.partition),
                 )
-                if await self._chain.append(epoch, following):
+                try:
+                    is_written = await self._chain.append(epoch, following)
+                except ObjectStoreError:
+                    self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
+                    raise
+                if is_written:
                     return True
                 await self._compare()
                 self._check_lineage()
