@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges
+from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges, remote_batches
 from nilometer.simulation.object_store import Bucket
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest, manifest_name
+from nilometer.wire.records import BatchBuilder
 from support.tier.remote_segments import FOLDER, manifest, segment
 
 GRACE_S = 10.0
@@ -26,9 +27,9 @@ class Store:
         )
         """What the broker knows."""
         broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
-        node = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
+        self.node: Any = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
         world = SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s))
-        cluster: Any = SimpleNamespace(world=world, nodes={1: node})
+        cluster: Any = SimpleNamespace(world=world, nodes={1: self.node})
         self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
 
     def upload(self, *bases: int) -> None:
@@ -151,3 +152,17 @@ def test_the_chain_of_a_deleted_partition_may_begin_again() -> None:
     store.write(1, structs.replace(held(), is_deleted=True))
     store.write(0, held())
     assert store.found == []
+
+
+def test_what_is_there_counts_also_if_its_new_leader_has_not_looked_yet() -> None:
+    store, builder = Store(), BatchBuilder()
+    builder.append(1, None, b"v")
+    one = segment(0, 0)
+    store.bucket.write(FOLDER + one.log_name, bytes(builder.build(0, 7, 0, 0)))
+    store.bucket.write(FOLDER + one.index_name, b"?")
+    store.write(0, manifest(one), epoch=1)
+    store.write(1, held(), epoch=0)
+    store.known.partition = "events-0"
+    (found,) = remote_batches(store.node, store.bucket, "events-0")
+    assert (found.base_offset, found.last_offset) == (0, 0)
+    assert remote_batches(store.node, store.bucket, "events-1") == []

@@ -12,7 +12,7 @@ import json
 from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
-from nilometer.tier.format import HEAD, Manifest, manifest_name, manifest_number
+from nilometer.tier.format import HEAD, Manifest, decode_manifest, manifest_name, manifest_number
 
 SHOWN = 3
 GRACE_SLACK = 0.8
@@ -155,14 +155,26 @@ def _is_named(name: str, manifests: dict[str, Manifest | None]) -> bool:
     return own == HEAD or own in manifest.objects or (number is not None and number >= manifest.oldest)
 
 
+def _last_manifest(bucket: Bucket, folder: str) -> Manifest | None:
+    last: Manifest | None = None
+    for name in sorted(bucket.objects):
+        number = manifest_number(name.removeprefix(folder))
+        if number is not None:
+            found = decode_manifest(bucket.objects[name], number)
+            last = found if last is None or found.rank >= last.rank else last
+    return last
+
+
 def remote_batches(leader: BrokerNode, bucket: Bucket, partition: str) -> list[StoredBatch]:
-    """Return the batches of a partition that its leader has in remote storage, each once."""
+    """Return the batches of a partition that its leader has in remote storage, each once.
+
+    By the last manifest there: a leader that was just elected may not know it yet.
+    """
     logs = None if leader.broker is None else leader.broker.parts.remote_logs
     found: list[StoredBatch] = []
     for remote in () if logs is None else logs:
-        if str(remote.partition) != partition or remote.manifest is None:
-            continue
-        for segment in remote.manifest.segments:
+        manifest = _last_manifest(bucket, remote.folder) if str(remote.partition) == partition else None
+        for segment in () if manifest is None else manifest.segments:
             end = found[-1].last_offset + 1 if found else 0
             data = bucket.objects[remote.folder + segment.log_name]
             found += (batch for _, batch in batches_with_positions(data) if batch.base_offset >= end)
