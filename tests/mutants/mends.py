@@ -39,6 +39,7 @@ REFUSALS = "unit/pipeline/test_archive_refusals.py"
 EARLIER = "unit/pipeline/test_earlier_archives.py"
 FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
 TIER_FORMAT = "unit/tier/test_format.py"
+CHAIN = "unit/tier/test_chain.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
@@ -92,6 +93,13 @@ FOUND_LOGS = (
         "own = (_quorum, _moves, _compactions, _tiers, _strays, _turns)",
         "own = (_quorum, _moves, _compactions, _tiers, _turns)",
         (FOUND,),
+    ),
+    Mutant(
+        "join-once",
+        "a broker ends when the answer to its first registration is lost",
+        "await self._retry(membership.join)",
+        "await membership.join()",
+        ("simulation/test_simulated_restarts.py",),
     ),
 )
 
@@ -2345,7 +2353,7 @@ RESTORES = (
         "brokers go on with the chain of an archive, and remove it",
         "        if last.is_archive:\n            raise Contested(",
         "        if False:\n            raise Contested(",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "archive-of-two-histories",
@@ -2602,6 +2610,70 @@ TIERED = (
         "if as_of == self._as_of and segment.last_offset >= known_from:",
         "if segment.last_offset >= known_from:",
         (CLAIMS,),
+    ),
+    Mutant(
+        "copied-index-of-a-file",
+        "a damaged index is copied to remote storage, and its records cannot be read there",
+        "        *indexes.encoded(),\n",
+        "        disk.read_file(sealed.segment.path(names.INDEX_SUFFIX)),\n"
+        "        disk.read_file(sealed.segment.path(names.TIME_INDEX_SUFFIX)),\n",
+        (TIER,),
+    ),
+    Mutant(
+        "aborts-that-nothing-can-read",
+        "a damaged index of aborted transactions is copied to remote storage",
+        "await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))",
+        "pass",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "times-of-an-outdated-tier",
+        "a search by time passes over records that another broker has copied to remote storage",
+        "if self._lacks_records:  # another one has copied them since the chain was read here",
+        "if False:",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
+        "times-of-a-lost-tier",
+        "a search by time passes over records that remote storage lacks",
+        'raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")',
+        "pass",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
+        "late-manifests-stay",
+        "a manifest that a late request has created again stays until the leader changes",
+        "self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later",
+        "pass",
+        ("unit/broker/test_tier_expiry.py",),
+    ),
+    Mutant(
+        "created-again-late",
+        "a leader goes on from an old manifest that a late request has created again, without what followed",
+        "return found.startswith(start)",
+        "return True",
+        (CHAIN,),
+    ),
+    Mutant(
+        "attempts-alike",
+        "a manifest that an earlier attempt has created again late is taken for the one that was known",
+        "written_ms=max(following.written_ms, self._attempted_ms + 1),",
+        "",
+        (CHAIN,),
+    ),
+    Mutant(
+        "late-head",
+        "a head that is written late leads to an old manifest that was created again late",
+        'await self._begins_with(found.number - 1, b"")',
+        "True",
+        (CHAIN,),
+    ),
+    Mutant(
+        "begin-with-a-void-manifest",
+        "a manifest of a former leader counts for who finds the chain by a listing",
+        "while first - 1 in numbers:",
+        "while False:",
+        (CHAIN,),
     ),
     Mutant(
         "damaged-bytes-kept",
@@ -2916,7 +2988,7 @@ TIERED = (
         "two clusters with the same metadata write one chain, each behind the other",
         "if last.rank == rank and last.writer != self._writer:",
         "if False:",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "older-metadata-copy",
@@ -3016,14 +3088,14 @@ TIERED = (
         "a leader that does not know yet that its topic was deleted copies it to remote storage again",
         "            if self._end >= 0:  # to begin again",
         "            if False:  # to begin again",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "tier-write-stays-unsettled",
         "what failed copies left stays in remote storage if nothing more is written",
         "self._uncertain is not None and end >= self._uncertain",
         "self._uncertain is not None and end < 0",
-        ("unit/tier/test_chain.py",),
+        (CHAIN,),
     ),
     Mutant(
         "tier-segment-covers-nothing",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
+from nilometer.coordination.zookeeper.ensemble import Disconnected
+from nilometer.coordination.zookeeper.registration import Registration
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks
 from nilometer.simulation.checkers.history import History
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.world import Host, World
+from nilometer.simulation.zookeeper.server import Settings
 
 
 async def _create(cluster: Cluster, host: Host, name: str, replicas: int) -> None:
@@ -152,3 +157,30 @@ def test_a_disk_that_fills_up_while_a_broker_takes_up_its_partitions_costs_nothi
 
     world = World(3)
     world.run(scenario)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not done", "done"])
+def test_a_start_goes_on_when_it_is_unknown_whether_the_broker_is_registered(
+    monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    create_node, attempts = Registration._create_node, list[int]()
+
+    async def lose_the_first_answer(self: Registration, broker_id: int, *args: Any) -> None:
+        attempts.append(broker_id)
+        if is_done or len(attempts) > 1:
+            await create_node(self, broker_id, *args)
+        if len(attempts) == 1:
+            raise Disconnected("the connection was lost")
+
+    monkeypatch.setattr(Registration, "_create_node", lose_the_first_answer)
+
+    async def scenario(world: World) -> None:
+        ensemble = EnsemblePlan(settings=Settings(), chroot="", session_timeout_ms=3_000)
+        cluster = Cluster(world, brokers=1, ensemble=ensemble)
+        await cluster.set_up()
+        assert cluster.nodes[1].unexpected_exits == []
+
+    world = World(1)
+    world.run(scenario)
+    assert world.failures == []
+    assert attempts[:2] == [1, 1]

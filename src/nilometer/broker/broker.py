@@ -368,7 +368,7 @@ class Broker:
         await directories.resolve_duplicates(metadata.image)
         parts.replication.replicas.find_offline(metadata.image)
         membership = self._membership(parts)
-        await membership.join()
+        await self._retry(membership.join)
         self._tasks.service("cluster membership", self._run_membership(membership, parts))
         await self._until_registered(parts)
         await directories.wait_marked()

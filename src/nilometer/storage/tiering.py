@@ -23,6 +23,7 @@ from nilometer.storage.producers import CorruptSnapshot, ProducerStateManager, d
 from nilometer.storage.reading import read
 from nilometer.storage.removal import Truncation, truncate_fully_and_start_at
 from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.indexes import NO_TIMESTAMP, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.time_search import batches_in_order
 from nilometer.wire.errors import CorruptBatch, KafkaError
@@ -57,6 +58,33 @@ class SealedSegment(msgspec.Struct, frozen=True):
     def largest_timestamp(self) -> int:
         """Return the time (ms) that retention uses. May block; on any thread. Raises OSError."""
         return self.segment.largest_timestamp()
+
+
+class IndexesOfBatches:
+    """The indexes of a segment, made of its batches: those in files may be damaged, and would be so in every
+    copy."""
+
+    def __init__(self, sealed: SealedSegment) -> None:
+        self._interval_bytes = sealed.segment.index_interval_bytes
+        self._indexes = SegmentIndexes.empty(sealed.base_offset)
+        self._bytes_since_entry = 0
+        self._largest = NO_TIMESTAMP, sealed.base_offset
+        """The largest timestamp, and the last offset of the first batch that has it."""
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        """Add the next batch, which is at byte ``position``."""
+        if header.max_timestamp > self._largest[0]:
+            self._largest = header.max_timestamp, header.last_offset
+        if self._bytes_since_entry > self._interval_bytes:
+            self._indexes.offsets.append(header.last_offset, position)
+            self._indexes.times.maybe_append(*self._largest)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.size
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Return the content of the offset index file and of the time index file, after the last batch."""
+        self._indexes.times.maybe_append(*self._largest)
+        return self._indexes.offsets.to_bytes(), self._indexes.times.to_bytes()
 
 
 class SideFiles(msgspec.Struct, frozen=True):
@@ -98,8 +126,9 @@ def is_unchanged(log: LogState, sealed: SealedSegment) -> bool:
     return is_here and log.truncations == sealed.truncations
 
 
-def check_records(log: LogState, sealed: SealedSegment) -> Iterator[BatchHeader]:
-    """Check the CRC and the offsets of each batch of the segment; yields its header.
+def check_records(log: LogState, sealed: SealedSegment, indexes: IndexesOfBatches) -> Iterator[BatchHeader]:
+    """Check the CRC and the offsets of each batch of the segment; adds it to ``indexes``, and yields its
+    header.
 
     So that no damaged copy takes the place of good ones. Blocks; on any thread. Raises CorruptRecordFound,
     OSError.
@@ -113,6 +142,7 @@ def check_records(log: LogState, sealed: SealedSegment) -> Iterator[BatchHeader]
                 check_batch(batch.buffer, batch.at, batch.header)
             except KafkaError as error:
                 raise _damage(sealed, batch.position, batch.header.base_offset, error) from error
+            indexes.add(batch.position, batch.header)
             yield batch.header
     finally:
         file.close()
@@ -142,13 +172,14 @@ def crc_at(log: LogState, offset: Offset) -> int | None:
     return telling_crc(log, read_header(found.records)) if found.records else None
 
 
-def read_side_files(disk: Disk, sealed: SealedSegment, *, wall_ms: int) -> SideFiles:
-    """Read what belongs to the segment. Blocks; on any thread. Raises OSError."""
-    segment = sealed.segment
-    transactions = segment.path(names.TXN_INDEX_SUFFIX)
+def read_side_files(
+    disk: Disk, sealed: SealedSegment, indexes: IndexesOfBatches, *, wall_ms: int
+) -> SideFiles:
+    """Return what belongs to the segment, of whose batches ``indexes`` were made. Blocks; on any thread.
+    Raises OSError."""
+    transactions = sealed.segment.path(names.TXN_INDEX_SUFFIX)
     return SideFiles(
-        disk.read_file(segment.path(names.INDEX_SUFFIX)),
-        disk.read_file(segment.path(names.TIME_INDEX_SUFFIX)),
+        *indexes.encoded(),
         disk.read_file(transactions) if disk.exists(transactions) else b"",
         _producers_at_end(disk, sealed, wall_ms),
     )

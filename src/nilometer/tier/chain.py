@@ -17,6 +17,10 @@ there. That the next one is absent proves nothing by itself to a process that wa
 have been removed. The same holds for a manifest that was created, so its writer looks again afterwards.
 ``head``, which is overwritten, and listings are only where the search for the end begins.
 
+A request that comes late may create a number again that was removed. So the present one is still there if it
+begins as it did: no two attempts begin alike. And where ``head`` says that the chain goes on, the number
+before is there, too, because it is removed first.
+
 The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, and brokers do not.
 """
 
@@ -34,6 +38,7 @@ from nilometer.tier.format import (
     encoding_manifest,
     manifest_name,
     manifest_number,
+    manifest_start,
 )
 
 MANIFESTS_KEPT = 8
@@ -74,6 +79,8 @@ class Chain:
         """The highest number that exists, be it void."""
         self._removed_below = 0
         """This process has removed every manifest with a lower number."""
+        self._attempted_ms = -1
+        """What the last manifest says of when it was written that this process has tried to write."""
         self.is_read = False
         """Whether the end has been found: whether :attr:`last` is None because the chain was empty."""
         self._uncertain: int | None = None
@@ -136,8 +143,9 @@ class Chain:
             claim=rank[0],
             leader_epoch=rank[1],
             writer=self._writer,
+            written_ms=max(following.written_ms, self._attempted_ms + 1),
         )
-        before = self._last
+        before, self._attempted_ms = self._last, following.written_ms
         if not await self._create(following):
             await self.read()
             return False
@@ -228,24 +236,40 @@ class Chain:
             return None
         is_number = head.isdigit() and len(head) <= _DIGITS_MAX
         found = await self._get(int(head)) if is_number else None
-        if found is not None:
+        if found is not None and (not found.number or await self._begins_with(found.number - 1, b"")):
             return found
         # A delayed write may have set it back.
-        names = await self._store.names(self._folder + manifest_name(0)[:-20])
-        numbers = [manifest_number(name.removeprefix(self._folder)) for name in names]
-        for number in sorted((one for one in numbers if one is not None), reverse=True):
-            if (found := await self._get(number)) is not None:
+        prefix = self._folder + manifest_name(0)[:-_DIGITS_MAX]
+        for _ in range(_ATTEMPTS_MAX):
+            names = await self._store.names(prefix)
+            found_numbers = (manifest_number(name.removeprefix(self._folder)) for name in names)
+            numbers = {one for one in found_numbers if one is not None}
+            if not numbers:
+                raise ManifestsGone(f"{self._folder} has a head, but no manifest")
+            first = max(numbers)
+            while first - 1 in numbers:  # the highest may be void
+                first -= 1
+            if (found := await self._get(first)) is not None:
                 return found
-        raise ManifestsGone(f"{self._folder} has a head, but no manifest")
+        raise ObjectStoreError(f"{self._folder}: manifests are removed faster than they can be read")
 
     async def _still_begins_with(self, start: Manifest | None) -> bool:
         """Return whether ``start``, from which the search began, was not removed meanwhile."""
-        name = HEAD if start is None else manifest_name(start.number)
+        if start is not None:
+            return await self._begins_with(start.number, manifest_start(start))
         try:
-            await self._store.get(self._folder + name, 0, 1)
+            await self._store.get(self._folder + HEAD, 0, 1)
         except ObjectNotFound:
-            return start is None
-        return start is not None
+            return True
+        return False
+
+    async def _begins_with(self, number: int, start: bytes) -> bool:
+        """Return whether there is a manifest of ``number``, and ``start`` are its first bytes."""
+        try:
+            found = await self._store.get(self._folder + manifest_name(number), 0, max(len(start), 1))
+        except ObjectNotFound:
+            return False
+        return found.startswith(start)
 
     async def _get(self, number: int) -> Manifest | None:
         """Return the manifest of ``number``; one with many segments is read in steps."""

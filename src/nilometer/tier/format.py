@@ -144,6 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     writer: str
     """A random id: two writers never write the same bytes."""
     written_ms: int
+    """By the writer's clock; it never writes two manifests with the same."""
     log_start_offset: int
     """The first offset of the whole log that may be read, as of then."""
     segments: tuple[RemoteSegment, ...]
@@ -267,6 +268,13 @@ def encoding_manifest(manifest: Manifest) -> Generator[int, None, bytes]:
         crc = crc32c(lines[-1], crc)
         yield len(some)
     return b"".join((*lines, b"%08x\n" % crc))
+
+
+def manifest_start(manifest: Manifest) -> bytes:
+    """Return the first bytes of its object, which no other one of this number has: there are its writer, and
+    when it was written."""
+    head = msgspec.json.encode(structs.replace(manifest, segments=(), dropped=()))
+    return head[: head.index(b',"segments":')]
 
 
 def decode_manifest(data: bytes, number: int) -> Manifest:

@@ -19,7 +19,13 @@ from nilometer.simulation.object_store import VirtualObjectStore
 from nilometer.simulation.plan import Kind
 from nilometer.storage import removal
 from nilometer.storage.log_state import LogState
-from nilometer.storage.tiering import SealedSegment, SideFiles, read_side_files, sealed_segments
+from nilometer.storage.tiering import (
+    IndexesOfBatches,
+    SealedSegment,
+    SideFiles,
+    read_side_files,
+    sealed_segments,
+)
 from nilometer.tier import plan
 from nilometer.tier.format import Manifest
 
@@ -62,8 +68,10 @@ def copy_what_is_undecided(patch: Patch) -> None:
 
 
 def leave_producers_out(patch: Patch) -> None:
-    def without_producers(disk: Disk, sealed: SealedSegment, *, wall_ms: int) -> SideFiles:
-        side = read_side_files(disk, sealed, wall_ms=wall_ms)
+    def without_producers(
+        disk: Disk, sealed: SealedSegment, indexes: IndexesOfBatches, *, wall_ms: int
+    ) -> SideFiles:
+        side = read_side_files(disk, sealed, indexes, wall_ms=wall_ms)
         return structs.replace(side, producers=b"")
 
     patch.setattr(remote_partition, "read_side_files", without_producers)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from nilometer.storage.log import Log
+from nilometer.storage.names import TXN_INDEX_SUFFIX
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.tier.format import DamagedObject
 from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
-from support.tier.led_log import LedLog
+from support.tier.led_log import NOW_MS, LedLog
 
 PRODUCER = 9
 ABORTED = AbortedTxn(PRODUCER, 0, 1, 2)
@@ -63,5 +65,22 @@ def test_an_abort_is_found_that_is_copied_and_deleted_here_meanwhile() -> None:
         await led.tier()
         led.store.on_get = tier_the_rest
         assert await led.aborted() == [ABORTED]
+
+    asyncio.run(main())
+
+
+def test_aborts_that_nothing_can_read_are_not_copied() -> None:
+    """The records would be lost to all readers once they are deleted here."""
+    led = Led()
+    led.log.roll_now(1)
+    path = next(iter(led.log.segments.from_offset(1))).path(TXN_INDEX_SUFFIX)
+    led.disk.open(path).truncate(led.disk.file_size(path) - 1)
+
+    async def main() -> None:
+        with pytest.raises(DamagedObject, match="is not a multiple"):
+            await led.tier()
+        while led.log.delete_old_segments(led.log.log_end_offset, NOW_MS):
+            pass
+        assert led.log.local_start_offset == 1
 
     asyncio.run(main())

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
+from nilometer.tier.chain import MANIFESTS_KEPT
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import NOW_MS, LedLog
 
@@ -68,3 +72,35 @@ def test_a_log_that_is_tiered_again_deletes_nothing_because_of_what_was_there_be
     led.log.configure(on)
     assert led.log.tiered_offset == 0
     assert not led.log.delete_old_segments(led.log.log_end_offset, NOW_MS + 500)
+
+
+def test_a_manifest_that_a_late_request_creates_again_is_removed() -> None:
+    led = led_log([NOW_MS])
+    late = dict[str, bytes]()
+
+    async def fail(name: str, data: bytes) -> bool:
+        late[name] = data
+        raise ObjectStoreError("no answer")
+
+    async def main() -> None:
+        await led.tier()
+        led.now_ms += 2_000
+        await led.tier()  # what an earlier leader may have left is removed
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(led.store, "create", fail)
+            led.now_ms += 2_000
+            with pytest.raises(ObjectStoreError):
+                await led.tier()
+        for _ in range(MANIFESTS_KEPT + 2):
+            builder = BatchBuilder()
+            builder.append(led.now_ms, None, b"v")
+            led.append(bytes(builder.build(0, -1, -1, -1)))
+            led.log.roll_now(1)
+            await led.tier()
+        ((name, data),) = late.items()
+        assert await led.store.create(name, data)
+        led.now_ms += 2
+        await led.tier()
+        assert name not in led.store.bucket.objects
+
+    asyncio.run(main())

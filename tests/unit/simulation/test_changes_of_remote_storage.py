@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges
+from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges, remote_batches
 from nilometer.simulation.object_store import Bucket
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest, manifest_name
+from nilometer.wire.records import BatchBuilder
 from support.tier.remote_segments import FOLDER, manifest, segment
 
 GRACE_S = 10.0
@@ -21,7 +22,14 @@ class Store:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.bucket = Bucket()
-        cluster: Any = SimpleNamespace(world=SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s)))
+        self.known: Any = SimpleNamespace(
+            partition=SimpleNamespace(is_led_here=False), folder=FOLDER, manifest=None
+        )
+        """What the broker knows."""
+        broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
+        self.node: Any = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
+        world = SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s))
+        cluster: Any = SimpleNamespace(world=world, nodes={1: self.node})
         self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
 
     def upload(self, *bases: int) -> None:
@@ -101,6 +109,32 @@ def test_a_manifest_has_one_content_for_ever() -> None:
     assert store.found == ["is written a second time"]
 
 
+def test_a_number_that_was_removed_may_be_created_again_by_a_late_request() -> None:
+    store = Store()
+    store.upload(0)
+    store.write(0, held())
+    store.write(1, held(0))
+    store.bucket.remove(FOLDER + manifest_name(0))
+    store.write(0, structs.replace(held(), written_ms=1))
+    store.known.manifest = structs.replace(held(0), number=1)
+    store.checked.look()
+    store.remove(0)
+    assert store.found == ["is removed, which the last manifest names"] * 2
+
+
+def test_no_broker_goes_on_from_what_was_created_again() -> None:
+    store = Store()
+    store.write(0, held())
+    store.bucket.remove(FOLDER + manifest_name(0))
+    late = structs.replace(held(), number=0, written_ms=1)
+    store.write(0, late)
+    store.known.manifest = late
+    store.checked.look()
+    assert store.checked.violations[0].endswith(
+        f"broker-1 goes on from {FOLDER + manifest_name(0)}, which was created again late"
+    )
+
+
 def test_what_a_former_leader_writes_late_does_not_count() -> None:
     store = Store()
     store.upload(0)
@@ -118,3 +152,17 @@ def test_the_chain_of_a_deleted_partition_may_begin_again() -> None:
     store.write(1, structs.replace(held(), is_deleted=True))
     store.write(0, held())
     assert store.found == []
+
+
+def test_what_is_there_counts_also_if_its_new_leader_has_not_looked_yet() -> None:
+    store, builder = Store(), BatchBuilder()
+    builder.append(1, None, b"v")
+    one = segment(0, 0)
+    store.bucket.write(FOLDER + one.log_name, bytes(builder.build(0, 7, 0, 0)))
+    store.bucket.write(FOLDER + one.index_name, b"?")
+    store.write(0, manifest(one), epoch=1)
+    store.write(1, held(), epoch=0)
+    store.known.partition = "events-0"
+    (found,) = remote_batches(store.node, store.bucket, "events-0")
+    assert (found.base_offset, found.last_offset) == (0, 0)
+    assert remote_batches(store.node, store.bucket, "events-1") == []

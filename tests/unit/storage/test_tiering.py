@@ -22,6 +22,9 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import AppendOrigin, CorruptSnapshot, decode_snapshot
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
+    IndexesOfBatches,
+    SealedSegment,
+    SideFiles,
     check_records,
     crc_at,
     is_unchanged,
@@ -31,6 +34,7 @@ from nilometer.storage.tiering import (
 )
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.record_batch import BatchHeader
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 from support.logs.memory_disk import MemoryDisk
 
@@ -298,6 +302,16 @@ def end_transaction(log: Log) -> None:
     log.append_as_leader(marker, leader_epoch=2, wall_ms=1, origin=AppendOrigin.COORDINATOR)
 
 
+def checked_batches(log: Log, sealed: SealedSegment) -> list[BatchHeader]:
+    return list(check_records(log, sealed, IndexesOfBatches(sealed)))
+
+
+def side_files(log: Log, sealed: SealedSegment) -> SideFiles:
+    indexes = IndexesOfBatches(sealed)
+    assert list(check_records(log, sealed, indexes))
+    return read_side_files(log.files.disk, sealed, indexes, wall_ms=1)
+
+
 def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
     log = written_log(open_manager(MemoryDisk()))
     bases = [segment.base_offset for segment in log.segments]
@@ -311,7 +325,7 @@ def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
     assert across.epochs == ((0, across.base_offset), (1, 10))
     assert offered[0].epochs == ((0, 0),)
     for one in offered:
-        checked = list(check_records(log, one))
+        checked = checked_batches(log, one)
         assert sum(batch.size for batch in checked) == one.size == log.files.disk.file_size(one.log_path)
         assert crc_at(log, one.end_offset - 1) == telling_crc(log, checked[-1]) == checked[-1].crc
         assert one.largest_timestamp() == 1_000
@@ -320,7 +334,7 @@ def test_the_sealed_segments_below_the_last_stable_offset_are_offered() -> None:
 def test_what_compaction_may_have_rewritten_has_no_crc_that_tells() -> None:
     log = written_log(open_manager(MemoryDisk()))
     one = next(sealed_segments(log, 0, 30))
-    last = list(check_records(log, one))[-1]
+    last = checked_batches(log, one)[-1]
     assert telling_crc(log, structs.replace(last, records_count=last.records_count - 1)) is None
     log.allow_gaps()
     assert telling_crc(log, last) is None
@@ -333,17 +347,31 @@ def test_a_segment_has_the_producers_at_its_end_and_its_aborted_transactions() -
     aborted_transaction(log)
     log.roll_now(1)
     *_, before, last = sealed_segments(log, 0, 32)
-    side = read_side_files(disk, last, wall_ms=1)
+    side = side_files(log, last)
     assert side.transaction_index == AbortedTxn(9, 30, 31, 32).encode()
     assert {one.producer_id: one.last_offset for one in decode_snapshot(side.producers)} == {
         PRODUCER: 29,
         9: 30,
     }
-    earlier = read_side_files(disk, before, wall_ms=1)
+    earlier = side_files(log, before)
     assert earlier.transaction_index == b""
     assert decode_snapshot(earlier.producers)[-1].last_offset == before.end_offset - 1
     assert earlier.offset_index == disk.read_file(before.log_path.replace(".log", ".index"))
     assert earlier.time_index == disk.read_file(before.log_path.replace(".log", ".timeindex"))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_damage_of_an_index_does_not_get_into_its_copies(suffix: str) -> None:
+    disk = MemoryDisk()
+    log = written_log(open_manager(disk))
+    one = next(sealed_segments(log, 0, 30))
+    path = one.log_path.replace(".log", suffix)
+    whole = side_files(log, one)
+    assert disk.read_file(path) in (whole.offset_index, whole.time_index)
+    disk.flip_bit(path, 3)
+    assert side_files(log, one) == whole
+    disk.open(path).truncate(disk.file_size(path) - 1)
+    assert side_files(log, one) == whole
 
 
 @pytest.mark.parametrize("damage", ["none of them", "no valid one"])
@@ -351,11 +379,11 @@ def test_a_lost_snapshot_is_made_again_from_an_earlier_one(damage: str) -> None:
     disk = MemoryDisk()
     log = written_log(open_manager(disk))
     offered = list(sealed_segments(log, 0, 30))
-    expected = [read_side_files(disk, one, wall_ms=1).producers for one in offered]
+    expected = [side_files(log, one).producers for one in offered]
     for offset in log.producers.snapshot_offsets[3:]:
         path = log.producers.snapshot_path(offset)
         disk.remove(path) if damage == "none of them" else disk.flip_bit(path, 30)
-    assert [read_side_files(disk, one, wall_ms=1).producers for one in offered] == expected
+    assert [side_files(log, one).producers for one in offered] == expected
 
 
 def test_a_damaged_batch_is_not_offered_as_good() -> None:
@@ -364,11 +392,11 @@ def test_a_damaged_batch_is_not_offered_as_good() -> None:
     first, second, *_ = sealed_segments(log, 0, 30)
     disk.flip_bit(first.log_path, first.size - 2)
     with pytest.raises(CorruptRecordFound) as raised:
-        list(check_records(log, first))
+        checked_batches(log, first)
     assert raised.value.offset == first.end_offset - 1
     disk.open(second.log_path).truncate(second.size - 5)
     with pytest.raises(CorruptRecordFound):
-        list(check_records(log, second))
+        checked_batches(log, second)
 
 
 def test_a_segment_that_was_deleted_or_may_have_other_records_has_changed() -> None:

@@ -23,8 +23,11 @@ class ScriptedStore(VirtualObjectStore):
         self.before: dict[tuple[str, str], Exception] = {}
         self.after: dict[tuple[str, str], Exception] = {}
         self.requests: list[tuple[str, str]] = []
+        self.attempted: dict[str, bytes] = {}
+        """The last bytes with which each object was to be created, by the end of its name."""
 
     async def create(self, name: str, data: bytes) -> bool:
+        self.attempted[name.removeprefix(FOLDER)] = data
         self._meet("create", name, self.before)
         made = await super().create(name, data)
         self._meet("create", name, self.after)
@@ -218,6 +221,65 @@ async def test_a_reader_that_was_stopped_for_long_begins_again() -> None:
     await reader.read()
     await write(writer, 1, MANIFESTS_KEPT + 5)
     assert await reader.read() == writer.last
+
+
+async def chain_with_a_late_request(bucket: Bucket) -> tuple[Chain, Chain, bytes]:
+    """Return a chain whose first manifest took two attempts, a reader that knows that one only, and what the
+    first attempt has still to write, now that this manifest was removed."""
+    chain, store = chain_on(bucket, "w")
+    await chain.read()
+    store.before["create", manifest_name(0)] = LOST
+    with pytest.raises(ObjectStoreError, match="no answer"):
+        await write(chain, 1)
+    late = store.attempted[manifest_name(0)]
+    await write(chain, 1)
+    reader, _ = chain_on(bucket, "r")
+    await reader.read()
+    await write(chain, 1, MANIFESTS_KEPT + 5)
+    assert FOLDER + manifest_name(0) not in bucket.objects
+    return chain, reader, late
+
+
+async def test_a_manifest_that_is_created_again_late_is_not_the_one_that_was_known() -> None:
+    bucket = Bucket()
+    chain, reader, late = await chain_with_a_late_request(bucket)
+    bucket.write(FOLDER + manifest_name(0), late)
+    assert await reader.read() == chain.last
+
+
+async def test_no_leader_goes_on_from_a_manifest_that_was_created_again_late() -> None:
+    bucket = Bucket()
+    chain, successor, late = await chain_with_a_late_request(bucket)
+    bucket.write(FOLDER + manifest_name(0), late)
+    with pytest.raises(Deposed, match="stopped"):
+        await write(successor, 2)
+    await successor.read()
+    await write(successor, 2)
+    assert bases(await chain.read()) == [10 * number for number in range(MANIFESTS_KEPT + 7)]
+
+
+async def test_a_late_head_does_not_lead_to_a_manifest_that_was_created_again_late() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket, "w")
+    await chain.read()
+    await write(chain, 1, 2)
+    late = bucket.objects[FOLDER + manifest_name(1)]
+    await write(chain, 1, MANIFESTS_KEPT + 5)
+    bucket.write(FOLDER + manifest_name(1), late)
+    bucket.write(f"{FOLDER}head", b"1")
+    assert await chain_on(bucket)[0].read() == chain.last
+
+
+async def test_a_search_that_begins_with_a_listing_does_not_begin_with_a_void_manifest() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 5, MANIFESTS_KEPT + 5)
+    end = MANIFESTS_KEPT + 5
+    stray = structs.replace(manifest(segment(0, 99)), number=end, oldest=0, leader_epoch=4)
+    bucket.write(FOLDER + manifest_name(end), encode_manifest(stray))
+    bucket.write(f"{FOLDER}head", b"1")
+    assert await chain_on(bucket)[0].read() == chain.last
 
 
 async def test_no_more_manifests_stay_than_slow_readers_need() -> None:

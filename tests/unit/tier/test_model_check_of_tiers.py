@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
-from nilometer.simulation.model_check.explorer import Exploration
+from nilometer.simulation.model_check.explorer import Exploration, Violation
 from nilometer.simulation.model_check.tier import (
     KEPT,
     NO_ORPHANS,
@@ -85,6 +85,33 @@ def test_every_state_of_the_largest_worlds_keeps_every_property(bounds: TierBoun
 def test_manifests_are_removed_as_the_chain_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "MANIFESTS_KEPT", 0)
     assert_complete(UNCLEAN)
+
+
+LATE_CLAIM = (
+    "produce 0", "produce 0", "produce 0", "look 0", "go on alone 0", "claim, late 0", "claim 0", "upload 0",
+    "look 1", "name 0", "upload 0", "name 0", "delete locally 0", "follow 1", "elect 1", "arrive 0", "look 1",
+)  # fmt: skip
+"""Broker 1 knows the first manifest only; a late request creates it again when both others have followed."""
+
+
+def after_late_claim() -> Violation | None:
+    world = TierWorld(TierBounds(values=3, losses=1))
+    state = world.first_state()
+    for wanted in LATE_CLAIM:
+        state = next(after for (name, index, _), after in world.steps(state) if f"{name} {index}" == wanted)
+    return tier_violation(world, state)
+
+
+def test_a_manifest_that_was_created_again_late_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MANIFESTS_KEPT", 0)
+    assert after_late_claim() is None
+
+
+def test_a_chain_that_is_said_to_end_with_it_lacks_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MANIFESTS_KEPT", 0)
+    monkeypatch.setattr(chain, "manifest_start", lambda manifest: b"")
+    violation = after_late_claim()
+    assert violation is not None and violation.sentence == NOT_LOST
 
 
 # What is planted.

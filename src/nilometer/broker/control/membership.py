@@ -161,7 +161,8 @@ class Membership:
     async def join(self) -> None:
         """Begin a session with the coordination store; :meth:`run` must follow.
 
-        Raises RegistrationRejected, CoordinationError.
+        Raises RegistrationRejected, CoordinationError. After an OutcomeUnknown it may be called again: the
+        store knows the session that the first call may have begun.
         """
         refusal = check_registration(self._metadata.image, self._registration)
         if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):

@@ -28,6 +28,7 @@ from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import (
+    IndexesOfBatches,
     SealedSegment,
     check_records,
     crc_at,
@@ -45,6 +46,7 @@ from nilometer.tier.format import (
     RemoteSegment,
     TopicFacts,
     encode_index,
+    parse_indexes,
     partition_folder,
 )
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
@@ -226,7 +228,7 @@ class RemotePartition:
         if manifest is not None and self._is_behind(manifest):
             return False
         view = self.view()
-        if plan.is_lost(manifest and self._visible(manifest), view):
+        if self._lacks_records:
             raise TierLost(
                 f"the tier lacks records of {self.partition} between offsets {view.log_start_offset} and "
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
@@ -359,16 +361,19 @@ class RemotePartition:
         self._note_tiered()
 
     async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
-        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
+        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound,
+        DamagedObject, OSError."""
         disk, parts = self._parts.runtime.disk, self._parts
-        checking = check_records(self.partition.log, sealed)
+        indexes = IndexesOfBatches(sealed)
+        checking = check_records(self.partition.log, sealed, indexes)
         last: BatchHeader | None = None
         while (header := await disk.offload(lambda: _check_some(checking))) is not None:
             last = header
-        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
-        index = encode_index(
-            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        )
+        side = await disk.offload(lambda: read_side_files(disk, sealed, indexes, wall_ms=self._now_ms))
+        sections = IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
+        # What nothing could read would stay so when the segment is deleted here.
+        await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))
+        index = encode_index(sections)
         entry = RemoteSegment(
             sealed.base_offset,
             sealed.end_offset - 1,
@@ -509,6 +514,12 @@ class RemotePartition:
         return self._sealed
 
     @property
+    def _lacks_records(self) -> bool:
+        """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
+        last = self._chain.last
+        return plan.is_lost(last and self._visible(last), self.view())
+
+    @property
     def _last_or_first(self) -> Manifest:
         last = self._chain.last
         if last is not None:
@@ -587,7 +598,12 @@ class RemotePartition:
                     log_start_offset=self.partition.log.log_start_offset,
                     topic=self._facts(self.partition),
                 )
-                if await self._chain.append(epoch, following):
+                try:
+                    is_written = await self._chain.append(epoch, following)
+                except ObjectStoreError:
+                    self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
+                    raise
+                if is_written:
                     return True
                 await self._compare()
                 self._check_lineage()
@@ -662,6 +678,10 @@ class RemotePartition:
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
+        if self._lacks_records:  # another one has copied them since the chain was read here
+            await self._read_chain()
+        if self._lacks_records:
+            raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
         start = self.partition.log.log_start_offset
         return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))
 

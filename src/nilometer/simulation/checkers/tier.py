@@ -12,7 +12,7 @@ import json
 from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
-from nilometer.tier.format import HEAD, Manifest, manifest_number
+from nilometer.tier.format import HEAD, Manifest, decode_manifest, manifest_name, manifest_number
 
 SHOWN = 3
 GRACE_SLACK = 0.8
@@ -22,8 +22,10 @@ GRACE_SLACK = 0.8
 class RemoteChanges:
     """Checks each change of the store, without the product's decoder: ``violations`` are the findings.
 
-    A manifest has one content for ever; what the last one names is there, and stays for the grace period
-    after that. What is in it is stable: ``look`` compares the manifests of leaders with their logs.
+    A manifest has one content for ever. A late request may create its number again when it was removed; then
+    it counts no more: ``look`` checks that no broker takes it for the last one. What the last one names is
+    there, and stays for the grace period after that. What is in it is stable: ``look`` compares the manifests
+    of leaders with their logs.
     """
 
     def __init__(self, cluster: Cluster, bucket: Bucket, grace_s: float, *, clocks_agree: bool) -> None:
@@ -31,6 +33,11 @@ class RemoteChanges:
         self._bucket = bucket
         self._least_s = grace_s * GRACE_SLACK if clocks_agree else 0.0
         self._manifests: dict[str, bytes] = {}
+        """What was written first."""
+        self._begun: dict[str, tuple[str, int]] = {}
+        """The writer of that, and when it was written."""
+        self._removed: set[str] = set()
+        """The manifests that were removed."""
         self._named: dict[str, frozenset[str]] = {}
         """By folder, the objects of the segments that the last manifest names."""
         self._ranks: dict[str, tuple[int, int]] = {}
@@ -55,7 +62,12 @@ class RemoteChanges:
             logs = None if node.broker is None or not node.is_running else node.broker.parts.remote_logs
             for remote in () if logs is None else logs:
                 partition, manifest = remote.partition, remote.manifest
-                if manifest is None or not manifest.segments or not partition.is_led_here:
+                if manifest is None:
+                    continue
+                name = remote.folder + manifest_name(manifest.number)
+                if remote.folder not in self._deleted and self._begun[name] != _written_by(manifest):
+                    self._find(f"{node.name} goes on from {name}, which was created again late")
+                if not manifest.segments or not partition.is_led_here:
                     continue
                 high_watermark = partition.replica.high_watermark
                 if high_watermark < partition.log.epochs.entries[-1][1]:
@@ -72,7 +84,9 @@ class RemoteChanges:
         now_s = self._cluster.world.loop.time()
         data = self._bucket.objects.get(name)
         if own.startswith("manifest-"):
-            if data is not None:
+            if data is None:
+                self._removed.add(name)
+            else:
                 self._on_manifest(folder, name, data, now_s)
         elif data is None and name in self._named.get(folder, ()):
             self._find(f"{name} is removed, which the last manifest names")
@@ -80,12 +94,13 @@ class RemoteChanges:
             self._find(f"{name} is removed before the grace period is over")
 
     def _on_manifest(self, folder: str, name: str, data: bytes, now_s: float) -> None:
-        if folder in self._deleted:
+        if folder in self._deleted or name in self._removed:
             return
         if self._manifests.setdefault(name, data) != data:
             self._find(f"{name} is written a second time")
         head, *blocks, _ = data.splitlines()  # the last line is the CRC
         manifest = json.loads(head)
+        self._begun[name] = manifest["writer"], manifest["written_ms"]
         rank = manifest.get("claim", 0), manifest["leader_epoch"]
         if rank < self._ranks.get(folder, rank):
             return  # a former leader's request that came late: no reader counts it
@@ -106,6 +121,10 @@ class RemoteChanges:
 
     def _find(self, what: str) -> None:
         self.violations.append(f"remote storage: {what}")
+
+
+def _written_by(manifest: Manifest) -> tuple[str, int]:
+    return manifest.writer, manifest.written_ms
 
 
 def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
@@ -136,14 +155,26 @@ def _is_named(name: str, manifests: dict[str, Manifest | None]) -> bool:
     return own == HEAD or own in manifest.objects or (number is not None and number >= manifest.oldest)
 
 
+def _last_manifest(bucket: Bucket, folder: str) -> Manifest | None:
+    last: Manifest | None = None
+    for name in sorted(bucket.objects):
+        number = manifest_number(name.removeprefix(folder))
+        if number is not None:
+            found = decode_manifest(bucket.objects[name], number)
+            last = found if last is None or found.rank >= last.rank else last
+    return last
+
+
 def remote_batches(leader: BrokerNode, bucket: Bucket, partition: str) -> list[StoredBatch]:
-    """Return the batches of a partition that its leader has in remote storage, each once."""
+    """Return the batches of a partition that its leader has in remote storage, each once.
+
+    By the last manifest there: a leader that was just elected may not know it yet.
+    """
     logs = None if leader.broker is None else leader.broker.parts.remote_logs
     found: list[StoredBatch] = []
     for remote in () if logs is None else logs:
-        if str(remote.partition) != partition or remote.manifest is None:
-            continue
-        for segment in remote.manifest.segments:
+        manifest = _last_manifest(bucket, remote.folder) if str(remote.partition) == partition else None
+        for segment in () if manifest is None else manifest.segments:
             end = found[-1].last_offset + 1 if found else 0
             data = bucket.objects[remote.folder + segment.log_name]
             found += (batch for _, batch in batches_with_positions(data) if batch.base_offset >= end)

@@ -1,0 +1,59 @@
+"""A search by time in a tier finds what another broker has copied since this one has looked there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.wire.records import BatchBuilder
+from support.tier.led_log import CONFIG, LedLog
+
+
+class Replicas:
+    """The former leader's replica, and the present one's, which has looked at the tier while it was empty."""
+
+    def __init__(self) -> None:
+        self.former = LedLog(replace(CONFIG, segment_bytes=100))
+        self.present = LedLog(log=self.former.log, store=self.former.store)
+        for timestamp in range(1_000, 1_005):
+            builder = BatchBuilder()
+            builder.append(timestamp, None, b"v")
+            self.former.append(bytes(builder.build(0, -1, -1, -1)))
+
+    async def change_leaders(self) -> None:
+        self.present.is_led_here = False
+        await self.present.remote.run_round()
+        await self.former.tier()
+        assert self.former.log.local_start_offset == 4
+        self.present.is_led_here = True
+
+    async def first_since(self, timestamp: int) -> int | None:
+        found = await self.present.remote.offset_for_timestamp(timestamp)
+        return None if found is None else found.offset
+
+
+def test_a_new_leader_finds_what_was_copied_since_it_has_looked() -> None:
+    replicas = Replicas()
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        assert await replicas.first_since(1_002) == 2
+        assert await replicas.first_since(1_004) is None
+
+    asyncio.run(main())
+
+
+def test_records_that_are_nowhere_are_not_passed_over() -> None:
+    """A consumer would begin with the first record that is here, and never read those before it."""
+    replicas = Replicas()
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        replicas.former.store.bucket.objects.clear()
+        with pytest.raises(ObjectStoreError, match="lacks records"):
+            await replicas.first_since(1_002)
+
+    asyncio.run(main())
