@@ -52,7 +52,8 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Security, one broker", (*TLS_ROWS, *LOGIN_ROWS, *ACL_ROWS, QUOTA_ROW)),
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),
-    ("Tiered topics", TIER_ROWS),
+    ("Tiered topics", TIER_ROWS[:2]),
+    ("Tiered topics, a folder beside the S3 protocol", TIER_ROWS[2:]),
     ("Lines of files into a topic", INGEST_ROWS),
     ("Reading topics into Spark", (*spark.SPARK_ROWS, *TABLE_ROWS)),
 )
