@@ -2390,6 +2390,13 @@ RESTORES = (
         (EARLIER,),
     ),
     Mutant(
+        "archive-in-two-formats",
+        "partitions that an archive of format 1 does not have are written beside it, in the present format",
+        "        if await explained(has_earlier(store, topic, topic_id)):",
+        "        if False:",
+        (EARLIER,),
+    ),
+    Mutant(
         "archive-removes-what-was-named",
         "a run removes at once the objects of its own manifest that another run has replaced meanwhile",
         "if not self._manifest.mentions(one[0])]",

@@ -36,7 +36,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
 from nilometer.tier.catalogue import read_partition
 from nilometer.tier.chain import Chain, Deposed
-from nilometer.tier.earlier_archives import read_earlier
+from nilometer.tier.earlier_archives import has_earlier
 from nilometer.tier.format import (
     DamagedObject,
     Dropped,
@@ -398,12 +398,6 @@ class PartitionArchiver:
     async def read(self) -> None:
         await self._chain.read()
         self._require_archive()
-        part = self.result.part
-        if await read_earlier(self._store, part.topic, self._topic_id, part.partition) is not None:
-            raise SourceError(
-                f"the archive has {part} in format 1, which is only read: archive into another place; with "
-                "--former and this place it gets these records, too"
-            )
 
     def _require_archive(self) -> None:
         last = self._chain.last
@@ -702,7 +696,7 @@ async def archive(
     """Copy the sealed segments that are missing in the archive; return a result for each partition.
 
     ``former``: the place of an archive of format 1, of which all segments are copied, too. Raises SourceError
-    if a topic is not in ``places``, or the store refuses something.
+    if a topic is not in ``places``, the store has it in format 1, or refuses something.
     """
     replicas = [one for one in find_replicas(places) if one.part.topic in topics]
     missing = sorted(set(topics) - {one.part.topic for one in replicas})
@@ -717,6 +711,12 @@ async def archive(
         await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
+    for topic, topic_id in sorted({(one.part.topic, one.topic_id or "") for one in replicas}):
+        if await explained(has_earlier(store, topic, topic_id)):
+            raise SourceError(
+                f"the archive has topic {topic} in format 1, which is only read: archive into another place; "
+                "with --former and the former place it gets these records, too"
+            )
     results = [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
     _note_unused(earlier, results)
     return results
