@@ -2390,6 +2390,13 @@ RESTORES = (
         (EARLIER,),
     ),
     Mutant(
+        "missing-place-is-empty",
+        "a misspelled place of a storage that is only read is shown as an empty archive",
+        "                if not self._disk.is_directory(self._root):",
+        "                if False:",
+        (REFUSALS,),
+    ),
+    Mutant(
         "archive-in-two-formats",
         "partitions that an archive of format 1 does not have are written beside it, in the present format",
         "        if await explained(has_earlier(store, topic, topic_id)):",

@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 from nilometer.cli.main import run
+from nilometer.pipeline.archive import stored
 from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import storages
@@ -340,6 +341,40 @@ def test_nothing_is_removed_where_archives_are_only_read(tmp_path):
     disk, folder = storages.open_folder((tmp_path / "old").as_uri())
     with pytest.raises(ObjectStoreError, match="is only read here"):
         asyncio.run(ReadableObjects(disk, folder).remove("events/id/0/left"))
+
+
+def test_a_place_that_is_only_read_and_is_missing_is_no_empty_one(tmp_path, monkeypatch, capsys):
+    def elsewhere(uri: str):
+        return storages.open_folder((tmp_path / uri.removeprefix("gs://")).as_uri())
+
+    monkeypatch.setattr(stored, "open_folder", elsewhere)
+    (tmp_path / "bucket").mkdir()
+    assert run(["archive", "list", "--from", "gs://bucket"]) == 0
+    capsys.readouterr()
+    assert run(["archive", "list", "--from", "gs://bucket/typo"]) == 1
+    assert f"{tmp_path}/bucket/typo: no such folder" in capsys.readouterr().err
+
+
+def test_what_a_place_that_is_only_read_refuses_is_explained(tmp_path, monkeypatch, capsys):
+    class Refusing(storages.ArrowDisk):
+        def list_directory(self, path: str) -> list[str]:
+            raise OSError("google: no credentials")
+
+    place = Refusing(storages.open_store(tmp_path.as_uri())[0]), "bucket/archive"
+    monkeypatch.setattr(stored, "open_folder", lambda uri: place)
+    assert run(["archive", "list", "--from", "gs://bucket/archive"]) == 1
+    assert "bucket/archive: google: no credentials" in capsys.readouterr().err
+
+
+def test_an_object_that_is_removed_while_it_is_listed_is_left_out(tmp_path):
+    (tmp_path / "kept").write_bytes(b"abc")
+
+    class Removing(storages.ArrowDisk):
+        def list_directory(self, path: str) -> list[str]:
+            return [*super().list_directory(path), "removed"]
+
+    store, folder = storages.open_store(tmp_path.as_uri())
+    assert [*asyncio.run(ReadableObjects(Removing(store), folder).listed(""))] == ["kept"]
 
 
 # --- tiered topics

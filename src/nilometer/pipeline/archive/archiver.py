@@ -73,7 +73,7 @@ class SourceLog:
     epochs: EpochRuns
     """Its leader epoch checkpoint."""
     ends: tuple[int, ...] = ()
-    """The ends of the segments, if all of them are sealed: of an archive of format 1."""
+    """The ends of the segments, if all of them are sealed: of an archive."""
 
     @property
     def last_epoch(self) -> int:
@@ -346,8 +346,7 @@ class PartitionResult:
 
 
 class PartitionArchiver:
-    """Archives one partition of one topic id; ``replicas`` are its folders, and ``former`` an archive of
-    format 1."""
+    """Archives one partition of one topic id. ``replicas`` are its folders, ``former`` is another archive."""
 
     def __init__(
         self,
@@ -695,7 +694,7 @@ async def archive(
 ) -> list[PartitionResult]:
     """Copy the sealed segments that are missing in the archive; return a result for each partition.
 
-    ``former``: the place of an archive of format 1, of which all segments are copied, too. Raises SourceError
+    ``former``: the place of another archive, of which all segments are copied, too. Raises SourceError
     if a topic is not in ``places``, the store has it in format 1, or refuses something.
     """
     replicas = [one for one in find_replicas(places) if one.part.topic in topics]
