@@ -538,8 +538,7 @@ class RemotePartition:
             if segment is None:
                 return
             try:
-                offset = segment.last_offset
-                crc = await self._parts.runtime.disk.offload(lambda offset=offset: crc_at(log, offset))
+                crc = await self._crc_in_log(segment)
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
@@ -549,6 +548,15 @@ class RemotePartition:
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
+
+    async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
+        """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
+        compared with it."""
+        if segment.last_crc is None:
+            await asyncio.sleep(0)
+            return None
+        log, offset = self.partition.log, segment.last_offset
+        return await self._parts.runtime.disk.offload(lambda: crc_at(log, offset))
 
     def _check_lineage(self) -> None:
         """Raises Contested if the last manifest is of another cluster, by what it names."""
