@@ -239,7 +239,8 @@ class RemotePartition:
             await self._expire(epoch)
         else:
             self._advance_log_start(self.partition.log.local_start_offset)
-            await self._write(epoch, self._emptied)
+            while await self._write(epoch, self._emptied):
+                pass
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
@@ -299,8 +300,9 @@ class RemotePartition:
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Manifest | None:
-        """Return the manifest of a topic that is tiered no more."""
-        return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
+        """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
+        gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]
+        return manifest.without(gone, self._now_ms) if gone else None
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -418,24 +420,26 @@ class RemotePartition:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest) if one.end_offset <= start]
+            expired = [one for one in gone(manifest)[: plan.GIVEN_UP_AT_ONCE] if one.end_offset <= start]
             return manifest.without(expired, self._now_ms) if expired else None
 
         manifest = self._chain.last
         if manifest is None:
             return
         self._advance_log_start(plan.next_log_start(gone(manifest), self.view()))
-        await self._write(epoch, remaining)
+        while await self._write(epoch, remaining):
+            pass
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
-        manifest = self._chain.last
-        due = () if manifest is None else plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-        if not due:
-            return
-        for name in due:
-            await self._remove(self.folder + name)
-        await self._write(epoch, lambda manifest: plan.without_removed(manifest, due))
+        while (manifest := self._chain.last) is not None:
+            due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
+            for name in due:
+                await self._remove(self.folder + name)
+            if due:
+                await self._write(epoch, lambda manifest, due=due: plan.without_removed(manifest, due))
+            if len(due) < plan.REMOVED_AT_ONCE:
+                return
 
     async def _remove(self, name: str) -> None:
         try:
