@@ -2606,8 +2606,8 @@ TIERED = (
     Mutant(
         "records-of-an-archive",
         "consumers get records that were deleted from the topic, out of an archive",
-        "if self._last_or_first.is_archive:",
-        "if False:",
+        "        if last.is_archive:\n            raise ObjectStoreError(",
+        "        if False:\n            raise ObjectStoreError(",
         (CLAIMS,),
     ),
     Mutant(
@@ -2749,6 +2749,13 @@ TIERED = (
         "        if by != self._compared_by:",
         "        if not self._compared_by:",
         ("unit/broker/test_turns_of_remote_copies.py",),
+    ),
+    Mutant(
+        "tier-given-up-at-once",
+        "one manifest gives up all segments of a topic that is tiered no more",
+        "gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]",
+        "gone = manifest.segments",
+        ("unit/broker/test_ended_tiers.py",),
     ),
     Mutant(
         "bandwidth-of-the-file",
@@ -2921,9 +2928,16 @@ TIERED = (
     Mutant(
         "claims-ignored",
         "a former cluster goes on to write where another one has taken over",
-        "if last.claim > self._claim:",
-        "if False:",
+        "        if last.claim > self._claim:\n            raise Contested(",
+        "        if False:\n            raise Contested(",
         ("unit/tier/test_chain.py", CLAIMS),
+    ),
+    Mutant(
+        "reads-of-another-cluster",
+        "a former cluster shows its consumers the records of the one that has taken over",
+        "        if last.claim > self._claim:\n            raise ObjectStoreError(",
+        "        if False:\n            raise ObjectStoreError(",
+        (CLAIMS,),
     ),
     Mutant(
         "two-writers-of-an-epoch",

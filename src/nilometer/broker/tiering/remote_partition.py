@@ -623,8 +623,7 @@ class RemotePartition:
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
             await self._read_chain()
-        if self._last_or_first.is_archive:  # which may have records that were deleted from the topic
-            raise ObjectStoreError(f"{self.folder} is in an archive, which brokers do not read")
+        self._chain.check_may_read()
         return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
 
     async def read(
