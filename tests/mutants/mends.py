@@ -2830,8 +2830,15 @@ TIERED = (
     Mutant(
         "lines-of-a-manifest-written-at-once",
         "all of a long manifest is written in one turn",
-        "        crc = crc32c(lines[-1], crc)\n        yield len(some)",
-        "        crc = crc32c(lines[-1], crc)\n    yield len(segments)",
+        '_as_written, some))), b"\\n")\n        yield len(some)',
+        '_as_written, some))), b"\\n")\n    yield len(segments)',
+        (TIER_FORMAT,),
+    ),
+    Mutant(
+        "much-dropped-read-at-once",
+        "all that a manifest has dropped is read in one turn",
+        "    if end <= _LONG_HEAD or not",
+        "    if True or not",
         (TIER_FORMAT,),
     ),
     Mutant(
