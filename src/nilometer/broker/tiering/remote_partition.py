@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import TypeVar
 
@@ -21,48 +21,29 @@ import msgspec
 from msgspec import structs
 
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.runtime import Runtime
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.broker.tiering.parts import RemoteParts
+from nilometer.broker.tiering.segment_upload import upload
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.storage.tiering import (
-    SealedSegment,
-    check_records,
-    crc_at,
-    is_unchanged,
-    read_side_files,
-    sealed_segments,
-    telling_crc,
-)
+from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, sealed_segments
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
-from nilometer.tier.format import (
-    IndexSections,
-    Manifest,
-    RemoteSegment,
-    TopicFacts,
-    encode_index,
-    partition_folder,
-)
+from nilometer.tier.format import Manifest, RemoteSegment, TopicFacts, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
-from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
+from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
-from nilometer.wire.record_batch import BatchHeader
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
 
-PART_BYTES = 1 << 20
-"""A segment is read and uploaded in parts of this size."""
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
 LOCAL_BYTES_MAX = 64 << 10
 """So much of what follows a gap at the end of the tier is read at once."""
-CHECK_BYTES = 4 << 20
-"""So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
@@ -88,24 +69,6 @@ class RemoteTraffic(msgspec.Struct):
     fetch_errors: int = 0
     deleted_segments: int = 0
     delete_errors: int = 0
-
-
-class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all partitions of this broker share."""
-
-    runtime: Runtime
-    store: ObjectStore
-    cache: RemoteCache
-    cluster_id: str
-    grace_ms: int
-    writer: str
-    """A random id of this process."""
-    claim: int = 0
-    """See :mod:`nilometer.tier.chain`."""
-    metadata_entry: Callable[[], int]
-    """Returns the number of the last metadata entry that this broker knows."""
-    before_copy: Callable[[int], Awaitable[None]]
-    """Waits until so many bytes may be copied."""
 
 
 class RemotePartition:
@@ -360,34 +323,7 @@ class RemotePartition:
         self._note_tiered()
 
     async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
-        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound, OSError."""
-        disk, parts = self._parts.runtime.disk, self._parts
-        checking = check_records(self.partition.log, sealed)
-        last: BatchHeader | None = None
-        while (header := await disk.offload(lambda: _check_some(checking))) is not None:
-            last = header
-        side = await disk.offload(lambda: read_side_files(disk, sealed, wall_ms=self._now_ms))
-        index = encode_index(
-            IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        )
-        entry = RemoteSegment(
-            sealed.base_offset,
-            sealed.end_offset - 1,
-            await disk.offload(sealed.largest_timestamp),
-            sealed.size,
-            len(index),
-            bool(side.transaction_index),
-            parts.runtime.entropy.bytes(8).hex(),
-            tuple(sealed.epochs),
-            None if last is None else telling_crc(self.partition.log, last),
-        )
-        if sealed.size:
-            await parts.store.upload(self.folder + entry.log_name, self._parts_of(sealed))
-        else:
-            await parts.store.put(self.folder + entry.log_name, b"")
-        await parts.before_copy(len(index))
-        await parts.store.put(self.folder + entry.index_name, index)
-        return entry
+        return await upload(self._parts, self.partition.log, sealed, self.folder)
 
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""
@@ -395,17 +331,6 @@ class RemotePartition:
         if self._chain.is_settled and not (last is not None and last.mentions(entry)):
             for name in (entry.log_name, entry.index_name):
                 await self._parts.store.remove(self.folder + name)
-
-    async def _parts_of(self, sealed: SealedSegment) -> AsyncIterator[bytes]:
-        disk = self._parts.runtime.disk
-        file = await disk.offload(lambda: disk.open(sealed.log_path, writable=False))
-        try:
-            for position in range(0, sealed.size, PART_BYTES):
-                length = min(PART_BYTES, sealed.size - position)
-                await self._parts.before_copy(length)
-                yield await disk.offload(lambda at=position, length=length: file.read_at(at, length))
-        finally:
-            file.close()
 
     async def _expire(self, epoch: int) -> None:
         config = self.partition.log.config
@@ -695,13 +620,3 @@ class RemotePartition:
             except (OffsetOutOfRange, ObjectNotFound):
                 break
         return await work(await self._reader(is_again=True))
-
-
-def _check_some(checking: Iterator[BatchHeader]) -> BatchHeader | None:
-    """Check some batches; return the header of the last one, None if none was left."""
-    checked, header = 0, None
-    for header in checking:
-        checked += header.size
-        if checked >= CHECK_BYTES:
-            break
-    return header
