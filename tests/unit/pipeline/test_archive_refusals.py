@@ -385,6 +385,10 @@ def test_a_log_that_begins_in_remote_storage_is_refused_unless_the_archive_has_t
     delete_segments(log, 0)
     assert "offsets 0 to 99 are not in the folder" in problem_of(log.log_dir, target)
     assert stored_in(target) == []
+    delete_segments(log, 100, 200)
+    result = archive_topic(log.log_dir, target)
+    assert "offsets 0 to 299 are not in the folder" in (result.problem or "")
+    assert result.notes == [], "and not that its only segment is the active one"
 
 
 def test_a_tiered_topic_is_archived_while_the_archive_has_what_is_missing_in_its_folder(log, target):

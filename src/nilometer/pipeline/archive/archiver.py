@@ -388,11 +388,13 @@ class PartitionArchiver:
         await self.read()
         before = self._manifest.segments
         await self._sweep()
+        has_copied = False
         try:
             await self.copy_all()
+            has_copied = True
         finally:
             await self.commit()
-            self._conclude(before)
+            self._conclude(before, has_copied=has_copied)
 
     async def read(self) -> None:
         await self._chain.read()
@@ -634,7 +636,7 @@ class PartitionArchiver:
         ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
         return [one for one in self._incomplete if covers(ranges, one.base_offset, one.end_offset)]
 
-    def _conclude(self, before: Sequence[RemoteSegment]) -> None:
+    def _conclude(self, before: Sequence[RemoteSegment], *, has_copied: bool) -> None:
         linked, result = self._manifest.segments, self.result
         sources = [one for one in self._sources_if_readable() if one.bases]
         result.start = self._manifest.log_start_offset
@@ -646,7 +648,7 @@ class PartitionArchiver:
             for one in self._incomplete
             if one in linked
         ]
-        if not linked and sources and (why := why_none(sources)) is not None:
+        if has_copied and not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = gaps(linked)
         known = set(gaps(before))
