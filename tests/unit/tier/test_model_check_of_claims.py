@@ -26,7 +26,11 @@ from support.simulation.model_check_tally import explore
 STATES_MAX = 50_000
 """With some of what is planted there is no end of states."""
 CLAIMED, UNCLAIMED = ClaimBounds(values=3, elections=0), ClaimBounds(values=2, claims=(0, 0))
-LARGER = (ClaimBounds(values=2), ClaimBounds(values=3, claims=(0, 0)))
+LARGER = (
+    ClaimBounds(values=2),
+    ClaimBounds(values=2, claims=(1, 0)),
+    ClaimBounds(values=3, claims=(0, 0)),
+)
 LARGEST = (ClaimBounds(values=2, elections=2), ClaimBounds(values=2, elections=2, claims=(0, 0)))
 
 
