@@ -223,6 +223,17 @@ _SECTION_HEADS = {
         "ZooKeeper server (its session time-out is 6 s).",
         "",
     ],
+    "Tiered topics": [
+        "The remote storage of both is a folder of the same disk. Apache Kafka ships no RemoteStorageManager",
+        "but one for its tests: it has `FolderStorage` (`tests/java`), which copies files as that one does.",
+        "Segments of 4 MB, a partition of which only the newest segment stays on the broker's disk.",
+        "",
+    ],
+    "Tiered topics, a folder beside the S3 protocol": [
+        "The same broker of Nilometer, whose remote storage is a folder, or that folder behind a server of",
+        "the S3 protocol (versitygw) on the same cores.",
+        "",
+    ],
     "Lines of files into a topic": [
         "Both programs send to three brokers of Nilometer. rsyslog reads with imfile and sends with omkafka.",
         "The time runs from the start of the program until the topic has every line.",
@@ -243,6 +254,10 @@ _TABLE_HEADS = {
     ],
     "The cluster's metadata, beside ZooKeeper": [
         "| | | in a quorum | at ZooKeeper | ratio | run |",
+        "|---|---|---|---|---|---|",
+    ],
+    "Tiered topics, a folder beside the S3 protocol": [
+        "| | | from a folder | by the S3 protocol | ratio | run |",
         "|---|---|---|---|---|---|",
     ],
     "Lines of files into a topic": [

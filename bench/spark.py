@@ -278,7 +278,7 @@ def _tiered(system: System) -> Numbers:
             expected = {"count": system.records, "sum": system.records * RECORD_BYTES}[query.key]
             if result != expected:
                 raise RuntimeError(f"{query.key} of the {place} is {result}, not {expected}")
-            found[f"{query.key}, {place}"] = system.records / statistics.median(took)
+            found[f"{query.key}_{place}"] = system.records / statistics.median(took)
     return found
 
 

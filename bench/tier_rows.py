@@ -210,7 +210,8 @@ TIER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "tier-read-s3",
-        "the same, from a folder and by the S3 protocol",
+        f"consume {SIZE:,} B records, stored in batches of {BATCH // 1000} kB, which are in remote storage "
+        "only",
         _READ_COLUMNS,
         _read_load(BYTES),
         quick_load=_read_load(QUICK_BYTES),
@@ -219,7 +220,7 @@ TIER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "tier-restore-s3",
-        f"`nilometer tier restore` of {BYTES // 10**6} MB, from a folder and by the S3 protocol",
+        f"`nilometer tier restore` of {BYTES // 10**6} MB",
         (Column("gb_per_min", "GB/min", "GB/min", more_is_better=True),),
         measure=_restore,
         quick=partial(_restore, total=QUICK_BYTES),

@@ -68,6 +68,14 @@ def test_the_table_names_a_client_at_its_limit_and_a_system_that_is_not_steady()
     assert "**95** %, **at its limit** | **60** % | – |" in busiest
 
 
+def test_each_row_shows_what_was_measured() -> None:
+    measured = [row for row in ALL_ROWS if (report.RESULTS / f"{row.key}.json").exists()]
+    assert measured
+    for row in measured:
+        samples = json.loads((report.RESULTS / f"{row.key}.json").read_text())["samples"]
+        assert report.table_lines(row, samples, 1) != [], row.key
+
+
 def test_a_row_that_compares_programs_has_one_column_if_the_other_is_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

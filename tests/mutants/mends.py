@@ -2398,6 +2398,20 @@ RESTORES = (
         (EARLIER,),
     ),
     Mutant(
+        "missing-place-is-empty",
+        "a misspelled place of a storage that is only read is shown as an empty archive",
+        "                if not self._disk.is_directory(self._root):",
+        "                if False:",
+        (REFUSALS,),
+    ),
+    Mutant(
+        "archive-in-two-formats",
+        "partitions that an archive of format 1 does not have are written beside it, in the present format",
+        "        if await explained(has_earlier(store, topic, topic_id)):",
+        "        if False:",
+        (EARLIER,),
+    ),
+    Mutant(
         "archive-removes-what-was-named",
         "a run removes at once the objects of its own manifest that another run has replaced meanwhile",
         "if not self._manifest.mentions(one[0])]",
@@ -2600,8 +2614,8 @@ TIERED = (
     Mutant(
         "records-of-an-archive",
         "consumers get records that were deleted from the topic, out of an archive",
-        "if self._last_or_first.is_archive:",
-        "if False:",
+        "        if last.is_archive:\n            raise ObjectStoreError(",
+        "        if False:\n            raise ObjectStoreError(",
         (CLAIMS,),
     ),
     Mutant(
@@ -2809,6 +2823,13 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
+        "tier-given-up-at-once",
+        "one manifest gives up all segments of a topic that is tiered no more",
+        "gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]",
+        "gone = manifest.segments",
+        ("unit/broker/test_ended_tiers.py",),
+    ),
+    Mutant(
         "bandwidth-of-the-file",
         "a bandwidth of remote storage that is set while a broker runs has no effect",
         "        self._copies.bytes_per_second = config.copy_bytes_per_second",
@@ -2881,8 +2902,15 @@ TIERED = (
     Mutant(
         "lines-of-a-manifest-written-at-once",
         "all of a long manifest is written in one turn",
-        "        crc = crc32c(lines[-1], crc)\n        yield len(some)",
-        "        crc = crc32c(lines[-1], crc)\n    yield len(segments)",
+        '_as_written, some))), b"\\n")\n        yield len(some)',
+        '_as_written, some))), b"\\n")\n    yield len(segments)',
+        (TIER_FORMAT,),
+    ),
+    Mutant(
+        "much-dropped-read-at-once",
+        "all that a manifest has dropped is read in one turn",
+        "    if end <= _LONG_HEAD or not",
+        "    if True or not",
         (TIER_FORMAT,),
     ),
     Mutant(
@@ -2979,9 +3007,16 @@ TIERED = (
     Mutant(
         "claims-ignored",
         "a former cluster goes on to write where another one has taken over",
-        "if last.claim > self._claim:",
-        "if False:",
+        "        if last.claim > self._claim:\n            raise Contested(",
+        "        if False:\n            raise Contested(",
         ("unit/tier/test_chain.py", CLAIMS),
+    ),
+    Mutant(
+        "reads-of-another-cluster",
+        "a former cluster shows its consumers the records of the one that has taken over",
+        "        if last.claim > self._claim:\n            raise ObjectStoreError(",
+        "        if False:\n            raise ObjectStoreError(",
+        (CLAIMS,),
     ),
     Mutant(
         "two-writers-of-an-epoch",

@@ -192,6 +192,20 @@ class Chain:
                 "this store. End one of them; the other one goes on with a higher nilometer.tier.claim"
             )
 
+    def check_may_read(self) -> None:
+        """Raises ObjectStoreError if the last manifest may name other records than those of this cluster: of
+        an archive, which may have some that were deleted, or of a cluster with a higher claim, which may have
+        others at the same offsets, under the same leader epochs."""
+        if (last := self._last) is None:
+            return
+        if last.is_archive:
+            raise ObjectStoreError(f"{self._folder} is in an archive, which brokers do not read")
+        if last.claim > self._claim:
+            raise ObjectStoreError(
+                f"{self._folder} was taken over by a cluster whose nilometer.tier.claim is {last.claim}, and "
+                f"that of this one is {self._claim}: what is there may not be of this one's log"
+            )
+
     def _check_claim(self, last: Manifest) -> None:
         if last.is_archive:
             raise Contested(

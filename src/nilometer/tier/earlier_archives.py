@@ -90,6 +90,15 @@ async def read_earlier(store: ObjectStore, topic: str, topic_id: str, partition:
     raise ObjectStoreError(f"{folder}: manifests are replaced faster than they can be read")
 
 
+async def has_earlier(store: ObjectStore, topic: str, topic_id: str) -> bool:
+    """Whether the archive has a partition of the topic in format 1. Raises ObjectStoreError."""
+    for folder in await store.folders(f"{topic}/{topic_id}/"):
+        names = await store.names(f"{folder}manifest-")
+        if any(_number(name.removeprefix(folder)) is not None for name in names):
+            return True
+    return False
+
+
 def _number(name: str) -> int | None:
     found = _MANIFEST_NAME.fullmatch(name)
     return int(found[1]) if found else None

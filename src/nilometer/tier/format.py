@@ -247,8 +247,13 @@ def _as_read(written: RemoteSegment) -> RemoteSegment:
 _ID = RemoteSegment.__struct_fields__.index("attempt")
 _PLAIN = RemoteSegment.__struct_fields__.index("last_crc")
 _to_manifest = msgspec.json.Decoder(Manifest).decode
+_to_dropped = msgspec.json.Decoder(tuple[Dropped, ...]).decode
 _to_segments = msgspec.json.Decoder(tuple[RemoteSegment, ...]).decode
 _CRC_DIGITS = 8
+_DROPPED, _BEHIND_DROPPED = b'"dropped":[', b']],"topic":'
+"""What stands before and behind the names in a manifest's first line, which earlier versions read as one."""
+_LONG_HEAD = 64 << 10
+"""A first line of more bytes is read in parts of so many, about a thousand names."""
 SEGMENTS_OF_A_LINE = 1_000
 """A line of so many is read in less than two milliseconds."""
 
@@ -258,16 +263,24 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def encoding_manifest(manifest: Manifest) -> Generator[int, None, bytes]:
-    """As :func:`encode_manifest`, in steps of so many segments."""
-    segments, encode = manifest.segments, msgspec.json.encode
-    lines = [encode(structs.replace(manifest, segments=())) + b"\n"]
-    crc = crc32c(lines[0])
+    """As :func:`encode_manifest`, in steps of so many segments, or names of what is dropped."""
+    segments, dropped, encode = manifest.segments, manifest.dropped, msgspec.json.encode
+    head = encode(structs.replace(manifest, segments=(), dropped=()))
+    before, empty, behind = head.partition(_DROPPED + b"]")  # in a text of the head its quotes are escaped
+    parts = [before, empty[:-1]]
+    for at in range(0, len(dropped), SEGMENTS_OF_A_LINE):
+        some = dropped[at : at + SEGMENTS_OF_A_LINE]
+        parts += (b"," if at else b"", encode(some)[1:-1])
+        yield len(some)
+    parts += (b"]", behind, b"\n")
     for at in range(0, len(segments), SEGMENTS_OF_A_LINE):
         some = segments[at : at + SEGMENTS_OF_A_LINE]
-        lines.append(encode(tuple(map(_as_written, some))) + b"\n")
-        crc = crc32c(lines[-1], crc)
+        parts += (encode(tuple(map(_as_written, some))), b"\n")
         yield len(some)
-    return b"".join((*lines, b"%08x\n" % crc))
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return b"".join((*parts, b"%08x\n" % crc))
 
 
 def manifest_start(manifest: Manifest) -> bytes:
@@ -283,13 +296,12 @@ def decode_manifest(data: bytes, number: int) -> Manifest:
 
 
 def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest]:
-    """As :func:`decode_manifest`, in steps of so many segments."""
+    """As :func:`decode_manifest`, in steps of so many segments, or names of what is dropped."""
     end = max(len(data) - _CRC_DIGITS - 1, 0)
     if data[end:] != b"%08x\n" % crc32c(memoryview(data)[:end]) or data[end - 1 : end] != b"\n":
         raise DamagedObject(f"{manifest_name(number)} is not as it was written: its CRC differs")
-    lines = _lines(data, end)
-    head = next(lines)
     try:
+        head, dropped = yield from _read_head(data, data.find(b"\n", 0, end))
         version = msgspec.json.decode(head, type=_Versioned).format
         if version != FORMAT_VERSION:
             raise DamagedObject(
@@ -298,19 +310,34 @@ def decoding_manifest(data: bytes, number: int) -> Generator[int, None, Manifest
         manifest = _to_manifest(head)
         if manifest.number != number:
             raise DamagedObject(f"{manifest_name(number)} says that its number is {manifest.number}")
-        segments = list[RemoteSegment]()
+        segments, lines = list[RemoteSegment](), _lines(data, data.index(b"\n") + 1, end)
         for found in itertools.chain((manifest.segments,), map(_to_segments, lines)):
             _check_order((*segments[-1:], *found), number)
             segments += map(_as_read, found)
             yield len(found)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedObject(f"{manifest_name(number)}: {error}") from error
-    return structs.replace(manifest, segments=tuple(segments))
+    return structs.replace(manifest, segments=tuple(segments), dropped=(*manifest.dropped, *dropped))
 
 
-def _lines(data: bytes, end: int) -> Iterator[memoryview]:
-    """Yield the lines in the first ``end`` bytes, each when it is wanted: all of them are many megabytes."""
-    at = 0
+def _read_head(data: bytes, end: int) -> Generator[int, None, tuple[bytes, list[Dropped]]]:
+    """Return the first line, which ends at ``end``, without what is dropped if that is much, and this."""
+    dropped = list[Dropped]()
+    start, stop = data.find(_DROPPED, 0, end) + len(_DROPPED), data.rfind(_BEHIND_DROPPED, 0, end) + 1
+    if end <= _LONG_HEAD or not len(_DROPPED) <= start < stop:
+        return data[:end], dropped
+    at = start
+    while at < stop:
+        following = data.find(b"],[", at + _LONG_HEAD, stop) + 1 or stop
+        found = _to_dropped(b"[%b]" % data[at:following])
+        dropped += found
+        at = following + 1
+        yield len(found)
+    return data[:start] + data[stop:end], dropped
+
+
+def _lines(data: bytes, at: int, end: int) -> Iterator[memoryview]:
+    """Yield the lines of ``data[at:end]``, each when it is wanted: all of them are many megabytes."""
     while at < end:
         following = data.index(b"\n", at)
         yield memoryview(data)[at:following]

@@ -79,18 +79,19 @@ class LogLineage:
 
     def to_prove(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> RemoteSegment | None:
         """Return the next segment whose last batch has to be compared with that of the log; None if there is
-        none."""
+        none. Of a thousand without a CRC, it returns the last one: to them the log's CRC is None."""
         if manifest.claim != self._claim:
             return None
         same = len(manifest.segments) - len(self.divergent(manifest, log, as_of))
         if self.foreign is not None:
             return None
         known_from = max(self._proven, log.log_start_offset, log.local_start_offset)
-        for one in manifest.segments[bisect_right(manifest.segments, known_from, key=_end_offset) : same]:
-            if one.last_crc is not None:
-                return one
-            self._proven = one.end_offset
-        return None
+        first = bisect_right(manifest.segments, known_from, key=_end_offset)
+        some = range(first, min(first + SEGMENTS_OF_A_LINE, same))
+        for place in some:
+            if manifest.segments[place].last_crc is not None:
+                return manifest.segments[place]
+        return manifest.segments[some[-1]] if some else None
 
     def _begin(self, manifest: Manifest, as_of: AsOf) -> None:
         by = manifest.writer, manifest.rank, as_of

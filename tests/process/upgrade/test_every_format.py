@@ -20,7 +20,7 @@ from support.brokers.nilometer_cluster import NilometerCluster
 from support.brokers.quorum_brokers import QuorumBrokers
 from support.upgrade.earlier_package import THIS_VERSION, program
 from support.upgrade.filled_folder import SETTINGS, read
-from support.upgrade.rolling import PARTITIONS, TOPIC, Load, upgrade_under_load
+from support.upgrade.rolling import PARTITIONS, TOPIC, Load, in_remote_storage, upgrade_under_load
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FIRST = "0bd9454f"
@@ -39,6 +39,12 @@ VERSIONS = {
     "c584b30d~": "before tiered topics",
     "2c20b55e": "format 8: tiered topics",
 }
+WITH_REMOTE_STORAGE = {
+    "39350dcb": "manifests with many segments are read in lines",
+    "664d1946": "the format of archives, too",
+    "bddbb27c": "the CRC of the last batch in the id of a segment",
+}
+"""Only these meet a tiered topic: those before have none, or do not read manifests of several lines."""
 IN_A_QUORUM = {
     "3decd9c4": "the first metadata quorum whose nodes prove themselves as they do now",
     "c584b30d~": "before tiered topics",
@@ -65,6 +71,15 @@ def unpacked(commit: str, folder: Path) -> Path:
 def test_brokers_are_upgraded_taken_back_and_upgraded_again(commit: str, tmp_path: Path) -> None:
     earlier = program(unpacked(commit, tmp_path / "earlier"))
     upgrade_under_load(NilometerCluster(tmp_path / "cluster", 3, SETTINGS), earlier, and_back=True)
+
+
+@pytest.mark.parametrize("commit", WITH_REMOTE_STORAGE)
+def test_brokers_of_tiered_topics_are_upgraded_taken_back_and_upgraded_again(
+    commit: str, tmp_path: Path
+) -> None:
+    earlier, tier = program(unpacked(commit, tmp_path / "earlier")), tmp_path / "tier"
+    cluster = NilometerCluster(tmp_path / "cluster", 3, SETTINGS | in_remote_storage(tier))
+    upgrade_under_load(cluster, earlier, and_back=True, tier=tier)
 
 
 def test_brokers_of_the_first_day_are_upgraded_together(tmp_path: Path) -> None:

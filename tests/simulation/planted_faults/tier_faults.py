@@ -10,7 +10,7 @@ from planted_faults.planting import Patch, PlantedFault
 from planted_faults.transaction_faults import PLAN
 
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.tiering import remote_partition
+from nilometer.broker.tiering import remote_partition, segment_upload
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import RemotePartition
 from nilometer.runtime import Disk
@@ -74,7 +74,7 @@ def leave_producers_out(patch: Patch) -> None:
         side = read_side_files(disk, sealed, indexes, wall_ms=wall_ms)
         return structs.replace(side, producers=b"")
 
-    patch.setattr(remote_partition, "read_side_files", without_producers)
+    patch.setattr(segment_upload, "read_side_files", without_producers)
 
 
 def remove_at_once(patch: Patch) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteParts, RemoteTraffic, TierLost
+from nilometer.broker.tiering.parts import RemoteParts
+from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic, TierLost
 from nilometer.identifiers import LeaderEpoch
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.runtime.runtime import SeededEntropy

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteParts, RemoteTraffic
+from nilometer.broker.tiering.parts import RemoteParts
+from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
 from nilometer.storage.log import Log

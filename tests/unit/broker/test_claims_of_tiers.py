@@ -275,6 +275,27 @@ def test_a_cluster_that_takes_the_store_keeps_its_own_records() -> None:
     asyncio.run(main())
 
 
+def test_a_cluster_whose_store_was_taken_over_shows_no_records_of_the_other_one() -> None:
+    """It has none of its own any more on its disks that could tell them apart."""
+
+    async def main() -> None:
+        ended = clone("theirs ")
+        await ended.tier()
+        before = await texts(ended)
+        present = clone("ours ", ended.store, claim=1)
+        present.leader_epoch = 2
+        present.log.epochs.begin(2, 20)
+        await present.tier()
+        assert await texts(ended) == before, "what it knows is in the store for the grace period"
+        with pytest.raises(Contested):
+            await ended.remote.run_round()
+        for offset in (0, 10):
+            with pytest.raises(ObjectStoreError, match=r"claim is 1, .* may not be of this one's log"):
+                await ended.remote.read(offset, 1 << 20, read_committed=False)
+
+    asyncio.run(main())
+
+
 def test_without_a_claim_a_later_leader_keeps_its_own_records() -> None:
     """The other cluster had a leader of the same epochs, and has written other records."""
 

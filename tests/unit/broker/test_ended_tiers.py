@@ -12,7 +12,12 @@ import pytest
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults
+from nilometer.storage.topic_config import LogConfig
+from nilometer.tier import plan
+from nilometer.tier.format import Manifest
+from nilometer.wire.records import BatchBuilder
 from support.tier.changing_leaders import GRACE_MS, World
+from support.tier.led_log import CONFIG, LedLog
 
 
 def test_a_leader_that_has_restarted_removes_what_is_left() -> None:
@@ -42,6 +47,42 @@ def test_a_leader_that_has_restarted_removes_what_is_left() -> None:
 
     loop = VirtualLoop()
     loop.run_until_complete(work())
+
+
+@pytest.mark.parametrize(
+    "end", [replace(CONFIG, remote_storage_enable=False), replace(CONFIG, retention_ms=1)]
+)
+def test_a_manifest_gives_up_and_forgets_a_few_segments_of_many(
+    end: LogConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "GIVEN_UP_AT_ONCE", 2)
+    monkeypatch.setattr(plan, "REMOVED_AT_ONCE", 4)
+
+    async def work() -> None:
+        led, written = LedLog(), list[tuple[int, int]]()
+        for _ in range(5):
+            builder = BatchBuilder()
+            builder.append(1, None, b"v")
+            led.append(bytes(builder.build(0)))
+            led.log.roll_now(1)
+        await led.tier()
+        append = led.remote._chain.append
+
+        async def noting(epoch: int, following: Manifest) -> bool:
+            written.append((len(following.segments), len(following.dropped)))
+            return await append(epoch, following)
+
+        monkeypatch.setattr(led.remote._chain, "append", noting)
+        led.log.configure(end)
+        await led.remote.run_round()
+        assert written == [(3, 4), (1, 8), (0, 10)]
+        del written[:]
+        led.now_ms += 10
+        await led.remote.run_round()
+        assert written == [(0, 6), (0, 2), (0, 0)]
+        assert not [name for name in led.store.bucket.objects if name.endswith((".log", ".index"))]
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(

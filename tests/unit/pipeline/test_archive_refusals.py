@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 from nilometer.cli.main import run
+from nilometer.pipeline.archive import stored
 from nilometer.pipeline.archive.stored import open_stored
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import storages
@@ -342,6 +343,40 @@ def test_nothing_is_removed_where_archives_are_only_read(tmp_path):
         asyncio.run(ReadableObjects(disk, folder).remove("events/id/0/left"))
 
 
+def test_a_place_that_is_only_read_and_is_missing_is_no_empty_one(tmp_path, monkeypatch, capsys):
+    def elsewhere(uri: str):
+        return storages.open_folder((tmp_path / uri.removeprefix("gs://")).as_uri())
+
+    monkeypatch.setattr(stored, "open_folder", elsewhere)
+    (tmp_path / "bucket").mkdir()
+    assert run(["archive", "list", "--from", "gs://bucket"]) == 0
+    capsys.readouterr()
+    assert run(["archive", "list", "--from", "gs://bucket/typo"]) == 1
+    assert f"{tmp_path}/bucket/typo: no such folder" in capsys.readouterr().err
+
+
+def test_what_a_place_that_is_only_read_refuses_is_explained(tmp_path, monkeypatch, capsys):
+    class Refusing(storages.ArrowDisk):
+        def list_directory(self, path: str) -> list[str]:
+            raise OSError("google: no credentials")
+
+    place = Refusing(storages.open_store(tmp_path.as_uri())[0]), "bucket/archive"
+    monkeypatch.setattr(stored, "open_folder", lambda uri: place)
+    assert run(["archive", "list", "--from", "gs://bucket/archive"]) == 1
+    assert "bucket/archive: google: no credentials" in capsys.readouterr().err
+
+
+def test_an_object_that_is_removed_while_it_is_listed_is_left_out(tmp_path):
+    (tmp_path / "kept").write_bytes(b"abc")
+
+    class Removing(storages.ArrowDisk):
+        def list_directory(self, path: str) -> list[str]:
+            return [*super().list_directory(path), "removed"]
+
+    store, folder = storages.open_store(tmp_path.as_uri())
+    assert [*asyncio.run(ReadableObjects(Removing(store), folder).listed(""))] == ["kept"]
+
+
 # --- tiered topics
 
 
@@ -350,6 +385,10 @@ def test_a_log_that_begins_in_remote_storage_is_refused_unless_the_archive_has_t
     delete_segments(log, 0)
     assert "offsets 0 to 99 are not in the folder" in problem_of(log.log_dir, target)
     assert stored_in(target) == []
+    delete_segments(log, 100, 200)
+    result = archive_topic(log.log_dir, target)
+    assert "offsets 0 to 299 are not in the folder" in (result.problem or "")
+    assert result.notes == [], "and not that its only segment is the active one"
 
 
 def test_a_tiered_topic_is_archived_while_the_archive_has_what_is_missing_in_its_folder(log, target):

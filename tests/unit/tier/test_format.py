@@ -14,6 +14,7 @@ from nilometer.tier.format import (
     FORMAT_VERSION,
     SEGMENTS_OF_A_LINE,
     DamagedObject,
+    Dropped,
     IndexSections,
     Manifest,
     RemoteSegment,
@@ -81,7 +82,7 @@ def test_a_step_reads_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_manifest_with_many_segments_is_written_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = many(2 * SEGMENTS_OF_A_LINE + 1)
+    written = structs.replace(many(2 * SEGMENTS_OF_A_LINE + 1), dropped=())
     encoded = list[int]()
     encode = msgspec.json.encode
 
@@ -94,6 +95,34 @@ def test_a_manifest_with_many_segments_is_written_in_steps(monkeypatch: pytest.M
     assert steps == [(SEGMENTS_OF_A_LINE, 2), (SEGMENTS_OF_A_LINE, 3), (1, 4)]
     assert encoded == [0, SEGMENTS_OF_A_LINE, SEGMENTS_OF_A_LINE, 1]
     assert decode_manifest(encode_manifest(written), 7) == written
+
+
+MISLEADING = structs.replace(
+    WRITTEN.topic,
+    settings={'"dropped":[': ']],"topic":', "b": '"dropped":[]', "c": '"dropped":["a",1]],"topic":'},
+)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000, 3_001])
+def test_a_manifest_that_has_dropped_much_is_written_and_read_in_steps(count: int) -> None:
+    """Earlier versions read it, too, and write the same."""
+    dropped = tuple(Dropped(f"{number:020d}-{number:016x}.log", number) for number in range(count))
+    written = structs.replace(WRITTEN, dropped=dropped, topic=MISLEADING)
+    encoded = encode_manifest(written)
+    assert encoded.partition(b"\n")[0] == msgspec.json.encode(structs.replace(written, segments=()))
+    assert decode_manifest(encoded, 7) == written
+    of_segments = len(written.segments)
+    for steps in (list(encoding_manifest(written)), list(decoding_manifest(encoded, 7))):
+        assert max(steps) <= 1.5 * SEGMENTS_OF_A_LINE
+        assert sum(steps) in (count + of_segments, of_segments)
+        assert count < 3_000 or len(steps) > 3
+
+
+def test_a_name_that_looks_like_two_is_damage() -> None:
+    """No writer gives an object such a name."""
+    written = structs.replace(WRITTEN, dropped=(Dropped("],[" * 50_000, 1), Dropped("b", 1)))
+    with pytest.raises(DamagedObject):
+        decode_manifest(encode_manifest(written), 7)
 
 
 def test_a_manifest_mentions_what_it_has_and_what_it_had() -> None:

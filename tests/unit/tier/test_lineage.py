@@ -31,8 +31,11 @@ def prove(
     """Compare with a log that has these CRCs; return which segments were compared."""
     asked = list[int]()
     while (found := lineage.to_prove(held, log, as_of)) is not None:
-        asked.append(found.base_offset)
-        lineage.prove(found, crcs[found.base_offset])
+        if found.last_crc is None:
+            lineage.prove(found, None)
+        else:
+            asked.append(found.base_offset)
+            lineage.prove(found, crcs[found.base_offset])
     return asked
 
 
@@ -98,6 +101,17 @@ def test_many_segments_are_compared_in_steps(monkeypatch: pytest.MonkeyPatch) ->
         steps += 1
     assert lineage.divergent(held, log, AS_OF) == ()
     assert (steps, at_once) == (3, [20, 20, 10, 0])
+
+
+def test_many_segments_without_crcs_are_passed_over_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage_module, "SEGMENTS_OF_A_LINE", 2)
+    known = {at: at for at in (50, 60)}
+    held = manifest(*(segment(at, at + 9, last_crc=known.get(at)) for at in range(0, 90, 10)))
+    lineage, log, steps = LogLineage(0), view(end=90), list[int]()
+    while (found := lineage.to_prove(held, log, AS_OF)) is not None:
+        steps.append(found.base_offset)
+        lineage.prove(found, found.last_crc)
+    assert steps == [10, 30, 50, 60, 80]
 
 
 def test_steps_end_where_records_differ(monkeypatch: pytest.MonkeyPatch) -> None:

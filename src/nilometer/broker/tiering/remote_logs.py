@@ -19,13 +19,8 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.broker.settings.tiering import TierConfig, with_dynamic
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.tiering.remote_partition import (
-    MetadataBehind,
-    RemotePartition,
-    RemoteParts,
-    RemoteTraffic,
-    TierLost,
-)
+from nilometer.broker.tiering.parts import RemoteParts
+from nilometer.broker.tiering.remote_partition import MetadataBehind, RemotePartition, RemoteTraffic, TierLost
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage

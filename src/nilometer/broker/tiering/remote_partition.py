@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import TypeVar
 
@@ -22,50 +21,29 @@ import msgspec
 from msgspec import structs
 
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.runtime import Runtime
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
+from nilometer.broker.tiering.parts import RemoteParts
+from nilometer.broker.tiering.segment_upload import upload
+from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.storage.tiering import (
-    IndexesOfBatches,
-    SealedSegment,
-    check_records,
-    crc_at,
-    is_unchanged,
-    read_side_files,
-    sealed_segments,
-    telling_crc,
-)
+from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, sealed_segments
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
-from nilometer.tier.format import (
-    IndexSections,
-    Manifest,
-    RemoteSegment,
-    TopicFacts,
-    encode_index,
-    parse_indexes,
-    partition_folder,
-)
+from nilometer.tier.format import Manifest, RemoteSegment, TopicFacts, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
-from nilometer.tier.reader import LogState, RemoteCache, RemoteReader, RemoteRecords
+from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
-from nilometer.wire.record_batch import BatchHeader
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.tiering")
 
-PART_BYTES = 1 << 20
-"""A segment is read and uploaded in parts of this size."""
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
 LOCAL_BYTES_MAX = 64 << 10
 """So much of what follows a gap at the end of the tier is read at once."""
-CHECK_BYTES = 4 << 20
-"""So many bytes of a segment are checked on a thread before others use it."""
 
 
 class TierLost(Exception):
@@ -91,24 +69,6 @@ class RemoteTraffic(msgspec.Struct):
     fetch_errors: int = 0
     deleted_segments: int = 0
     delete_errors: int = 0
-
-
-class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all partitions of this broker share."""
-
-    runtime: Runtime
-    store: ObjectStore
-    cache: RemoteCache
-    cluster_id: str
-    grace_ms: int
-    writer: str
-    """A random id of this process."""
-    claim: int = 0
-    """See :mod:`nilometer.tier.chain`."""
-    metadata_entry: Callable[[], int]
-    """Returns the number of the last metadata entry that this broker knows."""
-    before_copy: Callable[[int], Awaitable[None]]
-    """Waits until so many bytes may be copied."""
 
 
 class RemotePartition:
@@ -242,7 +202,8 @@ class RemotePartition:
             await self._expire(epoch)
         else:
             self._advance_log_start(self.partition.log.local_start_offset)
-            await self._write(epoch, self._emptied)
+            while await self._write(epoch, self._emptied):
+                pass
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
@@ -302,8 +263,9 @@ class RemotePartition:
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Manifest | None:
-        """Return the manifest of a topic that is tiered no more."""
-        return manifest.without(manifest.segments, self._now_ms) if manifest.segments else None
+        """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
+        gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]
+        return manifest.without(gone, self._now_ms) if gone else None
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -361,38 +323,7 @@ class RemotePartition:
         self._note_tiered()
 
     async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
-        """Check the segment, and write it and its index to the store. Raises CorruptRecordFound,
-        DamagedObject, OSError."""
-        disk, parts = self._parts.runtime.disk, self._parts
-        indexes = IndexesOfBatches(sealed)
-        checking = check_records(self.partition.log, sealed, indexes)
-        last: BatchHeader | None = None
-        while (header := await disk.offload(lambda: _check_some(checking))) is not None:
-            last = header
-        side = await disk.offload(lambda: read_side_files(disk, sealed, indexes, wall_ms=self._now_ms))
-        sections = IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-        # What nothing could read would stay so when the segment is deleted here.
-        await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))
-        index = encode_index(sections)
-        entry = RemoteSegment(
-            sealed.base_offset,
-            sealed.end_offset - 1,
-            await disk.offload(sealed.largest_timestamp),
-            sealed.size,
-            len(index),
-            bool(side.transaction_index),
-            parts.runtime.entropy.bytes(8).hex(),
-            tuple(sealed.epochs),
-            None if last is None else telling_crc(self.partition.log, last),
-        )
-        if sealed.size:
-            async with aclosing(self._parts_of(sealed)) as content:
-                await parts.store.upload(self.folder + entry.log_name, content)
-        else:
-            await parts.store.put(self.folder + entry.log_name, b"")
-        await parts.before_copy(len(index))
-        await parts.store.put(self.folder + entry.index_name, index)
-        return entry
+        return await upload(self._parts, self.partition.log, sealed, self.folder)
 
     async def _discard(self, entry: RemoteSegment) -> None:
         """Remove what was uploaded, unless the chain names it after all."""
@@ -400,17 +331,6 @@ class RemotePartition:
         if self._chain.is_settled and not (last is not None and last.mentions(entry)):
             for name in (entry.log_name, entry.index_name):
                 await self._parts.store.remove(self.folder + name)
-
-    async def _parts_of(self, sealed: SealedSegment) -> AsyncGenerator[bytes, None]:
-        disk = self._parts.runtime.disk
-        file = await disk.offload(lambda: disk.open(sealed.log_path, writable=False))
-        try:
-            for position in range(0, sealed.size, PART_BYTES):
-                length = min(PART_BYTES, sealed.size - position)
-                await self._parts.before_copy(length)
-                yield await disk.offload(lambda at=position, length=length: file.read_at(at, length))
-        finally:
-            file.close()
 
     async def _expire(self, epoch: int) -> None:
         config = self.partition.log.config
@@ -425,24 +345,26 @@ class RemotePartition:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest) if one.end_offset <= start]
+            expired = [one for one in gone(manifest)[: plan.GIVEN_UP_AT_ONCE] if one.end_offset <= start]
             return manifest.without(expired, self._now_ms) if expired else None
 
         manifest = self._chain.last
         if manifest is None:
             return
         self._advance_log_start(plan.next_log_start(gone(manifest), self.view()))
-        await self._write(epoch, remaining)
+        while await self._write(epoch, remaining):
+            pass
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
-        manifest = self._chain.last
-        due = () if manifest is None else plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-        if not due:
-            return
-        for name in due:
-            await self._remove(self.folder + name)
-        await self._write(epoch, lambda manifest: plan.without_removed(manifest, due))
+        while (manifest := self._chain.last) is not None:
+            due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
+            for name in due:
+                await self._remove(self.folder + name)
+            if due:
+                await self._write(epoch, lambda manifest, due=due: plan.without_removed(manifest, due))
+            if len(due) < plan.REMOVED_AT_ONCE:
+                return
 
     async def _remove(self, name: str) -> None:
         try:
@@ -551,8 +473,7 @@ class RemotePartition:
             if segment is None:
                 return
             try:
-                offset = segment.last_offset
-                crc = await self._parts.runtime.disk.offload(lambda offset=offset: crc_at(log, offset))
+                crc = await self._crc_in_log(segment)
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
@@ -562,6 +483,15 @@ class RemotePartition:
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
+
+    async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
+        """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
+        compared with it."""
+        if segment.last_crc is None:
+            await asyncio.sleep(0)
+            return None
+        log, offset = self.partition.log, segment.last_offset
+        return await self._parts.runtime.disk.offload(lambda: crc_at(log, offset))
 
     def _check_lineage(self) -> None:
         """Raises Contested if the last manifest is of another cluster, by what it names."""
@@ -629,8 +559,7 @@ class RemotePartition:
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
             await self._read_chain()
-        if self._last_or_first.is_archive:  # which may have records that were deleted from the topic
-            raise ObjectStoreError(f"{self.folder} is in an archive, which brokers do not read")
+        self._chain.check_may_read()
         return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
 
     async def read(
@@ -706,13 +635,3 @@ class RemotePartition:
             except (OffsetOutOfRange, ObjectNotFound):
                 break
         return await work(await self._reader(is_again=True))
-
-
-def _check_some(checking: Iterator[BatchHeader]) -> BatchHeader | None:
-    """Check some batches; return the header of the last one, None if none was left."""
-    checked, header = 0, None
-    for header in checking:
-        checked += header.size
-        if checked >= CHECK_BYTES:
-            break
-    return header

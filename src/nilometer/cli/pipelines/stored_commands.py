@@ -48,7 +48,8 @@ from_option = click.option(
 @click.option(
     "--former",
     metavar="URL",
-    help="An archive that an earlier version has written (format 1), from which records are copied, too.",
+    help="Another archive, from which records of these topics are copied, too: for example one that an "
+    "earlier version has written (format 1).",
 )
 @data_dir_option
 @log_dirs_option

@@ -36,7 +36,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
 from nilometer.tier.catalogue import read_partition
 from nilometer.tier.chain import Chain, Deposed
-from nilometer.tier.earlier_archives import read_earlier
+from nilometer.tier.earlier_archives import has_earlier
 from nilometer.tier.format import (
     DamagedObject,
     Dropped,
@@ -73,7 +73,7 @@ class SourceLog:
     epochs: EpochRuns
     """Its leader epoch checkpoint."""
     ends: tuple[int, ...] = ()
-    """The ends of the segments, if all of them are sealed: of an archive of format 1."""
+    """The ends of the segments, if all of them are sealed: of an archive."""
 
     @property
     def last_epoch(self) -> int:
@@ -346,8 +346,7 @@ class PartitionResult:
 
 
 class PartitionArchiver:
-    """Archives one partition of one topic id; ``replicas`` are its folders, and ``former`` an archive of
-    format 1."""
+    """Archives one partition of one topic id. ``replicas`` are its folders, ``former`` is another archive."""
 
     def __init__(
         self,
@@ -389,21 +388,17 @@ class PartitionArchiver:
         await self.read()
         before = self._manifest.segments
         await self._sweep()
+        has_copied = False
         try:
             await self.copy_all()
+            has_copied = True
         finally:
             await self.commit()
-            self._conclude(before)
+            self._conclude(before, has_copied=has_copied)
 
     async def read(self) -> None:
         await self._chain.read()
         self._require_archive()
-        part = self.result.part
-        if await read_earlier(self._store, part.topic, self._topic_id, part.partition) is not None:
-            raise SourceError(
-                f"the archive has {part} in format 1, which is only read: archive into another place; with "
-                "--former and this place it gets these records, too"
-            )
 
     def _require_archive(self) -> None:
         last = self._chain.last
@@ -641,7 +636,7 @@ class PartitionArchiver:
         ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
         return [one for one in self._incomplete if covers(ranges, one.base_offset, one.end_offset)]
 
-    def _conclude(self, before: Sequence[RemoteSegment]) -> None:
+    def _conclude(self, before: Sequence[RemoteSegment], *, has_copied: bool) -> None:
         linked, result = self._manifest.segments, self.result
         sources = [one for one in self._sources_if_readable() if one.bases]
         result.start = self._manifest.log_start_offset
@@ -653,7 +648,7 @@ class PartitionArchiver:
             for one in self._incomplete
             if one in linked
         ]
-        if not linked and sources and (why := why_none(sources)) is not None:
+        if has_copied and not linked and sources and (why := why_none(sources)) is not None:
             result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = gaps(linked)
         known = set(gaps(before))
@@ -701,8 +696,8 @@ async def archive(
 ) -> list[PartitionResult]:
     """Copy the sealed segments that are missing in the archive; return a result for each partition.
 
-    ``former``: the place of an archive of format 1, of which all segments are copied, too. Raises SourceError
-    if a topic is not in ``places``, or the store refuses something.
+    ``former``: the place of another archive, of which all segments are copied, too. Raises SourceError
+    if a topic is not in ``places``, the store has it in format 1, or refuses something.
     """
     replicas = [one for one in find_replicas(places) if one.part.topic in topics]
     missing = sorted(set(topics) - {one.part.topic for one in replicas})
@@ -717,6 +712,12 @@ async def archive(
         await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
+    for topic, topic_id in sorted({(one.part.topic, one.topic_id or "") for one in replicas}):
+        if await explained(has_earlier(store, topic, topic_id)):
+            raise SourceError(
+                f"the archive has topic {topic} in format 1, which is only read: archive into another place; "
+                "with --former and the former place it gets these records, too"
+            )
     results = [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
     _note_unused(earlier, results)
     return results

@@ -7,4 +7,5 @@ first, so that it finds a shortest counterexample; ``explorer.violation`` checks
 :class:`SettingsWorld` (:mod:`settings`) is a separate model, of the settings of topics and brokers.
 :class:`ShareWorld` (:mod:`share`) is another: of a share partition, its leaders, its state and its members.
 :class:`TierWorld` (:mod:`tier`) is one more: of a tiered partition, its leaders, followers and object store.
+:class:`ClaimWorld` (:mod:`tier_claims`) has two clusters that use one object store.
 """

@@ -13,18 +13,27 @@ has had its effect or never will.
 from __future__ import annotations
 
 import copy
-import enum
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from nilometer.identifiers import LeaderEpoch
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.tables import Table
+from nilometer.simulation.model_check.tier_store import (
+    FOLDER,
+    TOPIC,
+    Content,
+    Fate,
+    Late,
+    ModelStore,
+    Record,
+    Stored,
+)
 from nilometer.simulation.model_check.world import Step
 from nilometer.steps import at_once, without_waiting
 from nilometer.tier import plan
@@ -34,7 +43,6 @@ from nilometer.tier.format import (
     DamagedObject,
     Manifest,
     RemoteSegment,
-    TopicFacts,
     encode_manifest,
     manifest_number,
 )
@@ -48,15 +56,6 @@ NO_ORPHANS = "after a sweep every object belongs to the last manifest"
 NOT_LOST = "a leader that was in sync finds in remote storage what its log lacks"
 KEPT = "what the retention keeps does not expire"
 SOUND = "every manifest can be read"
-
-Record = tuple[int, int]
-"""The leader epoch and the value of a record; every value is produced once."""
-Content = bytes | tuple[Record, ...]
-"""Of an object: a manifest, the head, or the records of a segment."""
-
-FOLDER = ""
-TOPIC = TopicFacts("c", "t", "events", 0, 1, {}, 0)
-LOG, INDEX = ".log", ".index"
 
 
 class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,18 +79,6 @@ class TierBounds(msgspec.Struct, frozen=True, kw_only=True):
     """How often time goes on."""
 
 
-class Fate(enum.Enum):
-    """What becomes of a request that creates a manifest, or of an upload."""
-
-    DONE = ""
-    UNANSWERED = ", unanswered"
-    """It has its effect and fails; what was written can be read back."""
-    UNSURE = ", unsure"
-    """It has its effect and fails, and so does reading it back."""
-    LATE = ", late"
-    """It fails, and may have its effect later."""
-
-
 class _Broker(NamedTuple):
     records: tuple[Record, ...] = ()
     """By offset, of the whole log: also of what is only in remote storage or was deleted."""
@@ -113,11 +100,6 @@ class _Broker(NamedTuple):
     """What it has found in the store, and has not removed yet."""
 
 
-class _Late(NamedTuple):
-    name: str
-    content: Content
-
-
 class TierState(NamedTuple):
     brokers: tuple[_Broker, ...]
     in_sync: frozenset[int] = frozenset()
@@ -128,7 +110,7 @@ class TierState(NamedTuple):
     open_from: int | None = None
     """Where the open transaction begins."""
     bucket: int = 0
-    late: tuple[_Late, ...] = ()
+    late: tuple[Late, ...] = ()
     left: tuple[tuple[str, int], ...] = ()
     """The objects that the last manifest does not name any more, and since when."""
     excused: frozenset[str] = frozenset()
@@ -144,88 +126,14 @@ class TierState(NamedTuple):
     violation: Violation | None = None
 
 
-class _Store:
-    """The store as a chain sees it during one of its calls, which has a fate."""
-
-    def __init__(self) -> None:
-        self.begin({}, Fate.DONE)
-
-    def begin(self, objects: dict[str, Content], fate: Fate) -> None:
-        self.objects = dict(objects)
-        self.late: _Late | None = None
-        self._fate = fate
-
-    async def create(self, name: str, data: bytes) -> bool:
-        if name in self.objects:
-            return False
-        if self._fate is Fate.LATE:
-            self.late = _Late(name, data)
-        else:
-            self.objects[name] = data
-        if self._fate is not Fate.DONE:
-            raise ObjectStoreError("no answer")
-        return True
-
-    async def put(self, name: str, data: bytes) -> None:
-        self.objects[name] = data
-
-    async def upload(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        raise NotImplementedError("a chain has no segments")
-
-    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        if self._fate is Fate.UNSURE:
-            raise ObjectStoreError("no answer")
-        content = self.objects.get(name)
-        if not isinstance(content, bytes):
-            raise ObjectNotFound(name)
-        return content[start : None if length is None else start + length]
-
-    async def remove(self, name: str) -> None:
-        self.objects.pop(name, None)
-
-    async def names(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.objects if name.startswith(prefix))
-
-    async def folders(self, folder: str) -> list[str]:
-        raise NotImplementedError("a chain has one folder")
-
-
-class _Bucket:
-    """What the store has at one moment."""
-
-    def __init__(self, objects: dict[str, Content]) -> None:
-        self.objects = objects
-        store = _Store()
-        store.begin(objects, Fate.DONE)
-        self.damage: str | None = None
-        self.last: Manifest | None = None
-        """The last manifest, as a broker finds it that knows nothing."""
-        try:
-            self.last = without_waiting(Chain(store, FOLDER, "").read())
-        except (DamagedObject, ObjectStoreError) as error:
-            self.damage = str(error)
-        self.named = _named(self.last)
-        self.contents = {
-            name.removesuffix(LOG).partition("-")[2]: content
-            for name, content in objects.items()
-            if isinstance(content, tuple) and name.endswith(LOG)
-        }
-        """The records of each segment, by its attempt."""
-
-
-def _named(manifest: Manifest | None) -> frozenset[str]:
-    segments = () if manifest is None else manifest.segments
-    return frozenset(name for one in segments for name in (one.log_name, one.index_name))
-
-
 class TierWorld:
     """A model for :func:`~.explorer.explore`."""
 
     def __init__(self, bounds: TierBounds) -> None:
         self._bounds = bounds
-        self._store = _Store()
+        self._store = ModelStore()
         self._chains: Table[Chain] = Table()
-        self._buckets: Table[_Bucket] = Table()
+        self._buckets: Table[Stored] = Table()
         self._calls: dict[tuple[Any, ...], _Called] = {}
         self._judged: dict[tuple[Any, ...], Violation | None] = {}
 
@@ -478,7 +386,7 @@ class TierWorld:
             failed = _with(begun, index, broker._replace(orphans_since=state.now))
             failed = failed._replace(losses=state.losses + 1)
             torn = self._written(failed, dict(content[:1]))
-            late = tuple(_Late(name, one) for name, one in content)
+            late = tuple(Late(name, one) for name, one in content)
             yield ("upload the log file only", index, 0), torn
             yield ("upload late", index, 0), failed._replace(late=(*failed.late, *late))
 
@@ -610,7 +518,7 @@ class TierWorld:
     def _written(self, state: TierState, objects: dict[str, Content]) -> TierState:
         return self._stored(state, self._bucket_of(self._buckets.values[state.bucket].objects | objects))
 
-    def _arrived(self, state: TierState, place: int, late: _Late) -> TierState:
+    def _arrived(self, state: TierState, place: int, late: Late) -> TierState:
         after = state._replace(late=state.late[:place] + state.late[place + 1 :])
         objects = self._buckets.values[state.bucket].objects
         return after if late.name in objects else self._written(after, {late.name: late.content})
@@ -636,7 +544,7 @@ class TierWorld:
 
     def _bucket_of(self, objects: dict[str, Content]) -> int:
         key = tuple(sorted(objects.items()))
-        return self._buckets.number_of(_Bucket(objects), key)
+        return self._buckets.number_of(Stored(objects), key)
 
     def _new_chain(self, index: int, incarnation: int) -> int:
         return self._number_of(Chain(self._store, FOLDER, f"{index}-{incarnation}"))
@@ -690,7 +598,7 @@ class TierWorld:
             self._judged[key] = self._judge(state, index, leader, bucket)
         return self._judged[key]
 
-    def _judge(self, state: TierState, index: int, leader: _Broker, bucket: _Bucket) -> Violation | None:
+    def _judge(self, state: TierState, index: int, leader: _Broker, bucket: Stored) -> Violation | None:
         last, view = bucket.last, self._view(state, leader, index)
         has_begun = last is not None and last.leader_epoch == state.epoch
         if last is not None and has_begun:
@@ -727,7 +635,7 @@ class _Called(NamedTuple):
     chain: int
     bucket: int
     outcome: object
-    late: _Late | None
+    late: Late | None
 
 
 DEPOSED, FAILED = "deposed", "failed"
@@ -748,7 +656,7 @@ def _claim(last: Manifest, view: plan.LogView, epoch: int, now: int) -> Manifest
     return last if last.leader_epoch >= 0 or plan.next_to_copy(last, view) is not None else None
 
 
-def _differing(last: Manifest, leader: _Broker, bucket: _Bucket) -> Violation | None:
+def _differing(last: Manifest, leader: _Broker, bucket: Stored) -> Violation | None:
     for segment in last.segments:
         start = max(segment.base_offset, leader.start)
         content = bucket.contents[segment.attempt][start - segment.base_offset :]

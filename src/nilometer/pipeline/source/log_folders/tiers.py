@@ -15,8 +15,8 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Collection, Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn, cast
 from urllib.parse import quote, unquote
@@ -159,43 +159,53 @@ class ReadableObjects:
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         path = posixpath.join(self._root, name)
-        try:
-            if length is None:
-                return self._disk.read_file(path)[start:]
-            with closing(self._disk.open(path, writable=False)) as file:
-                return file.read_at(start, length)
-        except FileNotFoundError:
-            raise ObjectNotFound(name) from None
-        except OSError as error:
-            raise ObjectStoreError(f"{name}: {error.strerror or error}") from error
+        with _explained(name):
+            try:
+                if length is None:
+                    return self._disk.read_file(path)[start:]
+                with closing(self._disk.open(path, writable=False)) as file:
+                    return file.read_at(start, length)
+            except FileNotFoundError:
+                raise ObjectNotFound(name) from None
 
     async def names(self, prefix: str) -> list[str]:
         folder, _, beginning = prefix.rpartition("/")
-        try:
-            listed = self._disk.list_directory(posixpath.join(self._root, folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with _explained(prefix or self._root):
+            try:
+                listed = self._disk.list_directory(posixpath.join(self._root, folder))
+            except (FileNotFoundError, NotADirectoryError):
+                if not self._disk.is_directory(self._root):
+                    raise ObjectStoreError(f"{self._root}: no such folder") from None
+                return []
         return [posixpath.join(folder, name) for name in listed if name.startswith(beginning)]
 
     async def remove(self, name: str) -> None:
         raise ObjectStoreError(f"{name} is in a storage that is only read here: remove it there")
 
     async def listed(self, prefix: str) -> dict[str, Listed]:
-        paths = {name: posixpath.join(self._root, name) for name in await self.names(prefix)}
-        return {
-            name: Listed(self._disk.file_size(path), self._disk.modified_ms(path))
-            for name, path in paths.items()
-        }
+        found = dict[str, Listed]()
+        for name in await self.names(prefix):
+            path = posixpath.join(self._root, name)
+            with _explained(name), suppress(FileNotFoundError):  # others have removed it meanwhile
+                found[name] = Listed(self._disk.file_size(path), self._disk.modified_ms(path))
+        return found
 
     async def folders(self, folder: str) -> list[str]:
-        return [
-            f"{name}/"
-            for name in await self.names(folder)
-            if self._disk.is_directory(posixpath.join(self._root, name))
-        ]
+        names = await self.names(folder)
+        with _explained(folder or self._root):
+            return [f"{name}/" for name in names if self._disk.is_directory(posixpath.join(self._root, name))]
 
     def __getattr__(self, name: str) -> NoReturn:
         raise io.UnsupportedOperation(f"{name}: remote storage is only read here")
+
+
+@contextmanager
+def _explained(name: str) -> Generator[None]:
+    """Raise ObjectStoreError for what the storage refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise ObjectStoreError(f"{name}: {error.strerror or error}") from error
 
 
 # --- as a folder

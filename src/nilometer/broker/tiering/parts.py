@@ -1,0 +1,29 @@
+"""What all tiered partitions of a broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from nilometer.runtime import Runtime
+from nilometer.runtime.object_store import ObjectStore
+from nilometer.tier.reader import RemoteCache
+
+
+class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all partitions of this broker share."""
+
+    runtime: Runtime
+    store: ObjectStore
+    cache: RemoteCache
+    cluster_id: str
+    grace_ms: int
+    writer: str
+    """A random id of this process."""
+    claim: int = 0
+    """See :mod:`nilometer.tier.chain`."""
+    metadata_entry: Callable[[], int]
+    """Returns the number of the last metadata entry that this broker knows."""
+    before_copy: Callable[[int], Awaitable[None]]
+    """Waits until so many bytes may be copied."""
