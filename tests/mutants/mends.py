@@ -41,6 +41,8 @@ FROM_STORE = "unit/pipeline/test_restore_of_tiers.py"
 TIER_FORMAT = "unit/tier/test_format.py"
 CHAIN = "unit/tier/test_chain.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
+FAILED_COPIES = "unit/broker/test_failed_copies.py"
+RECORDED_STARTS = "simulation/test_recorded_starts.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -3242,7 +3244,53 @@ TIERED_LOGS = (
     ),
 )
 
+RECORDINGS = (
+    Mutant(
+        "failed-copy-stays-open",
+        "the segment of a copy that failed stays open until memory is collected",
+        "async with aclosing(self._parts_of(sealed)) as content:\n",
+        "for content in (self._parts_of(sealed),):\n",
+        (FAILED_COPIES,),
+    ),
+    Mutant(
+        "recorded-timer-between-milliseconds",
+        "a timer between two milliseconds keeps the loop of a recorded broker spinning",
+        "due_ms = math.ceil(when * 1000 - ROUNDING)",
+        "due_ms = when * 1000",
+        (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "recorded-write-to-a-closed-connection",
+        "the error of a write to a closed connection is not recorded",
+        "self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))\n            raise",
+        "raise error",
+        (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "recorded-upload-goes-on",
+        "an upload that was cancelled goes on with its next part in a recorded broker",
+        "self._pulling.cancel()\n            await asyncio.wait((self._pulling,))",
+        "pass",
+        (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "replayed-callback-after-the-end",
+        "replay has one callback less than the recording after the broker's end",
+        "self._serving.add_done_callback(lambda _: None)",
+        "",
+        (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "replayed-damage",
+        "replay goes on with bytes that were damaged on the disk as they were written",
+        "if crc32c(data) != crc:\n                self.differ",
+        "if False:\n                self.differ",
+        (RECORDED_STARTS,),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    *RECORDINGS,
     *TIERED,
     *TIERED_LOGS,
     *METADATA_QUORUM,
