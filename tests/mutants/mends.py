@@ -3248,8 +3248,8 @@ RECORDINGS = (
     Mutant(
         "failed-copy-stays-open",
         "the segment of a copy that failed stays open until memory is collected",
-        "async with aclosing(self._parts_of(sealed)) as content:\n",
-        "for content in (self._parts_of(sealed),):\n",
+        "async with aclosing(_parts_of(parts, sealed)) as content:\n",
+        "for content in (_parts_of(parts, sealed),):\n",
         (FAILED_COPIES,),
     ),
     Mutant(
