@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
-from nilometer.broker.settings.config import BrokerConfig, notices_at_start, warnings_at_start
+from nilometer.broker.settings.config import (
+    BrokerConfig,
+    is_sensitive,
+    notices_at_start,
+    warnings_at_start,
+)
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.logging_settings import ROOT, LogSettings
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
@@ -288,7 +293,7 @@ async def _serve_recorded(
     status: BrokerStatusFile,
     make_runtime: Callable[[], Runtime],
 ) -> int:
-    """Serve; record what the broker is told, if the settings say so."""
+    """Serve; record the broker's input if the settings say so."""
     settings = config.recorder
     if settings is None:
         return await serve(config, ready_fd, status, make_runtime())
@@ -297,14 +302,18 @@ async def _serve_recorded(
     from nilometer.recorder.tape import MappedFile, Tape
 
     runtime = make_runtime()
+    asyncio.get_running_loop().set_exception_handler(on_loop_error)
     started_ms = runtime.clock.wall_ms()
     try:
         path = new_path(settings.folder, config.node_id, started_ms, settings.recording_bytes_max)
-        header = new_header(config.texts, started_ms, runtime.open_files_max)
+        header = new_header(
+            config.texts, [*filter(is_sensitive, config.texts)], started_ms, runtime.open_files_max
+        )
         tape = Tape(MappedFile(path, header, settings.recording_bytes_max))
     except OSError as error:
-        raise StartFailed(f"the recording cannot be begun: {error}") from error
-    logger.info("What this broker is told is recorded in %s", path)
+        logger.error("This broker is not recorded: %s", error)
+        return await serve(config, ready_fd, status, runtime)
+    logger.info("The input of this broker is recorded in %s", path)
     tape.on_end = lambda reason: logger.warning("The recording %s has ended: %s", path, reason)
     asyncio.get_running_loop().call_later(
         settings.minutes_max * 60, tape.end, f"it has reached its bound of {settings.minutes_max} minutes"

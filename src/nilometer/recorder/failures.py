@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import socket
+import ssl
 from typing import Any
 
 from nilometer.runtime import LockHeld
@@ -10,6 +13,21 @@ from nilometer.runtime.tls import TlsUnusable
 
 Failure = list[Any]
 """An error on the tape: the name of its class and what it was made of."""
+
+_OF_SYSTEM: dict[str, type[OSError]] = {
+    one.__name__: one
+    for one in (
+        *(each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, OSError)),
+        socket.gaierror,
+        socket.herror,
+        ssl.SSLError,
+        ssl.SSLCertVerificationError,
+        ssl.SSLEOFError,
+        ssl.SSLZeroReturnError,
+        ssl.SSLSyscallError,
+    )
+}
+"""The errors of the system that callers may tell apart, by name."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -22,14 +40,18 @@ def failure_of(error: BaseException) -> Failure:
             return ["ObjectStoreError", str(error), error.is_passing]
         case TlsUnusable():
             return ["TlsUnusable", str(error)]
+        case OSError() if type(error).__name__ in _OF_SYSTEM:
+            names = [error.filename] if error.filename2 is None else [error.filename, None, error.filename2]
+            args = [*error.args, *(names if error.filename is not None else [])]
+            return [type(error).__name__, *(one if isinstance(one, int | str) else None for one in args)]
         case OSError():
-            return ["OSError", error.errno, error.strerror, error.filename, error.filename2]
+            return ["OSError", error.errno, str(error)] if error.errno else ["OSError", str(error)]
         case _:
             return [type(error).__name__, str(error)]
 
 
 def error_of(failure: Failure) -> Exception:
-    """Make the error again; of a class that no caller tells apart, a RuntimeError."""
+    """Make the error again; of a class that is not the system's, nor the runtime's own, a RuntimeError."""
     kind, *fields = failure
     match kind:
         case "LockHeld":
@@ -40,12 +62,7 @@ def error_of(failure: Failure) -> Exception:
             return ObjectStoreError(fields[0], is_passing=fields[1])
         case "TlsUnusable":
             return TlsUnusable(*fields)
-        case "OSError":
-            number, text, *names = fields
-            if number is None:
-                return OSError(text)
-            if names[1] is not None:
-                return OSError(number, text, names[0], None, names[1])
-            return OSError(number, text) if names[0] is None else OSError(number, text, names[0])
+        case _ if kind in _OF_SYSTEM:
+            return _OF_SYSTEM[kind](*fields)
         case _:
             return RuntimeError(f"{kind}: {fields[0]}")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nilometer.recorder.tape import Header
+from nilometer.recorder.tape import Header, is_being_written
 from nilometer.version import __version__
 
 SUFFIX = ".recording"
 
 
+@functools.cache
 def digest_of_sources() -> str:
     """Return the digest of all modules of this package: a recording is replayed by the same ones."""
     package = Path(__file__).parent.parent
@@ -25,28 +28,42 @@ def digest_of_sources() -> str:
     return found.hexdigest()
 
 
-def new_header(settings: Mapping[str, str], wall_ms: int, open_files_max: int) -> Header:
-    """``settings``: the broker's, as given."""
+LEFT_OUT, NO_STORE = "left-out", "file:///left-out"
+"""In the place of a secret value, and of a URI with one."""
+
+
+def new_header(
+    settings: Mapping[str, str], sensitive: Collection[str], wall_ms: int, open_files_max: int
+) -> Header:
+    """``settings``: the broker's, as given; ``sensitive``: the names of those that are left out."""
     return Header(
         source=digest_of_sources(),
         version=__version__,
         python=sys.version.split()[0],
-        settings=dict(settings),
+        settings={name: _shown(name, value, sensitive) for name, value in settings.items()},
+        sensitive=sorted(name for name in settings if name in sensitive),
         started_ms=wall_ms,
         open_files_max=open_files_max,
     )
 
 
+def _shown(name: str, value: str, sensitive: Collection[str]) -> str:
+    return value if name not in sensitive else NO_STORE if "://" in value else LEFT_OUT
+
+
 def new_path(folder: str, node_id: int, wall_ms: int, bytes_max: int) -> str:
-    """Return the path of a new recording, after the oldest were removed that leave no room for it.
+    """Return the path of a new recording, after the oldest of this broker were removed that leave no room
+    for it. The newest one stays, and those that a process has open.
 
     ``bytes_max``: how large the others may be. Raises OSError.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
     left = bytes_max
-    for path in sorted(Path(folder).glob(f"*{SUFFIX}"), reverse=True):
-        left -= path.stat().st_size
-        if left < 0:
-            path.unlink()
+    for path in sorted(Path(folder).glob(f"*-broker-{node_id}{SUFFIX}"), reverse=True):
+        with contextlib.suppress(FileNotFoundError):  # another start has removed it
+            size = path.stat().st_size
+            if size > left < bytes_max and not is_being_written(str(path)):
+                path.unlink()
+            left -= size
     at = datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
     return os.path.join(folder, f"{at}-broker-{node_id}{SUFFIX}")

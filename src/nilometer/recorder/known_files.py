@@ -8,6 +8,7 @@ Both sides apply the same rules to the same calls. While recording, content is n
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 
 from typing_extensions import Buffer
@@ -63,53 +64,75 @@ class KnownFile:
 
 
 class KnownFiles:
-    """The known files by their paths. A file that is renamed or removed while it is open stays known."""
+    """The known files by their paths. A file that is renamed or removed while it is open stays known.
+
+    Threads use it at once: the event loop, and those of offloaded jobs.
+    """
 
     def __init__(self, folders: Sequence[str], *, keeps_content: bool) -> None:
         """``folders``: where no other process writes."""
         self._prefixes = tuple(f"{folder.rstrip('/')}/" for folder in folders)
         self._shared = tuple(f"{prefix}{SHARED_FOLDER}/" for prefix in self._prefixes)
         self._keeps_content = keeps_content
-        self._files: dict[str, KnownFile] = {}
+        self._folders: dict[str, dict[str, KnownFile]] = {}
+        """Of each folder the files directly in it, by name."""
+        self._lock = threading.Lock()
 
     def is_watched(self, path: str) -> bool:
         return path.startswith(self._prefixes) and not path.startswith(self._shared)
 
     def get(self, path: str) -> KnownFile | None:
-        return self._files.get(path)
+        folder, _, name = path.rpartition("/")
+        files = self._folders.get(folder)
+        return None if files is None else files.get(name)
+
+    def _put(self, path: str, known: KnownFile) -> None:
+        folder, _, name = path.rpartition("/")
+        self._folders.setdefault(folder, {})[name] = known
 
     def opened(self, path: str, size: int) -> KnownFile:
         """Return what is known of a file that is opened and has ``size`` bytes."""
-        known = self._files.get(path)
-        if known is None:
-            known = KnownFile(size if self.is_watched(path) else NOTHING_KNOWN, self._keeps_content)
-            if self.is_watched(path):
-                self._files[path] = known
-        return known
+        with self._lock:
+            known = self.get(path)
+            if known is None:
+                known = KnownFile(size if self.is_watched(path) else NOTHING_KNOWN, self._keeps_content)
+                if self.is_watched(path):
+                    self._put(path, known)
+            return known
 
     def replaced(self, path: str, data: bytes) -> None:
         if self.is_watched(path):
-            self._files[path] = known = KnownFile(0, self._keeps_content)
+            known = KnownFile(0, self._keeps_content)
             known.append([data])
+            with self._lock:
+                self._put(path, known)
 
     def renamed(self, source: str, target: str) -> None:
         """A file, or a folder with all that is in it."""
-        self.removed(target)
-        for path in self._under(source):
-            known = self._files.pop(path)
-            to = target + path[len(source) :]
-            if self.is_watched(to):
-                self._files[to] = known
+        with self._lock:
+            self._remove(target)
+            for path, known in self._remove(source):
+                to = target + path[len(source) :]
+                if self.is_watched(to):
+                    self._put(to, known)
 
     def linked(self, source: str, target: str) -> None:
-        known = self._files.get(source)
-        if known is not None and self.is_watched(target):
-            self._files[target] = known
+        with self._lock:
+            known = self.get(source)
+            if known is not None and self.is_watched(target):
+                self._put(target, known)
 
     def removed(self, path: str) -> None:
         """A file, or a folder with all that is in it."""
-        for each in self._under(path):
-            del self._files[each]
+        with self._lock:
+            self._remove(path)
 
-    def _under(self, path: str) -> list[str]:
-        return [each for each in self._files if each == path or each.startswith(f"{path}/")]
+    def _remove(self, path: str) -> list[tuple[str, KnownFile]]:
+        folder, _, name = path.rpartition("/")
+        files = self._folders.get(folder)
+        if files is not None and name in files:
+            return [(path, files.pop(name))]
+        found: list[tuple[str, KnownFile]] = []
+        for inside in [one for one in self._folders if one == path or one.startswith(f"{path}/")]:
+            found += [(f"{inside}/{each}", known) for each, known in self._folders.pop(inside).items()]
+        return found

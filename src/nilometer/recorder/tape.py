@@ -19,6 +19,7 @@ the first frame is the header, as MessagePack; a frame of length 0 ends the file
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import struct
@@ -135,10 +136,26 @@ class TapeFile(Protocol):
         ...
 
     def finish(self, payload: bytes) -> None:
-        """Write the last frame, for which there is room beyond the bound. Raises RecordingEnded."""
+        """Write the last frame, of at most ``LAST_BYTES``, for which room was kept."""
         ...
 
     def close(self) -> None: ...
+
+
+LAST_BYTES = 4_096
+"""Room for this many is always kept, so that a recording on a full disk can say why it has ended."""
+
+
+def is_being_written(path: str) -> bool:
+    """Whether a process has a recording open. Raises FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class MappedFile:
@@ -151,25 +168,43 @@ class MappedFile:
     WINDOW = 4 * 1024 * 1024
 
     def __init__(self, path: str, header: Header, bytes_max: int) -> None:
-        """Raises OSError."""
+        """``bytes_max``: the size of the file is at most that, rounded up to ``WINDOW``. Raises OSError."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._bytes_max = bytes_max
         self._start = 0  # of the window in the file
         self._map: mmap.mmap | None = None
         self._at = 0  # in the window
-        self._put(MAGIC)
-        self.write(msgspec.msgpack.encode(header))
+        self._reserved = 0  # bytes of the file
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._reserve(self.WINDOW)
+            self._put(MAGIC)
+            self.write(msgspec.msgpack.encode(header))
+        except (OSError, RecordingEnded) as error:
+            self.close()
+            os.unlink(path)
+            raise OSError(f"{path} cannot be written: {error}") from error
 
     def write(self, payload: bytes) -> None:
-        if self._start + self._at + len(payload) + _FRAME.size > self._bytes_max:
+        room = _FRAME.size + len(payload) + LAST_BYTES
+        if self._start + self._at + room > self._bytes_max:
             raise RecordingEnded(f"it has reached its bound of {self._bytes_max} bytes")
+        try:
+            self._reserve(room)
+        except OSError as error:
+            raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
         self.finish(payload)
 
     def finish(self, payload: bytes) -> None:
-        try:
-            self._put(_FRAME.pack(len(payload), crc32c(payload)) + payload)
-        except OSError as error:
-            raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
+        self._put(_FRAME.pack(len(payload), crc32c(payload)) + payload)
+
+    def _reserve(self, count: int) -> None:
+        """Have room in the file for so many bytes more. Raises OSError."""
+        end = self._start + self._at + count
+        if end > self._reserved:
+            grown = -(-end // self.WINDOW) * self.WINDOW
+            os.posix_fallocate(self._descriptor, self._reserved, grown - self._reserved)
+            self._reserved = grown
 
     def _put(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -187,16 +222,18 @@ class MappedFile:
             self._map.close()
             self._map = None
             self._start += self.WINDOW
-        os.posix_fallocate(self._descriptor, self._start, self.WINDOW)
         self._map = mmap.mmap(self._descriptor, self.WINDOW, offset=self._start)
         self._at = 0
 
     def close(self) -> None:
+        if self._descriptor < 0:
+            return
         if self._map is not None:
             self._map.close()
             self._map = None
-            os.ftruncate(self._descriptor, self._start + self._at)
-            os.close(self._descriptor)
+        os.ftruncate(self._descriptor, self._start + self._at)
+        os.close(self._descriptor)
+        self._descriptor = -1
 
 
 class MemoryFile:
@@ -224,6 +261,7 @@ class Tape:
         """Adds an entry, whole."""
         self.add_parts = self._entries.extend
         """Adds an entry of several parts."""
+        self._fault: str | None = None
         self.ended: str | None = None
         """Why nothing more is recorded."""
         self.on_end: Callable[[str], object] = _nothing
@@ -232,16 +270,26 @@ class Tape:
     def drain(self) -> None:
         """Write what was added."""
         entries = self._entries
+        if self._file is None:
+            entries.clear()
+            return
+        if self._fault is not None:
+            self.end(self._fault)
+            return
         count = len(entries)
         if not count:
             return
         payload = b"".join(entries[:count])
         del entries[:count]
-        if self._file is not None:
-            try:
-                self._file.write(payload)
-            except RecordingEnded as error:
-                self.end(str(error))
+        try:
+            self._file.write(payload)
+        except RecordingEnded as error:
+            entries.clear()  # what others have added meanwhile would follow a hole
+            self.end(str(error))
+
+    def fail(self, reason: str) -> None:
+        """End it soon: something cannot be recorded. Any thread may call this."""
+        self._fault = reason
 
     def end(self, reason: str) -> None:
         """Record nothing more, and say why in the recording. Ignored if it has ended."""
@@ -249,11 +297,11 @@ class Tape:
         if file is None:
             return
         self.ended = reason
-        with contextlib.suppress(RecordingEnded):  # there is no room for what was added, or for the reason
+        with contextlib.suppress(RecordingEnded):  # there is no room for what was added
             if entries := b"".join(self._entries):
                 file.write(entries)
-            text = reason.encode()
-            file.finish(_SHORT_END + varint(len(text)) + text)
+        text = reason.encode()[: LAST_BYTES // 2]
+        file.finish(_SHORT_END + varint(len(text)) + text)
         file.close()
         self._entries.clear()
         self.on_end(reason)
@@ -278,8 +326,11 @@ def read_frames(path: str) -> Iterator[bytes]:
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise NotARecording(f"{path} is no recording, or one of another version")
+        size = os.fstat(file.fileno()).st_size
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
             length, crc = _FRAME.unpack(head)
+            if length > size - file.tell():
+                return
             payload = file.read(length)
             if length == 0 or len(payload) < length or crc32c(payload) != crc:
                 return

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nilometer.broker.decision_lines import PartitionDecision, log_decision, log_partition_decisions
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.config import is_sensitive
 from nilometer.cluster.delta import BrokerTransition, ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
@@ -114,7 +114,7 @@ def _log_settings(delta: ImageDelta, cause: Cause) -> None:
         else:
             owner = f"{resource.type.value} {resource.name}".strip()
         for key, value in settings.items():
-            shown = _HIDDEN if value is not None and _is_sensitive(key) else value
+            shown = _HIDDEN if value is not None and is_sensitive(key) else value
             what = f"{key} of {owner} is removed" if value is None else f"{key} of {owner} is now {shown}"
             fields: dict[str, object] = {"resource": owner, "key": key, "value": shown}
             log_decision(logger, "config-changed", f"Setting {what}", cause.text, fields)
@@ -133,12 +133,6 @@ def _log_settings(delta: ImageDelta, cause: Cause) -> None:
     if delta.tokens:
         sentence = f"{len(delta.tokens)} delegation tokens are issued, changed or removed"
         log_decision(logger, "tokens-changed", sentence, cause.text, {"tokens": len(delta.tokens)})
-
-
-def _is_sensitive(key: str) -> bool:
-    """Whether a setting's value must not be shown; its name may have the prefix of a listener."""
-    known = BROKER_CONFIG_DEFINITION.keys.values()
-    return any(one.sensitive and key.endswith(one.name) for one in known)
 
 
 # ── partitions ──────────────────────────────────────────────────────────────────────────────────

@@ -105,6 +105,12 @@ BROKER_CONFIG_DEFINITION = ConfigDefinition.of(
 )
 
 
+def is_sensitive(key: str) -> bool:
+    """Whether a setting's value must not be shown; its name may have the prefix of a listener."""
+    known = BROKER_CONFIG_DEFINITION.keys.values()
+    return any(one.sensitive and key.endswith(one.name) for one in known)
+
+
 class BrokerConfig(Settings):
     """The settings of one broker. ``texts``: the given ones, by key; all others have their defaults.
 

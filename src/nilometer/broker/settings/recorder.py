@@ -9,19 +9,22 @@ import msgspec
 from nilometer.config import ConfigError, Settings, key_table
 
 RECORDER = "nilometer.recorder"
+WINDOW_BYTES = 4 * 1024 * 1024
+"""A recording's file grows by so much."""
 ON, OFF = "on", "off"
 
 RECORDER_KEYS = key_table(
     f"""
 {RECORDER}: string = {OFF}
-    Whether what this broker is told is recorded from its start on, to replay it: on or off. A recording has
-    records, and the secret of the cluster, as the log directories do: keep it as private as those. Not with
-    ZooKeeper, and not with SASL or delegation tokens.
+    Whether all input of this broker (requests, clock, disk) is recorded from its start on, to replay it: on
+    or off. A recording has records, and the secret of the cluster, as the log directories do: keep it as
+    private as those. Passwords and keys of settings are left out. Not with ZooKeeper, and not with SASL or
+    delegation tokens. A broker whose recording cannot be written serves without it, and logs an error.
 nilometer.recorder.dir: string =
     The folder of the recordings. Empty: the first log directory's path with "-recordings" behind it.
 nilometer.recorder.max.bytes: long 33_554_432.. = {1024**3}
     How large all recordings of this broker may become together. One ends at half of it; the oldest are
-    removed when the broker starts.
+    removed when the broker starts, but not the newest one.
 nilometer.recorder.max.minutes: int 1.. = 1440
     After so long a recording ends.
 """,
@@ -37,7 +40,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recording_bytes_max(self) -> int:
-        return self.bytes_max // 2
+        return self.bytes_max // 2 // WINDOW_BYTES * WINDOW_BYTES
 
 
 def recorder_settings(
