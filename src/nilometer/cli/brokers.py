@@ -456,7 +456,7 @@ broker.add_command(broker_config)
 @click.option(
     "--record",
     is_flag=True,
-    help="Record what the brokers that are started are told, for `nilometer recorder replay`.",
+    help="Record all input of the brokers that are started, for `nilometer recorder replay`.",
 )
 @click.option("--console", "console_port", type=console_port_type, metavar="PORT", help=_CONSOLE_HELP)
 @_override

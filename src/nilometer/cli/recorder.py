@@ -54,16 +54,19 @@ def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not inside:
             raise click.UsageError(f"{path} has no recording (*{SUFFIX})")
-        try:
-            found += [RecordingFile(one) for one in inside]
-        except (NotARecording, OSError) as error:
-            raise click.UsageError(str(error)) from None
+        for one in inside:
+            try:
+                found.append(RecordingFile(one))
+            except (NotARecording, OSError) as error:
+                if one == path:
+                    raise click.UsageError(str(error)) from None
+                click.echo(f"{error}: left out", err=True)
     return found
 
 
 @commands.group()
 def recorder() -> None:
-    """Show and replay what brokers with `nilometer.recorder=on` were told."""
+    """Show the recordings of brokers with `nilometer.recorder=on`, and replay them."""
 
 
 @recorder.command()
@@ -71,7 +74,10 @@ def recorder() -> None:
 @json_option
 def info(paths: tuple[Path, ...], as_json: bool) -> None:
     """Show what recordings contain: FILE is one, or a folder of them."""
-    rows = [_described(file) for file in _opened(paths)]
+    try:
+        rows = [_described(file) for file in _opened(paths)]
+    except NotARecording as error:
+        raise click.ClickException(str(error)) from None
     if as_json:
         print_json(rows)
         return
@@ -101,7 +107,7 @@ def _described(file: RecordingFile) -> dict[str, Any]:
         kind = tape.head.kind
         counts[kind] += 1
         if kind == kinds.END:
-            end = tape.content().decode()
+            end = tape.content().decode(errors="replace")
             tape.back()
         elif tape.head.is_event:
             elapsed_ms += tape.event_head()[1]
@@ -247,7 +253,7 @@ def replay(
 ) -> None:
     """Let the recorded brokers run again: FILE is a recording; give one of each broker.
 
-    The recordings of several brokers are aligned by what the brokers told each other, not by their clocks.
+    The recordings of several brokers are aligned by the messages between them, not by their clocks.
     """
     files = _opened(paths)
 
@@ -263,6 +269,8 @@ def replay(
             found = cluster.play(is_wanted)
         except Diverged as difference:
             _fail(cluster, f"the replay differs from the recording: {difference}")
+        except NotARecording as error:
+            _fail(cluster, str(error))
         cluster.end()
         _report(cluster, found)
         if partition is not None:
@@ -273,7 +281,10 @@ def replay(
         if debug and found is not None:
             debugger = pdb.Pdb()
             debugger.message("The broker's next step: `step` goes into it, `continue` goes on to the end.")
-            debugger.runcall(cluster.play, lambda _: False)
+            try:
+                debugger.runcall(cluster.play, lambda _: False)
+            except Diverged as difference:
+                _fail(cluster, f"the replay differs from the recording: {difference}")
 
 
 def _cluster(
@@ -281,7 +292,7 @@ def _cluster(
 ) -> RecordedCluster:
     try:
         return RecordedCluster(files, any_source=any_source, writer=writer)
-    except (OtherSource, ConfigError, ValueError) as error:
+    except (OtherSource, ConfigError, NotARecording, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 from nilometer.recorder import tape as kinds
-from nilometer.recorder.failures import error_of, failure_of
+from nilometer.recorder.failures import failure_of
 from nilometer.recorder.known_files import KnownFile, KnownFiles
 from nilometer.recorder.seam import Door, Pulls, SeamDisk, SeamEntropy, SeamObjectStore
 from nilometer.recorder.tape import Tape, packed, signed, varint
@@ -56,7 +56,9 @@ def digest_of(parts: Sequence[Buffer]) -> tuple[int, int]:
 
 
 DRAIN_S = 0.005
-"""Of the time before a process was killed, at most this is not in its recording."""
+"""So long after an event what it caused is written; the event itself, before it is let in."""
+UNWRITTEN_MAX = 4 * 1024 * 1024
+"""Offloaded jobs have so many bytes written, whatever the event loop does."""
 
 
 class RecordingLoop(TurnLoop):
@@ -79,6 +81,7 @@ class RecordingLoop(TurnLoop):
         self._note(kind, fields)
         if self._depth:
             return function(*args)
+        self._tape.drain()  # it may be the last: what it causes may never end, or end the process
         asyncio._set_running_loop(self)
         self._depth = 1
         try:
@@ -163,10 +166,25 @@ class Recorder(Door):
         self._waits = 0
         self._appends = 0
         """Of the event loop, since the last one that failed."""
+        self._unwritten = 0  # about so many bytes, of jobs
 
     def note(self, *parts: bytes) -> None:
         """Add an entry. In an offloaded job it is one of the job."""
-        self.tape.add_parts((_JOB.get(), *parts))
+        job = _JOB.get()
+        self.tape.add_parts((job, *parts))
+        if job:
+            self._unwritten += sum(map(len, parts))
+            if self._unwritten > UNWRITTEN_MAX:  # the loop may have nothing to do meanwhile
+                self._unwritten = 0
+                self.loop.host.call_soon_threadsafe(self.tape.drain)
+
+    def _pack(self, value: object) -> bytes:
+        """Return a value for the tape; end the recording if it cannot be written there."""
+        try:
+            return packed(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            self.tape.fail(f"something cannot be recorded: {error}")
+            return packed(None)
 
     # --- calls
 
@@ -176,9 +194,9 @@ class Recorder(Door):
         try:
             result = work() if _JOB.get() else _on_host(self.loop, work)
         except Exception as error:
-            self.note(_KIND[kinds.ASK], packed([name, args, False, failure_of(error)]))
+            self.note(_KIND[kinds.ASK], self._pack([name, args, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.ASK], packed([name, args, True, result]))
+        self.note(_KIND[kinds.ASK], self._pack([name, args, True, result]))
         return result
 
     def open_file(self, path: str, work: Callable[[], File]) -> tuple[File, KnownFile]:
@@ -186,9 +204,9 @@ class Recorder(Door):
             file = work()
             known = self.files.get(path) or self.files.opened(path, file.size())
         except OSError as error:
-            self.note(_KIND[kinds.OPEN], packed([path, False, failure_of(error)]))
+            self.note(_KIND[kinds.OPEN], self._pack([path, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.OPEN], packed([path, True, known.known_from]))
+        self.note(_KIND[kinds.OPEN], self._pack([path, True, known.known_from]))
         return file, known
 
     def append(
@@ -257,8 +275,7 @@ class Recorder(Door):
                 self.loop.enter(_KIND[kinds.DONE], (varint(number), fields), future.set_result, done.result())
             else:
                 fields = packed([False, failure_of(error)])
-                again = error_of(failure_of(error))
-                self.loop.enter(_KIND[kinds.DONE], (varint(number), fields), future.set_exception, again)
+                self.loop.enter(_KIND[kinds.DONE], (varint(number), fields), future.set_exception, error)
 
         doing.add_done_callback(on_done)
         try:
@@ -530,8 +547,7 @@ class _Recorded:
 
     def connection_lost(self, exc: Exception | None) -> None:
         told = packed(None if exc is None else failure_of(exc))
-        error = None if exc is None else error_of(failure_of(exc))
-        self._loop.enter(_KIND[kinds.LOST], (self._number, told), self.inner.connection_lost, error)
+        self._loop.enter(_KIND[kinds.LOST], (self._number, told), self.inner.connection_lost, exc)
 
     def pause_writing(self) -> None:
         self._loop.enter(_KIND[kinds.PAUSE], (self._number,), self.inner.pause_writing)
@@ -699,6 +715,7 @@ async def record(
     try:
         return await ended
     finally:
+        tape.on_end = lambda _: None  # that it has ended, its log says
         tape.end("the broker has ended")
         await _end_tasks(loop)
         loop.close()

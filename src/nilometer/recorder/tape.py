@@ -314,8 +314,11 @@ def _nothing(_reason: str) -> None:
 # Reading.
 
 
+NUMBER_BITS_MAX = 128
+
+
 class NotARecording(Exception):
-    """A file does not begin as a recording does."""
+    """A file does not begin as a recording does, or is damaged where its checksums do not show it."""
 
 
 def read_frames(path: str) -> Iterator[bytes]:
@@ -378,6 +381,8 @@ class TapeReader:
         if kind == JOB:
             job = self.number()
             kind = self.byte()
+        if kind not in FIELDS:
+            raise self._damaged(f"of the unknown kind {kind}")
         self.head = Entry(kind, job, self._at)
 
     def event_head(self) -> tuple[int, int, bool]:
@@ -403,16 +408,18 @@ class TapeReader:
                 self.raw(int(field))
         self.advance()
 
+    def _damaged(self, how: str) -> NotARecording:
+        return NotARecording(f"the recording is damaged: entry {self.entries} is {how}")
+
     def byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
+        return self.raw(1)[0]
 
     def number(self) -> int:
         value = shift = 0
         while True:
-            byte = self._data[self._at]
-            self._at += 1
+            byte = self.byte()
+            if shift > NUMBER_BITS_MAX:
+                raise self._damaged("no number")
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
@@ -423,10 +430,15 @@ class TapeReader:
 
     def raw(self, length: int) -> bytes:
         self._at += length
+        if self._at > len(self._data):
+            raise self._damaged("cut short")
         return self._data[self._at - length : self._at]
 
     def content(self) -> bytes:
         return self.raw(self.number())
 
     def packed(self) -> Any:
-        return msgspec.msgpack.decode(self.content())
+        try:
+            return msgspec.msgpack.decode(self.content())
+        except msgspec.DecodeError as error:
+            raise self._damaged(str(error)) from None

@@ -48,7 +48,10 @@ class RecordingFile:
         first = next(read_frames(str(path)), None)
         if first is None:
             raise NotARecording(f"{path} has no header")
-        self.header = msgspec.msgpack.decode(first, type=Header)
+        try:
+            self.header = msgspec.msgpack.decode(first, type=Header)
+        except msgspec.DecodeError as error:
+            raise NotARecording(f"{path} has no header: {error}") from None
 
     def frames(self) -> Iterator[bytes]:
         """Return all frames but the header."""
