@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
@@ -72,12 +73,31 @@ class RecordingLoop(TurnLoop):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._is_draining = False
+        self.turn = threading.Lock()
+        """Held by the loop in each of its turns, and by a job between its calls. So what a job finds of the
+        broker's state does not depend on how fast each of the two is, but on the order on the tape."""
+
+    @property
+    def since_event(self) -> int:
+        """How many callbacks have begun since the last event."""
+        return self.executed - self._noted
 
     def enter(self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], *args: Any) -> T:
         """Let an event in: note it, and call ``function``, which is the broker's. After the broker's end,
         which what is left of the runtime may outlast, nothing is let in."""
         if self.is_closed():
             return cast(T, None)
+        if self._depth:
+            return self._let_in(kind, fields, function, args)
+        with self.turn:
+            try:
+                return self._let_in(kind, fields, function, args)
+            finally:
+                self._end_turn()
+
+    def _let_in(
+        self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], args: Sequence[Any]
+    ) -> T:
         self._note(kind, fields)
         if self._depth:
             return function(*args)
@@ -89,7 +109,6 @@ class RecordingLoop(TurnLoop):
         finally:
             self._depth = 0
             asyncio._set_running_loop(self.host)
-            self._end_turn()
 
     def _note(self, kind: bytes, fields: Sequence[bytes]) -> None:
         now_ms = round(self.host.time() * 1000)
@@ -121,6 +140,10 @@ class RecordingLoop(TurnLoop):
 
     def _run(self) -> None:
         """Run the callbacks that wait now; those that they add run in the next iteration of the host."""
+        with self.turn:
+            self._run_turn()
+
+    def _run_turn(self) -> None:
         self._is_scheduled = False
         if round(self.host.time() * 1000) != self.now_ms:
             self._note(_KIND[kinds.TIME], ())
@@ -171,8 +194,10 @@ class Recorder(Door):
     def note(self, *parts: bytes) -> None:
         """Add an entry. In an offloaded job it is one of the job."""
         job = _JOB.get()
-        self.tape.add_parts((job, *parts))
-        if job:
+        if not job:
+            self.tape.add_parts(parts)
+        else:
+            self.tape.add_parts((job, varint(self.loop.since_event), *parts))
             self._unwritten += sum(map(len, parts))
             if self._unwritten > UNWRITTEN_MAX:  # the loop may have nothing to do meanwhile
                 self._unwritten = 0
@@ -192,17 +217,27 @@ class Recorder(Door):
         if not _JOB.get():
             self.tape.drain()  # it may hang, or be the last
         try:
-            result = work() if _JOB.get() else _on_host(self.loop, work)
+            result = self._apart(work) if _JOB.get() else _on_host(self.loop, work)
         except Exception as error:
             self.note(_KIND[kinds.ASK], self._pack([name, args, False, failure_of(error)]))
             raise
         self.note(_KIND[kinds.ASK], self._pack([name, args, True, result]))
         return result
 
+    def _apart(self, work: Callable[[], T]) -> T:
+        """Do what may take long; the loop goes on meanwhile."""
+        if not _JOB.get():
+            return work()
+        self.loop.turn.release()
+        try:
+            return work()
+        finally:
+            self.loop.turn.acquire()
+
     def open_file(self, path: str, work: Callable[[], File]) -> tuple[File, KnownFile]:
         try:
-            file = work()
-            known = self.files.get(path) or self.files.opened(path, file.size())
+            file = self._apart(work)
+            known = self.files.get(path) or self.files.opened(path, self._apart(file.size))
         except OSError as error:
             self.note(_KIND[kinds.OPEN], self._pack([path, False, failure_of(error)]))
             raise
@@ -213,7 +248,7 @@ class Recorder(Door):
         self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[Sequence[Buffer]], int]
     ) -> int:
         try:
-            written = work(buffers)
+            written = self._apart(lambda: work(buffers)) if _JOB.get() else work(buffers)
         except OSError as error:
             known.forget()
             appends, self._appends = (0, self._appends) if _JOB.get() else (self._appends, 0)
@@ -229,7 +264,7 @@ class Recorder(Door):
         self, known: KnownFile, position: int, length: int, work: Callable[[], bytes | None]
     ) -> bytes | None:
         try:
-            data = work()
+            data = self._apart(work)
         except OSError as error:
             self.note(_KIND[kinds.READ_FAILED], packed(failure_of(error)))
             raise
@@ -242,7 +277,7 @@ class Recorder(Door):
         return data
 
     def size(self, work: Callable[[], int]) -> int:
-        size = work()
+        size = self._apart(work)
         self.note(_SIZE, varint(size))
         return size
 
@@ -313,8 +348,9 @@ class Recorder(Door):
 
         def run() -> T:
             _JOB.set(prefix)
-            self.note(_KIND[kinds.BEGIN])  # what it reads before its first call, it reads now
-            return work()
+            with self.loop.turn:
+                self.note(_KIND[kinds.BEGIN])  # what it reads before its first call, it reads now
+                return work()
 
         def end(done: asyncio.Task[T]) -> None:
             self.offloaded -= 1

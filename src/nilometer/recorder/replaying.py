@@ -155,7 +155,8 @@ class Replay(Door):
         asyncio._set_running_loop(loop)
         try:
             while (head := self.tape.head) is not None and head.kind != kinds.END:
-                self._step(head, serve, open_files_max)
+                with contextlib.suppress(Diverged):
+                    self._step(head, serve, open_files_max)
                 if self.divergence is not None:
                     if self._is_over:
                         break
@@ -224,7 +225,13 @@ class Replay(Door):
         self, head: Entry, serve: Callable[[Runtime], Coroutine[Any, Any, Any]], open_files_max: int
     ) -> None:
         if head.job:
-            self._run_job(head)
+            due = self._noted + head.count
+            if self.loop.executed < due:
+                self._run_one(f"{self._describe(head)} after {due} callbacks")
+            elif self.loop.executed > due:
+                self._diverge(f"{self._describe(head)} came after {due} callbacks")
+            else:
+                self._run_job(head)
             return
         if not head.is_event:
             self._run_one(f"the call {self._describe(head)}")
@@ -418,18 +425,20 @@ class Replay(Door):
             raise Diverged(self.divergence)
         mine = self._job
         while (head := self.tape.head) is not None:
-            if mine is not None and head.job != mine.number:
-                mine.leave()
-            elif mine is None and head.job:
-                self._run_job(head)
-            else:
+            if mine is None or self._is_due(head, mine):
                 break
+            mine.leave()
             if self.divergence is not None:
                 raise Diverged(self.divergence)
-        if head is None or head.kind != kind:
+        if head is None or head.kind != kind or (mine is None and head.job):
             self._diverge(f"{doing}, where the recording has {self._describe(head)}")
             raise Diverged(self.divergence)
         return self.tape
+
+    def _is_due(self, head: Entry, job: _Job) -> bool:
+        """Whether an entry is of this job, and all callbacks before it have run. Jobs run between the turns
+        of the loop, never within one."""
+        return head.job == job.number and self._noted + head.count == self.loop.executed
 
     def end_call(self) -> None:
         """Go on after the fields of a call were read; what was told within it is told now."""
@@ -437,12 +446,7 @@ class Replay(Door):
         if self._job is not None:
             return
         while (head := self.tape.head) is not None:
-            if head.job:
-                self._run_job(head)
-                if self.divergence is not None:
-                    raise Diverged(self.divergence)
-                continue
-            if not head.is_event or head.kind == kinds.END:
+            if head.job or not head.is_event or head.kind == kinds.END:
                 return
             _, delta_ms, is_nested = self._peek_event()
             if not is_nested:
@@ -525,11 +529,8 @@ class Replay(Door):
         """
         if self.divergence is not None:
             raise Diverged(self.divergence)
-        while (head := self.tape.head) is not None and head.job:
-            self._run_job(head)
-            if self.divergence is not None:
-                raise Diverged(self.divergence)
-        if head is None or head.kind != kind:
+        head = self.tape.head
+        if head is None or head.kind != kind or head.job:
             return False
         if (of is None or self.tape.number() == of) and self.tape.number() == count:
             return True
@@ -537,14 +538,12 @@ class Replay(Door):
         return False
 
     def take_one_of(self, choice: Sequence[int], doing: str) -> TapeReader:
-        head = self.tape.head
-        mine = 0 if self._job is None else self._job.number
-        # What comes first may belong to another job: `take` waits for the call of this one.
-        while head is not None and head.job != mine and self.divergence is None:
-            if self._job is not None:
-                self._job.leave()
-            else:
-                self._run_job(head)
+        head, mine = self.tape.head, self._job
+        # What comes first may belong to others: `take` waits for the call of this job.
+        while head is not None and mine is not None and not self._is_due(head, mine):
+            if self.divergence is not None:
+                raise Diverged(self.divergence)
+            mine.leave()
             head = self.tape.head
         return self.take(head.kind if head is not None and head.kind in choice else choice[0], doing)
 

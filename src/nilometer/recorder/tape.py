@@ -33,7 +33,7 @@ MAGIC = b"nilometer recording 1\n"
 _FRAME = struct.Struct(">II")
 
 JOB = 0x01
-"""The number of a job follows, and then one of its calls."""
+"""The number of a job follows, the number of callbacks since the last event, and then one of its calls."""
 
 # Calls.
 WALL, MONOTONIC, MONOTONIC_US, CPU = 0x10, 0x11, 0x12, 0x13
@@ -341,13 +341,15 @@ def read_frames(path: str) -> Iterator[bytes]:
 
 
 class Entry:
-    """An entry: its kind, the job that made the call (0: the event loop), and where its fields begin."""
+    """An entry: its kind, the job that made the call (0: the event loop), after how many callbacks since the
+    last event it did, and where the fields begin."""
 
-    __slots__ = ("at", "job", "kind")
+    __slots__ = ("at", "count", "job", "kind")
 
-    def __init__(self, kind: int, job: int, at: int) -> None:
+    def __init__(self, kind: int, job: int, count: int, at: int) -> None:
         self.kind = kind
         self.job = job
+        self.count = count
         self.at = at
 
     @property
@@ -377,13 +379,13 @@ class TapeReader:
                 return
             self._data, self._at = following, 0
         self.entries += 1
-        kind, job = self.byte(), 0
+        kind, job, count = self.byte(), 0, 0
         if kind == JOB:
-            job = self.number()
+            job, count = self.number(), self.number()
             kind = self.byte()
         if kind not in FIELDS:
             raise self._damaged(f"of the unknown kind {kind}")
-        self.head = Entry(kind, job, self._at)
+        self.head = Entry(kind, job, count, self._at)
 
     def event_head(self) -> tuple[int, int, bool]:
         """Read what each event begins with: callbacks since the last one, milliseconds since then, and

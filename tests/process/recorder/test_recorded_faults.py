@@ -68,7 +68,9 @@ async def write_in_transactions(kafka: Kafka) -> None:
 @pytest.mark.parametrize("store", ["local", "quorum"])
 def test_brokers_that_are_killed_and_paused_are_replayed(store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    overrides = {**RECORDER, **TIER, "nilometer.tier.uri": (tmp_path / "tier").as_uri()}
+    tier = tmp_path / "tier"
+    tier.mkdir()
+    overrides = {**RECORDER, **TIER, "nilometer.tier.uri": tier.as_uri()}
     run = ChaosRun(
         f"recorded-{store}", tmp_path, SEED, quorum=store == "quorum", overrides=overrides, configs=TIERED
     )
@@ -91,6 +93,7 @@ def test_brokers_that_are_killed_and_paused_are_replayed(store: str, tmp_path: P
                     run.kill(*run.cluster.brokers)
             run.pass_time(1.0)
             run.heal()
+    assert list(tier.rglob("*.log")), "segments were copied"
     recordings = sorted(tmp_path.glob("*-recordings/*.recording"))
     assert len(recordings) >= 3 + ROUNDS - 1
     replay_all(recordings)

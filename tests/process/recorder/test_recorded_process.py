@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.settings.config import is_sensitive
+from nilometer.recorder.folder import new_header, new_path
 from nilometer.recorder.replaying import Diverged
-from nilometer.recorder.tape import NotARecording
+from nilometer.recorder.tape import Header, MappedFile, NotARecording
 from nilometer.simulation.recorded_cluster import OtherSource, RecordedBroker, RecordingFile
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of, values
+from support.ports import HOST
 
 TOPIC = "recorded"
 
@@ -97,17 +100,52 @@ def test_another_source_is_refused_unless_asked_for(tmp_path: Path, monkeypatch:
         assert not broker.play(lambda: False)
 
 
-def test_the_oldest_recordings_make_room_for_new_ones(tmp_path: Path) -> None:
+def test_the_oldest_recordings_of_a_broker_make_room_for_new_ones(tmp_path: Path) -> None:
     folder = tmp_path / "logs-recordings"
     folder.mkdir()
-    sizes = {"20200101T000000.000": 10, "20210101T000000.000": 20, "20220101T000000.000": 5}
+    sizes = {"20200101T0": 10, "20210101T0": 20, "20220101T0": 40, "20220102T0": 5}
     for name, megabytes in sizes.items():
         with (folder / f"{name}-broker-1.recording").open("wb") as file:
             file.truncate(megabytes * 1024 * 1024)
+    (folder / "20190101T0-broker-2.recording").write_bytes(bytes(1024 * 1024))
     with recorded(tmp_path, **{"nilometer.recorder.max.bytes": str(64 * 1024 * 1024)}) as broker:
         broker.stop()
-    assert [path.name[:4] for path in recordings(tmp_path)][:2] == ["2021", "2022"]
-    assert len(recordings(tmp_path)) == 3
+    left = [path.name for path in recordings(tmp_path)]
+    assert left[:2] == ["20190101T0-broker-2.recording", "20220102T0-broker-1.recording"]
+    assert len(left) == 3
+
+
+def test_the_newest_and_those_that_are_written_stay(tmp_path: Path) -> None:
+    with (tmp_path / "20220101T0-broker-1.recording").open("wb") as newest:
+        newest.truncate(1024 * 1024)
+    header = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=1)
+    path = tmp_path / "20210101T0-broker-1.recording"
+    written = MappedFile(str(path), header, 64 * 1024 * 1024)
+    new_path(str(tmp_path), 1, 0, bytes_max=1)
+    assert len(list(tmp_path.iterdir())) == 2
+    written.close()
+    new_path(str(tmp_path), 1, 0, bytes_max=1)
+    assert [one.name[:4] for one in tmp_path.iterdir()] == ["2022"]
+
+
+def test_a_broker_whose_recording_cannot_be_written_serves_without(tmp_path: Path) -> None:
+    (tmp_path / "logs-recordings").write_text("a file, where the folder would be")
+    with recorded(tmp_path) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        assert produce(side, TOPIC, b"a record") is ErrorCode.none
+        assert "This broker is not recorded" in broker.output
+
+
+def test_no_secret_of_the_settings_is_in_a_recording(tmp_path: Path) -> None:
+    key = "a-secret-of-more-than-thirty-two-bytes"
+    uri = f"s3://key:{key}@bucket/tier?endpoint=http://{HOST}:1"
+    header = new_header({"nilometer.tier.uri": uri, "node.id": "1"}, ["nilometer.tier.uri"], 0, 1)
+    MappedFile(str(tmp_path / "one"), header, 64 * 1024 * 1024).close()
+    assert key.encode() not in (tmp_path / "one").read_bytes()
+    assert header.sensitive == ["nilometer.tier.uri"]
+    assert is_sensitive("nilometer.tier.uri")
+    assert is_sensitive("listener.name.ssl.ssl.key.password")
 
 
 def test_another_file_is_no_recording(tmp_path: Path) -> None:

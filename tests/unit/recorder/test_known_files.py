@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +97,32 @@ def test_a_renamed_folder_takes_its_files_along() -> None:
     assert files.get(f"{FOLDER}/t-0/00.log") is None
     moved = files.get(f"{FOLDER}/t-0.1-delete/00.log")
     assert moved is not None and moved.read(5, 10) == b"abc"
+
+
+def test_threads_remove_and_open_files_at_once() -> None:
+    files, failures = KnownFiles([FOLDER], keeps_content=False), list[BaseException]()
+    for number in range(5_000):
+        files.opened(f"{FOLDER}/kept-{number}/0.log", 0)
+
+    def remove() -> None:
+        try:
+            for number in range(300):
+                files.removed(f"{FOLDER}/gone-{number}")
+                files.renamed(f"{FOLDER}/kept-{number}", f"{FOLDER}/gone-{number}")
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=remove)
+        thread.start()
+        number = 0
+        while thread.is_alive():
+            number += 1
+            files.opened(f"{FOLDER}/new-{number}/0.log", 0)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+    assert files.get(f"{FOLDER}/gone-299/0.log") is not None

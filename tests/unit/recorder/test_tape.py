@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,12 @@ from hypothesis import strategies as st
 
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.tape import (
+    MAGIC,
     Header,
     MappedFile,
+    MemoryFile,
     NotARecording,
+    RecordingEnded,
     Tape,
     TapeReader,
     packed,
@@ -57,7 +63,7 @@ def test_entries_of_the_loop_and_of_jobs_are_read_in_their_order(tmp_path: Path)
     tape = begun(path)
     tape.add_parts((bytes([kinds.SIZE]), varint(300)))
     tape.drain()
-    tape.add_parts((bytes([kinds.JOB]), varint(7), bytes([kinds.APPEND]), varint(1)))
+    tape.add_parts((bytes([kinds.JOB]), varint(7), varint(0), bytes([kinds.APPEND]), varint(1)))
     tape.add(bytes([kinds.SIZE]) + varint(2))
     tape.drain()
     tape.end("tested")
@@ -130,3 +136,74 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
 def test_a_value_is_read_as_it_was_packed() -> None:
     value = ["read_file", ["/a"], False, ["OSError", 2, "No such file", "/a", None]]
     assert TapeReader(iter([bytes([kinds.ASK]) + packed(value)])).packed() == value
+
+
+def test_a_full_disk_at_the_start_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        MappedFile(str(tmp_path / "one"), HEADER, 64 * MEGABYTE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_says_that_its_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, reserve = tmp_path / "one", os.posix_fallocate
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        if offset > 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    tape = begun(path)
+    for _ in range(5):
+        tape.add_parts((bytes([kinds.READ]), varint(MEGABYTE), bytes(MEGABYTE)))
+        tape.drain()
+    assert tape.ended == "its file cannot be written: No space left on device"
+    reader = TapeReader(iter(list(read_frames(str(path)))[1:]))
+    while reader.head is not None and reader.head.kind != kinds.END:
+        reader.skip()
+    assert reader.content() == b"its file cannot be written: No space left on device"
+
+
+def test_what_was_added_behind_a_refused_frame_is_not_recorded(tmp_path: Path) -> None:
+    class Refusing(MemoryFile):
+        def write(self, payload: bytes) -> None:
+            tape.add(bytes([kinds.SIZE]) + varint(9))  # as a job's thread does meanwhile
+            raise RecordingEnded("full")
+
+    file = Refusing(HEADER)
+    tape = Tape(file)
+    tape.add(bytes([kinds.SIZE]) + varint(1))
+    tape.drain()
+    assert [frame[0] for frame in file.frames[1:]] == [kinds.END]
+
+
+def test_nothing_is_kept_after_the_end() -> None:
+    tape = Tape(MemoryFile(HEADER))
+    tape.end("tested")
+    tape.add(bytes(1000))
+    tape.drain()
+    assert not tape._entries
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        bytes([119]),
+        bytes([kinds.SIZE]),
+        bytes([kinds.SIZE]) + b"\xff" * 100_000,
+        bytes([kinds.READ]) + varint(10) + b"12",
+    ],
+)
+def test_a_damaged_entry_is_told_as_one(frame: bytes) -> None:
+    with pytest.raises(NotARecording, match="damaged: entry 1"):
+        TapeReader(iter([frame])).skip()
+
+
+def test_a_frame_that_says_it_is_longer_than_the_file_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    path.write_bytes(MAGIC + struct.pack(">II", 2**32 - 1, 0) + b"12345")
+    assert list(read_frames(str(path))) == []
