@@ -56,10 +56,6 @@ class SealedSegment(msgspec.Struct, frozen=True):
     def log_path(self) -> str:
         return self.segment.log_path
 
-    def largest_timestamp(self) -> int:
-        """Return the time (ms) that retention uses. May block; on any thread. Raises OSError."""
-        return self.segment.largest_timestamp()
-
 
 class IndexesOfBatches:
     """The indexes of a segment, made of its batches: those in files may be damaged, and would be so in every
@@ -70,7 +66,7 @@ class IndexesOfBatches:
     """
 
     def __init__(self, sealed: SealedSegment) -> None:
-        self._interval_bytes = sealed.segment.index_interval_bytes
+        self._segment = sealed.segment
         self._indexes = SegmentIndexes.empty(sealed.base_offset)
         self._bytes_since_entry = 0
         self._largest = NO_TIMESTAMP, sealed.base_offset
@@ -102,7 +98,7 @@ class IndexesOfBatches:
         position, header = batch.position, batch.header
         if header.max_timestamp > self._largest[0]:
             self._largest = header.max_timestamp, header.last_offset
-        if self._bytes_since_entry > self._interval_bytes:
+        if self._bytes_since_entry > self._segment.index_interval_bytes:
             self._indexes.offsets.append(header.last_offset, position)
             self._indexes.times.maybe_append(*self._largest)
             self._bytes_since_entry = 0
@@ -110,6 +106,12 @@ class IndexesOfBatches:
         if self._producers is not None and header.is_transactional:
             aborted = self._producers.replay(batch.buffer, batch.at, header)
             self._aborted += b"".join(one.encode() for one in aborted)
+
+    def largest_timestamp(self) -> int:
+        """Return the time (ms) that retention uses: the largest of the batches, or else when the log file
+        changed. May block. Raises OSError."""
+        newest = self._largest[0]
+        return newest if newest >= 0 else self._segment.modified_ms()
 
     def encoded(self) -> tuple[bytes, bytes, bytes]:
         """Return the content of the offset index file, the time index file and the transaction index file,

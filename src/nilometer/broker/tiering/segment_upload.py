@@ -44,7 +44,7 @@ async def upload(parts: RemoteParts, log: Log, sealed: SealedSegment, folder: st
     entry = RemoteSegment(
         sealed.base_offset,
         sealed.end_offset - 1,
-        await disk.offload(sealed.largest_timestamp),
+        await disk.offload(indexes.largest_timestamp),
         sealed.size,
         len(index),
         bool(side.transaction_index),
