@@ -22,9 +22,10 @@ from nilometer.storage.log_state import LogState
 from nilometer.storage.producers import CorruptSnapshot, ProducerStateManager, decode_snapshot
 from nilometer.storage.reading import read
 from nilometer.storage.removal import Truncation, truncate_fully_and_start_at
-from nilometer.storage.segments.batch_scan import scan
-from nilometer.storage.segments.indexes import NO_TIMESTAMP, SegmentIndexes
+from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.transaction_index import PackedEntries
 from nilometer.storage.time_search import batches_in_order
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
@@ -55,36 +56,68 @@ class SealedSegment(msgspec.Struct, frozen=True):
     def log_path(self) -> str:
         return self.segment.log_path
 
-    def largest_timestamp(self) -> int:
-        """Return the time (ms) that retention uses. May block; on any thread. Raises OSError."""
-        return self.segment.largest_timestamp()
-
 
 class IndexesOfBatches:
     """The indexes of a segment, made of its batches: those in files may be damaged, and would be so in every
-    copy."""
+    copy.
+
+    The transaction index is made of the batches, too, if it is known which transactions were open where the
+    segment begins; otherwise it is what the file has.
+    """
 
     def __init__(self, sealed: SealedSegment) -> None:
-        self._interval_bytes = sealed.segment.index_interval_bytes
+        self._segment = sealed.segment
         self._indexes = SegmentIndexes.empty(sealed.base_offset)
         self._bytes_since_entry = 0
         self._largest = NO_TIMESTAMP, sealed.base_offset
         """The largest timestamp, and the last offset of the first batch that has it."""
+        self._producers: ProducerStateManager | None = None
+        """Those of transactions, after the last batch; None if they are unknown."""
+        self._aborted = bytearray()
 
-    def add(self, position: int, header: BatchHeader) -> None:
-        """Add the next batch, which is at byte ``position``."""
+    def begin(self, log: LogState, sealed: SealedSegment) -> None:
+        """Begin with the transactions that are open at the base offset. Blocks. Raises OSError, and
+        CorruptIndex if these are unknown and the segment's transaction index is damaged."""
+        disk = log.files.disk
+        self._producers = _producers_at_base(log, sealed)
+        path = sealed.segment.path(names.TXN_INDEX_SUFFIX)
+        if self._producers is not None or not disk.exists(path):
+            return
+        self._aborted += disk.read_file(path)
+        try:
+            PackedEntries(sealed.base_offset, bytes(self._aborted))
+        except CorruptIndex as error:
+            raise CorruptIndex(
+                f"{path}: {error}. It cannot be made of the records again, as the snapshot of producers at "
+                f"offset {sealed.base_offset} cannot be used. Let another replica lead the partition: it "
+                "copies the segment from its own disk"
+            ) from error
+
+    def add(self, batch: ScannedBatch) -> None:
+        """Add the next batch. Raises CorruptBatch if the records of a control batch cannot be decoded."""
+        position, header = batch.position, batch.header
         if header.max_timestamp > self._largest[0]:
             self._largest = header.max_timestamp, header.last_offset
-        if self._bytes_since_entry > self._interval_bytes:
+        if self._bytes_since_entry > self._segment.index_interval_bytes:
             self._indexes.offsets.append(header.last_offset, position)
             self._indexes.times.maybe_append(*self._largest)
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.size
+        if self._producers is not None and header.is_transactional:
+            aborted = self._producers.replay(batch.buffer, batch.at, header)
+            self._aborted += b"".join(one.encode() for one in aborted)
 
-    def encoded(self) -> tuple[bytes, bytes]:
-        """Return the content of the offset index file and of the time index file, after the last batch."""
+    def largest_timestamp(self) -> int:
+        """Return the time (ms) that retention uses: the largest of the batches, or else when the log file
+        changed. May block. Raises OSError."""
+        newest = self._largest[0]
+        return newest if newest >= 0 else self._segment.modified_ms()
+
+    def encoded(self) -> tuple[bytes, bytes, bytes]:
+        """Return the content of the offset index file, the time index file and the transaction index file,
+        after the last batch."""
         self._indexes.times.maybe_append(*self._largest)
-        return self._indexes.offsets.to_bytes(), self._indexes.times.to_bytes()
+        return self._indexes.offsets.to_bytes(), self._indexes.times.to_bytes(), bytes(self._aborted)
 
 
 class SideFiles(msgspec.Struct, frozen=True):
@@ -131,8 +164,9 @@ def check_records(log: LogState, sealed: SealedSegment, indexes: IndexesOfBatche
     header.
 
     So that no damaged copy takes the place of good ones. Blocks; on any thread. Raises CorruptRecordFound,
-    OSError.
+    OSError, and CorruptIndex as :meth:`IndexesOfBatches.begin`.
     """
+    indexes.begin(log, sealed)
     file = log.files.disk.open(sealed.log_path, writable=False)
     end_offset = sealed.base_offset
     try:
@@ -140,9 +174,9 @@ def check_records(log: LogState, sealed: SealedSegment, indexes: IndexesOfBatche
             end_offset = batch.header.next_offset
             try:
                 check_batch(batch.buffer, batch.at, batch.header)
+                indexes.add(batch)
             except KafkaError as error:
                 raise _damage(sealed, batch.position, batch.header.base_offset, error) from error
-            indexes.add(batch.position, batch.header)
             yield batch.header
     finally:
         file.close()
@@ -177,12 +211,24 @@ def read_side_files(
 ) -> SideFiles:
     """Return what belongs to the segment, of whose batches ``indexes`` were made. Blocks; on any thread.
     Raises OSError."""
-    transactions = sealed.segment.path(names.TXN_INDEX_SUFFIX)
-    return SideFiles(
-        *indexes.encoded(),
-        disk.read_file(transactions) if disk.exists(transactions) else b"",
-        _producers_at_end(disk, sealed, wall_ms),
-    )
+    return SideFiles(*indexes.encoded(), _producers_at_end(disk, sealed, wall_ms))
+
+
+def _producers_at_base(log: LogState, sealed: SealedSegment) -> ProducerStateManager | None:
+    """Return the producers where the segment begins; None if they are unknown, or compaction may have removed
+    what ended their transactions."""
+    if log.may_have_gaps:
+        return None
+    producers = ProducerStateManager(log.files.disk, sealed.folder)
+    if sealed.base_offset:
+        try:
+            found = log.files.disk.read_file(producers.snapshot_path(sealed.base_offset))
+            producers.restore(
+                found, sealed.base_offset, wall_ms=0
+            )  # none has expired: it may have ended here
+        except (FileNotFoundError, CorruptSnapshot):
+            return None
+    return producers
 
 
 def _producers_at_end(disk: Disk, sealed: SealedSegment, wall_ms: int) -> bytes:

@@ -69,18 +69,52 @@ def test_an_abort_is_found_that_is_copied_and_deleted_here_meanwhile() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("damage", ["short", "gone", "a bit"])
+def test_a_damaged_index_of_aborted_transactions_harms_no_copy(damage: str) -> None:
+    led = Led()
+    led.log.roll_now(1)
+    path = next(iter(led.log.segments.from_offset(1))).path(TXN_INDEX_SUFFIX)
+    if damage == "short":
+        led.disk.open(path).truncate(led.disk.file_size(path) - 1)
+    elif damage == "gone":
+        led.disk.remove(path)
+    else:
+        led.disk.flip_bit(path, 17)
+
+    async def main() -> None:
+        await led.tier()
+        assert led.log.local_start_offset == 2
+        assert await led.aborted() == [ABORTED]
+
+    asyncio.run(main())
+
+
 def test_aborts_that_nothing_can_read_are_not_copied() -> None:
-    """The records would be lost to all readers once they are deleted here."""
+    """The records would be lost to all readers once they are deleted here. Without the snapshot it is unknown
+    which transactions are open where the segment begins."""
     led = Led()
     led.log.roll_now(1)
     path = next(iter(led.log.segments.from_offset(1))).path(TXN_INDEX_SUFFIX)
     led.disk.open(path).truncate(led.disk.file_size(path) - 1)
+    led.disk.remove(led.log.producers.snapshot_path(1))
 
     async def main() -> None:
-        with pytest.raises(DamagedObject, match="is not a multiple"):
+        with pytest.raises(DamagedObject, match=r"1\.txnindex: length 33 is not a multiple.* offset 1 "):
             await led.tier()
         while led.log.delete_old_segments(led.log.log_end_offset, NOW_MS):
             pass
         assert led.log.local_start_offset == 1
+
+    asyncio.run(main())
+
+
+def test_an_index_of_aborted_transactions_that_cannot_be_made_is_copied() -> None:
+    led = Led()
+    led.log.roll_now(1)
+    led.disk.remove(led.log.producers.snapshot_path(1))
+
+    async def main() -> None:
+        await led.tier()
+        assert await led.aborted() == [ABORTED]
 
     asyncio.run(main())

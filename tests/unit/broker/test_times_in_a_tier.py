@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.storage.names import TIME_INDEX_SUFFIX
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import CONFIG, LedLog
 
@@ -55,5 +56,26 @@ def test_records_that_are_nowhere_are_not_passed_over() -> None:
         replicas.former.store.bucket.objects.clear()
         with pytest.raises(ObjectStoreError, match="lacks records"):
             await replicas.first_since(1_002)
+
+    asyncio.run(main())
+
+
+def test_a_copy_has_the_largest_timestamp_of_its_batches() -> None:
+    """The files of a log do not tell it if the time index is outdated and timestamps decrease."""
+    led = LedLog(replace(CONFIG, index_interval_bytes=10))
+    for timestamp in (1_000, 1_001, 5_000, 900, 900, 900):
+        builder = BatchBuilder()
+        builder.append(timestamp, None, b"v")
+        led.append(bytes(builder.build(0, -1, -1, -1)))
+    led.log.roll_now(1)
+    segment = led.log.segments.first
+    led.disk.open(segment.path(TIME_INDEX_SUFFIX)).truncate(12)
+    segment._max_timestamp = None  # as after a restart
+    assert segment.max_timestamp == 1_001
+
+    async def main() -> None:
+        await led.tier()
+        assert led.remote.manifest is not None
+        assert [one.max_timestamp for one in led.remote.manifest.segments] == [5_000]
 
     asyncio.run(main())

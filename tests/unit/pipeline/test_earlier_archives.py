@@ -201,16 +201,25 @@ def test_an_archive_that_does_not_tell_open_transactions_comes_back_on_disks_onl
 
 
 def test_nothing_is_written_to_it(earlier, log):
-    """Nor partitions that it does not have: the topic would be in two formats, and whole in neither."""
+    """Nor partitions that it does not have: the topic would be in two formats, and whole in neither. Other
+    topics are archived."""
     added = FolderLog(log.log_dir, "events", 1)
     append(added, 16)
     added.checkpoint()
     set_topic_id(added.folder, "a")
-    with pytest.raises(SourceError, match="topic events in format 1, which is only read: archive into ano"):
-        archive_topic(log.log_dir, earlier)
-    assert sorted(earlier.rglob("*")) == sorted(
-        earlier / path.relative_to(FIXTURE) for path in FIXTURE.rglob("*")
+    other = FolderLog(log.log_dir, "clicks")
+    append(other, 16)
+    other.checkpoint()
+    set_topic_id(other.folder, "b")
+    clicks, *events = archive_topics([log.log_dir], ["events", "clicks"], earlier)
+    assert (clicks.part.topic, clicks.end, clicks.problem) == ("clicks", 100, None)
+    assert [one.part.partition for one in events] == [0, 1]
+    for one in events:
+        assert "topic events in format 1, which is only read: archive into another place" in str(one.problem)
+    assert sorted((earlier / "events").rglob("*")) == sorted(
+        earlier / path.relative_to(FIXTURE) for path in (FIXTURE / "events").rglob("*")
     )
+    assert {one.topic for one in stored_in(earlier) if not one.problem} == {"events", "clicks"}
 
 
 def test_its_records_are_copied_to_an_archive_of_the_present_format(earlier, log, tmp_path):

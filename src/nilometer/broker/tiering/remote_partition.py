@@ -31,7 +31,7 @@ from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, seale
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
-from nilometer.tier.format import Manifest, RemoteSegment, TopicFacts, partition_folder
+from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, TopicFacts, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
 from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
@@ -297,7 +297,7 @@ class RemotePartition:
         before, self._orphans_since_ms = self._orphans_since_ms, self._monotonic_ms
         try:
             entry = await self._upload(sealed)
-        except (OSError, KafkaError):
+        except (OSError, KafkaError, DamagedObject):
             if is_unchanged(log, sealed):
                 raise
             return  # it was deleted, or the log truncated, while it was read

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.storage.log import Log
+from nilometer.storage.segments.indexes import CorruptIndex
 from nilometer.storage.tiering import (
     IndexesOfBatches,
     SealedSegment,
@@ -14,7 +15,7 @@ from nilometer.storage.tiering import (
     read_side_files,
     telling_crc,
 )
-from nilometer.tier.format import IndexSections, RemoteSegment, encode_index, parse_indexes
+from nilometer.tier.format import DamagedObject, IndexSections, RemoteSegment, encode_index
 from nilometer.wire.record_batch import BatchHeader
 
 PART_BYTES = 1 << 20
@@ -32,17 +33,18 @@ async def upload(parts: RemoteParts, log: Log, sealed: SealedSegment, folder: st
     indexes = IndexesOfBatches(sealed)
     checking = check_records(log, sealed, indexes)
     last: BatchHeader | None = None
-    while (header := await disk.offload(lambda: _check_some(checking))) is not None:
-        last = header
+    try:
+        while (header := await disk.offload(lambda: _check_some(checking))) is not None:
+            last = header
+    except CorruptIndex as error:  # what nothing could read would stay so when the segment is deleted here
+        raise DamagedObject(str(error)) from error
     side = await disk.offload(lambda: read_side_files(disk, sealed, indexes, wall_ms=clock.wall_ms()))
     sections = IndexSections(side.offset_index, side.time_index, side.transaction_index, side.producers)
-    # What nothing could read would stay so when the segment is deleted here.
-    await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))
     index = encode_index(sections)
     entry = RemoteSegment(
         sealed.base_offset,
         sealed.end_offset - 1,
-        await disk.offload(sealed.largest_timestamp),
+        await disk.offload(indexes.largest_timestamp),
         sealed.size,
         len(index),
         bool(side.transaction_index),

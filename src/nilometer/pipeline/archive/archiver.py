@@ -697,7 +697,7 @@ async def archive(
     """Copy the sealed segments that are missing in the archive; return a result for each partition.
 
     ``former``: the place of another archive, of which all segments are copied, too. Raises SourceError
-    if a topic is not in ``places``, the store has it in format 1, or refuses something.
+    if a topic is not in ``places``, or the store refuses something.
     """
     replicas = [one for one in find_replicas(places) if one.part.topic in topics]
     missing = sorted(set(topics) - {one.part.topic for one in replicas})
@@ -712,15 +712,16 @@ async def archive(
         await explained(_require_no_tier(store, cluster_id))
     ordered = sorted(replicas, key=lambda one: (one.part, one.topic_id or ""))
     groups = [list(group) for _, group in groupby(ordered, key=lambda one: (one.part, one.topic_id))]
-    for topic, topic_id in sorted({(one.part.topic, one.topic_id or "") for one in replicas}):
-        if await explained(has_earlier(store, topic, topic_id)):
-            raise SourceError(
-                f"the archive has topic {topic} in format 1, which is only read: archive into another place; "
-                "with --former and the former place it gets these records, too"
-            )
-    results = [await explained(_archive_partition(store, group, earlier, say)) for group in groups]
+    only_read = await explained(_only_read(store, replicas))
+    results = [await explained(_archive_partition(store, group, earlier, say, only_read)) for group in groups]
     _note_unused(earlier, results)
     return results
+
+
+async def _only_read(store: ListedStore, replicas: Sequence[ReplicaFolder]) -> set[tuple[str, str]]:
+    """Return topic and topic id of those that the archive has in format 1. Raises ObjectStoreError."""
+    known = sorted({(one.part.topic, one.topic_id or "") for one in replicas})
+    return {one for one in known if await has_earlier(store, *one)}
 
 
 def _note_unused(former: Sequence[ReplicaFolder], results: Sequence[PartitionResult]) -> None:
@@ -755,10 +756,16 @@ async def _archive_partition(
     replicas: Sequence[ReplicaFolder],
     former: Sequence[ReplicaFolder],
     say: Callable[[str], None],
+    only_read: Collection[tuple[str, str]],
 ) -> PartitionResult:
     first = replicas[0]
     result = PartitionResult(first.part, first.topic_id or "")
     try:
+        if (result.part.topic, result.topic_id) in only_read:
+            raise SourceError(
+                f"the archive has topic {result.part.topic} in format 1, which is only read: archive into "
+                "another place; with --former and the former place it gets these records, too"
+            )
         archiver = PartitionArchiver(store, replicas, former, say)
         result = archiver.result
         await archiver.run()
