@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from types import AsyncGeneratorType
 from typing import cast
 
 import pytest
@@ -36,6 +37,7 @@ def test_a_copy_that_fails_closes_its_segment() -> None:
         with pytest.raises(ObjectStoreError, match="no answer"):
             await led.remote.run_round()
         (given,) = store.given
+        assert isinstance(given, AsyncGeneratorType)
         assert given.ag_frame is None, "it has ended, and has closed its file"
 
     asyncio.run(main())
