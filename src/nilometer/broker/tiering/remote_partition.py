@@ -348,15 +348,14 @@ class RemotePartition:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest)[: plan.GIVEN_UP_AT_ONCE] if one.end_offset <= start]
+            expired = [one for one in gone(manifest) if one.end_offset <= start]
             return manifest.without(expired, self._now_ms) if expired else None
 
-        manifest = self._chain.last
-        if manifest is None:
-            return
-        self._advance_log_start(plan.next_log_start(gone(manifest), self.view()))
-        while await self._write(epoch, remaining):
-            pass
+        while (manifest := self._chain.last) is not None:
+            found = gone(manifest)
+            self._advance_log_start(plan.next_log_start(found, self.view()))
+            if not await self._write(epoch, remaining) or len(found) < plan.GIVEN_UP_AT_ONCE:
+                return
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
