@@ -2682,7 +2682,7 @@ TIERED = (
     Mutant(
         "attempts-alike",
         "a manifest that an earlier attempt has created again late is taken for the one that was known",
-        "written_ms=max(following.written_ms, self._attempted_ms + 1),",
+        "written_ms=max(following.written_ms, self._attempted_ms + 1, known_ms + 1),",
         "",
         (CHAIN,),
     ),
