@@ -2409,7 +2409,7 @@ RESTORES = (
     Mutant(
         "archive-in-two-formats",
         "partitions that an archive of format 1 does not have are written beside it, in the present format",
-        "        if await explained(has_earlier(store, topic, topic_id)):",
+        "        if (result.part.topic, result.topic_id) in only_read:",
         "        if False:",
         (EARLIER,),
     ),
@@ -2630,16 +2630,25 @@ TIERED = (
     Mutant(
         "copied-index-of-a-file",
         "a damaged index is copied to remote storage, and its records cannot be read there",
-        "        *indexes.encoded(),\n",
+        "    return SideFiles(*indexes.encoded(), ",
+        "    return SideFiles(\n"
         "        disk.read_file(sealed.segment.path(names.INDEX_SUFFIX)),\n"
-        "        disk.read_file(sealed.segment.path(names.TIME_INDEX_SUFFIX)),\n",
+        "        disk.read_file(sealed.segment.path(names.TIME_INDEX_SUFFIX)),\n"
+        "        indexes.encoded()[2],\n        ",
         (TIER,),
     ),
     Mutant(
         "aborts-that-nothing-can-read",
         "a damaged index of aborted transactions is copied to remote storage",
-        "await disk.offload(lambda: parse_indexes(sections, sealed.base_offset, sealed.log_path))",
-        "pass",
+        "            PackedEntries(sealed.base_offset, bytes(self._aborted))",
+        "            pass",
+        ("unit/broker/test_aborted_in_tier.py",),
+    ),
+    Mutant(
+        "copied-transaction-index-of-a-file",
+        "a damaged index of aborted transactions gets into their copy, or keeps it from being made",
+        "        self._producers = _producers_at_base(log, sealed)",
+        "        self._producers = None",
         ("unit/broker/test_aborted_in_tier.py",),
     ),
     Mutant(
@@ -2673,7 +2682,7 @@ TIERED = (
     Mutant(
         "attempts-alike",
         "a manifest that an earlier attempt has created again late is taken for the one that was known",
-        "written_ms=max(following.written_ms, self._attempted_ms + 1),",
+        "written_ms=max(following.written_ms, self._attempted_ms + 1, known_ms + 1),",
         "",
         (CHAIN,),
     ),

@@ -136,6 +136,8 @@ class Chain:
         return await self._append(rank, following)
 
     async def _append(self, rank: tuple[int, int], following: Manifest) -> bool:
+        last = self._last
+        known_ms = last.written_ms if last is not None and last.writer == self._writer else -1
         following = structs.replace(
             following,
             number=self._end + 1,
@@ -143,13 +145,13 @@ class Chain:
             claim=rank[0],
             leader_epoch=rank[1],
             writer=self._writer,
-            written_ms=max(following.written_ms, self._attempted_ms + 1),
+            written_ms=max(following.written_ms, self._attempted_ms + 1, known_ms + 1),
         )
-        before, self._attempted_ms = self._last, following.written_ms
+        self._attempted_ms = following.written_ms
         if not await self._create(following):
             await self.read()
             return False
-        if not await self._still_begins_with(before):
+        if not await self._still_begins_with(last):
             self._last = None
             raise Deposed(f"{self._folder}: other brokers wrote to it while this one was stopped")
         self._last, self._end, self._uncertain = following, following.number, None

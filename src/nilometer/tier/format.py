@@ -144,7 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     writer: str
     """A random id: two writers never write the same bytes."""
     written_ms: int
-    """By the writer's clock; it never writes two manifests with the same."""
+    """By the writer's clock; rising from one of its manifests to the next, also if that is set back."""
     log_start_offset: int
     """The first offset of the whole log that may be read, as of then."""
     segments: tuple[RemoteSegment, ...]

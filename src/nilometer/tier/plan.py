@@ -144,7 +144,8 @@ def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
 
 
 def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
-    """Return the oldest remote segments that the whole retention no longer keeps.
+    """Return the oldest remote segments that the whole retention no longer keeps, but no more than one
+    manifest gives up.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
     local segments that begin behind the tier; the largest timestamp of a segment.
@@ -153,7 +154,7 @@ def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int)
     size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
     excess = size - retention.bytes if retention.bytes >= 0 else 0
     count = 0
-    for segment in segments:
+    for segment in segments[:GIVEN_UP_AT_ONCE]:
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
         is_old |= not segment.log_bytes
         if segment.end_offset > log.log_start_offset and not is_old and segment.log_bytes > excess:

@@ -6,9 +6,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TIME_INDEX_SUFFIX
+from nilometer.tier import plan
+from nilometer.tier.chain import Chain
+from nilometer.tier.format import Manifest
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import CONFIG, LedLog
 
@@ -55,6 +59,62 @@ def test_records_that_are_nowhere_are_not_passed_over() -> None:
         await replicas.change_leaders()
         replicas.former.store.bucket.objects.clear()
         with pytest.raises(ObjectStoreError, match="lacks records"):
+            await replicas.first_since(1_002)
+
+    asyncio.run(main())
+
+
+def test_searches_that_wait_for_each_other_read_the_chain_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = Replicas()
+    read, reads = Chain.read, list[Chain]()
+
+    async def counted(self: Chain) -> Manifest | None:
+        reads.append(self)
+        return await read(self)
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        monkeypatch.setattr(Chain, "read", counted)
+        assert await asyncio.gather(*(replicas.first_since(1_002) for _ in range(5))) == [2] * 5
+        assert len(reads) == 1
+
+    asyncio.run(main())
+
+
+def test_a_search_looks_through_all_segments_only_if_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 that holds the event loop for milliseconds."""
+    replicas = Replicas()
+    is_lost, found = plan.is_lost, list[bool]()
+
+    def noted(manifest: Manifest | None, log: plan.LogView) -> bool:
+        found.append(is_lost(manifest, log))
+        return found[-1]
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        monkeypatch.setattr(plan, "is_lost", noted)
+        for _ in range(3):
+            assert await replicas.first_since(1_002) == 2
+        assert found == [True, False]
+        replicas.former.log.advance_log_start_offset(3, 5)
+        assert await replicas.first_since(1_002) == 3
+        assert found == [True, False, False]
+
+    asyncio.run(main())
+
+
+def test_a_search_says_that_another_cluster_has_taken_the_tier_over() -> None:
+    """Though its manifest also lacks records that were deleted here."""
+    replicas = Replicas()
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        chain = Chain(replicas.former.store, replicas.former.remote.folder, "another", 1)
+        last = await chain.read()
+        assert last is not None and await chain.append(0, structs.replace(last, segments=()))
+        with pytest.raises(
+            ObjectStoreError, match=r"taken over by a cluster whose nilometer\.tier\.claim is 1"
+        ):
             await replicas.first_since(1_002)
 
     asyncio.run(main())

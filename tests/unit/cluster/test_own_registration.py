@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
+import pytest
 from cluster_harness import ClusterWorld
 
 from nilometer.broker.control.membership import Membership, OwnSession
-from nilometer.coordination.store import SessionLost, SessionName
+from nilometer.cluster.controller.brokers import BrokerRegistration
+from nilometer.coordination.store import SessionLost, SessionName, StoreUnavailable
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -151,3 +155,39 @@ async def test_a_broker_that_cannot_begin_as_controller_tries_again() -> None:
     assert cluster.began.is_set() and not running.done()
     running.cancel()
     await asyncio.wait([running])
+
+
+class AwayStore(FastController):
+    """A store that is away at first."""
+
+    payloads: tuple[bytes, ...] = ()
+
+    async def register(self, broker_id: int, payload: bytes) -> EndedSession:
+        self.payloads += (payload,)
+        if len(self.payloads) == 1:
+            raise StoreUnavailable("no server can be reached")
+        return await super().register(broker_id, payload)
+
+
+async def test_a_registration_that_is_tried_again_names_what_has_failed_meanwhile() -> None:
+    cluster = AwayStore()
+    fake = cast(Any, cluster)
+    failed = 0
+    membership = Membership(
+        cluster.world.registration(1),
+        fake,
+        OwnSession(),
+        fake,
+        fake,
+        cast(Any, None),
+        {},
+        cast(Any, Services()),
+        lambda: None,
+        lambda registration: replace(registration, failed_dirs=failed),
+    )
+    with pytest.raises(StoreUnavailable):
+        await membership.join()
+    failed = 1
+    await membership.join()
+    first, second = (msgspec.json.decode(one, type=BrokerRegistration) for one in cluster.payloads)
+    assert (first.failed_dirs, second.failed_dirs) == (0, 1)

@@ -72,6 +72,18 @@ def bases(last: Manifest | None) -> list[int]:
     return [one.base_offset for one in last.segments]
 
 
+async def test_another_chain_of_a_writer_goes_on_with_its_times() -> None:
+    """A replica that was moved away and back has another one; the clock may have been set back meanwhile."""
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    assert await chain.append(1, structs.replace(manifest(), written_ms=5_000))
+    again, _ = chain_on(bucket)
+    last = await again.read()
+    assert last is not None
+    assert await again.append(1, structs.replace(last, written_ms=4_000))
+    assert again.last is not None and again.last.written_ms == 5_001
+
+
 async def test_another_process_reads_what_was_written() -> None:
     bucket = Bucket()
     chain, _ = chain_on(bucket)

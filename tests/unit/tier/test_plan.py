@@ -9,6 +9,7 @@ from nilometer.steps import at_once
 from nilometer.tier import plan
 from nilometer.tier.format import manifest_name
 from nilometer.tier.plan import (
+    GIVEN_UP_AT_ONCE,
     LocalSegment,
     LogView,
     Retention,
@@ -118,6 +119,13 @@ def test_what_is_in_the_tier_is_not_counted_as_local_because_segments_begin_else
         begins_behind = 50 if len(log.sealed) == 2 else 0
         assert expired(held, log, Retention(-1, 101 + begins_behind), 0) == ()
         assert expired(held, log, Retention(-1, 100 + begins_behind), 0) == held.segments[:1]
+
+
+def test_of_many_that_expired_one_manifest_gives_up_the_oldest() -> None:
+    """All of 100,000 would be counted again before each of a hundred manifests."""
+    held = manifest(*(segment(at, at + 1) for at in range(GIVEN_UP_AT_ONCE + 5)))
+    log = view(GIVEN_UP_AT_ONCE + 5, start=GIVEN_UP_AT_ONCE + 5)
+    assert expired(held, log, UNLIMITED, 0) == held.segments[:GIVEN_UP_AT_ONCE]
 
 
 def test_the_log_starts_behind_what_expired() -> None:

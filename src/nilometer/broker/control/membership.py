@@ -144,7 +144,7 @@ class Membership:
         """``on_registered`` is called for each registration of this broker once the metadata log has it.
         ``with_offline`` adds the replicas that this broker cannot use to a registration."""
         self._with_offline = with_offline
-        self._registration = with_offline(registration)
+        self._registration = registration
         self._store = store
         self._metadata = metadata
         self._controller = controller
@@ -161,9 +161,10 @@ class Membership:
     async def join(self) -> None:
         """Begin a session with the coordination store; :meth:`run` must follow.
 
-        Raises RegistrationRejected, CoordinationError. After an OutcomeUnknown it may be called again: the
-        store knows the session that the first call may have begun.
+        Raises RegistrationRejected, CoordinationError. After a StoreUnavailable or an OutcomeUnknown it may
+        be called again: the store knows the session that the first call may have begun.
         """
+        self._registration = self._with_offline(self._registration)
         refusal = check_registration(self._metadata.image, self._registration)
         if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
             raise RegistrationRejected(refusal.message)

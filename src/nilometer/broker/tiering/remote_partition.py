@@ -93,6 +93,9 @@ class RemotePartition:
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
+        self._lacking_by: tuple[Manifest | None, tuple[int, int]] | None = None
+        """The manifest, the log start offset and the local one for which :attr:`_lacking` was found."""
+        self._lacking = False
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -345,15 +348,14 @@ class RemotePartition:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest)[: plan.GIVEN_UP_AT_ONCE] if one.end_offset <= start]
+            expired = [one for one in gone(manifest) if one.end_offset <= start]
             return manifest.without(expired, self._now_ms) if expired else None
 
-        manifest = self._chain.last
-        if manifest is None:
-            return
-        self._advance_log_start(plan.next_log_start(gone(manifest), self.view()))
-        while await self._write(epoch, remaining):
-            pass
+        while (manifest := self._chain.last) is not None:
+            found = gone(manifest)
+            self._advance_log_start(plan.next_log_start(found, self.view()))
+            if not await self._write(epoch, remaining) or len(found) < plan.GIVEN_UP_AT_ONCE:
+                return
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
@@ -438,8 +440,13 @@ class RemotePartition:
     @property
     def _lacks_records(self) -> bool:
         """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
-        last = self._chain.last
-        return plan.is_lost(last and self._visible(last), self.view())
+        log, last = self.partition.log, self._chain.last
+        visible = last and self._visible(last)
+        offsets = log.log_start_offset, log.local_start_offset
+        if self._lacking_by is None or self._lacking_by[0] is not visible or self._lacking_by[1] != offsets:
+            self._lacking = plan.is_lost(visible, self.view())
+            self._lacking_by = visible, offsets
+        return self._lacking
 
     @property
     def _last_or_first(self) -> Manifest:
@@ -453,10 +460,13 @@ class RemotePartition:
 
     async def _read_chain(self) -> Manifest | None:
         async with self._using_chain:
-            last = await self._chain.read()
-            await self._compare()
-            self._inherit_log_start()
-        return last
+            await self._read_again()
+            return self._chain.last
+
+    async def _read_again(self) -> None:
+        await self._chain.read()
+        await self._compare()
+        self._inherit_log_start()
 
     @property
     def _as_of(self) -> AsOf:
@@ -608,7 +618,10 @@ class RemotePartition:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
         if self._lacks_records:  # another one has copied them since the chain was read here
-            await self._read_chain()
+            async with self._using_chain:
+                if self._lacks_records:  # nor was it read for another search meanwhile
+                    await self._read_again()
+            self._chain.check_may_read()
         if self._lacks_records:
             raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
         start = self.partition.log.log_start_offset
