@@ -24,7 +24,7 @@ from nilometer.cli.cluster_options import json_option, print_json, print_table
 from nilometer.cli.commands import parse_time
 from nilometer.client.admin.replica_survey import ReplicaRow
 from nilometer.config import ConfigError
-from nilometer.console.views.hold import why_held
+from nilometer.console.views.hold import Hold, why_held
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import SUFFIX
 from nilometer.recorder.replaying import Diverged
@@ -37,6 +37,7 @@ from nilometer.simulation.recorded_cluster import (
     console_header,
 )
 from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
+from nilometer.wire.own_apis import ReplicaState
 
 files_argument = click.argument(
     "paths",
@@ -241,6 +242,7 @@ class _RecordedTimes(logging.Formatter):
 )
 @click.option("--any-source", is_flag=True, help="Try it with recordings of other sources, too.")
 @click.option("--quiet", is_flag=True, help="Without the brokers' log lines.")
+@json_option
 def replay(
     paths: tuple[Path, ...],
     until_ms: int | None,
@@ -250,6 +252,7 @@ def replay(
     out: Path | None,
     any_source: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Let the recorded brokers run again: FILE is a recording; give one of each broker.
 
@@ -264,7 +267,7 @@ def replay(
 
     with ExitStack() as stack:
         cluster = stack.enter_context(closing(_cluster(files, any_source, _writer(stack, files, out))))
-        _show_lines(None if quiet else cluster)
+        _show_lines(None if quiet or as_json else cluster)
         try:
             found = cluster.play(is_wanted)
         except Diverged as difference:
@@ -272,9 +275,13 @@ def replay(
         except NotARecording as error:
             _fail(cluster, str(error))
         cluster.end()
-        _report(cluster, found)
-        if partition is not None:
-            _say_why(cluster, *partition)
+        why = None if partition is None else _why(cluster, *partition)
+        if as_json:
+            _report_json(cluster, found, why)
+        else:
+            _report(cluster, found)
+            if why is not None:
+                _say(why)
         if found is None and (watches or until_ms is not None):
             click.echo("The recordings end before that.", err=True)
             sys.exit(1)
@@ -343,7 +350,15 @@ def _fail(cluster: RecordedCluster, message: str) -> NoReturn:
     sys.exit(1)
 
 
-def _say_why(cluster: RecordedCluster, topic: str, partition: int) -> None:
+class _Why(NamedTuple):
+    """Why a partition's high watermark is where it is, and the replicas of which there are recordings."""
+
+    name: str
+    held: Hold
+    states: Sequence[ReplicaState]
+
+
+def _why(cluster: RecordedCluster, topic: str, partition: int) -> _Why:
     states = {broker.id: broker.replica(topic, partition) for broker in cluster.brokers}
     known = [state for state in states.values() if state is not None]
     if not known:
@@ -364,14 +379,58 @@ def _say_why(cluster: RecordedCluster, topic: str, partition: int) -> None:
         )
         for broker_id in newest.replicas
     ]
-    held = why_held(rows, newest.leader_id)
-    click.echo(f"{topic}-{partition}: {held.summary}")
-    for detail in held.details:
+    return _Why(f"{topic}-{partition}", why_held(rows, newest.leader_id), known)
+
+
+def _say(why: _Why) -> None:
+    click.echo(f"{why.name}: {why.held.summary}")
+    for detail in why.held.details:
         click.echo(f"  {detail}")
-    for row in rows:
-        state = row.state
-        if state is not None:
-            click.echo(
-                f"  Broker {row.broker_id}: {state.role} in epoch {state.leader_epoch}, "
-                f"LEO {state.log_end_offset}, HW {state.high_watermark}"
-            )
+    for state in why.states:
+        click.echo(
+            f"  Broker {state.broker_id}: {state.role} in epoch {state.leader_epoch}, "
+            f"LEO {state.log_end_offset}, HW {state.high_watermark}"
+        )
+
+
+def _report_json(cluster: RecordedCluster, found: Moment | None, why: _Why | None) -> None:
+    document: dict[str, Any] = {
+        "brokers": [
+            {
+                "broker": broker.id,
+                "started_ms": broker.header.started_ms,
+                "reached_ms": broker.now_ms,
+                "entries": broker.replay.tape.entries,
+                "is_at_end": broker.replay.tape.head is None or broker.replay.ended is not None,
+                "end": broker.replay.ended,
+            }
+            for broker in cluster.brokers
+        ],
+        "stopped": None,
+        "why": None,
+    }
+    if found is not None:
+        changes = [
+            {"partition": change.partition, "text": change.difference.text if change.difference else "gone"}
+            for change in found.changes
+        ]
+        document["stopped"] = {
+            "broker": found.broker.id,
+            "at_ms": found.at_ms,
+            "event": found.event,
+            "changes": changes,
+        }
+    if why is not None:
+        replicas = [
+            {
+                "broker": state.broker_id,
+                "role": state.role,
+                "leader_epoch": state.leader_epoch,
+                "log_end_offset": state.log_end_offset,
+                "high_watermark": state.high_watermark,
+            }
+            for state in why.states
+        ]
+        held = {"summary": why.held.summary, "details": list(why.held.details), "is_held": why.held.is_held}
+        document["why"] = {"partition": why.name, **held, "replicas": replicas}
+    print_json(document)

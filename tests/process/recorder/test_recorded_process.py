@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from nilometer.broker.settings.config import is_sensitive
+from nilometer.cli.recorder import recorder
 from nilometer.recorder.folder import new_header, new_path
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, MappedFile, NotARecording
@@ -153,3 +156,29 @@ def test_another_file_is_no_recording(tmp_path: Path) -> None:
     path.write_text("text")
     with pytest.raises(NotARecording):
         RecordingFile(path)
+
+
+def test_a_replay_stops_where_the_high_watermark_moves_and_says_why_it_is_there(tmp_path: Path) -> None:
+    with recorded(tmp_path) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        assert produce(side, TOPIC, b"a record") is ErrorCode.none
+        broker.stop()
+    (path,) = recordings(tmp_path)
+    runner = CliRunner()
+    stop = ["--break-on", f"high watermark of {TOPIC}-0 moves", "--why", f"{TOPIC}-0"]
+    found = runner.invoke(recorder, ["replay", str(path), *stop, "--json"])
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert document["stopped"]["changes"][0]["partition"] == f"{TOPIC}-0"
+    (replica,) = document["why"]["replicas"]
+    assert (replica["role"], replica["high_watermark"]) == ("leader", 1)
+    said = runner.invoke(recorder, ["replay", str(path), *stop, "--quiet"])
+    assert f"{TOPIC}-0: Not held: every record is on all in-sync replicas." in said.output
+    never = runner.invoke(
+        recorder, ["replay", str(path), "--break-on", "ISR of nothing-0 changes", "--quiet"]
+    )
+    assert never.exit_code == 1
+    shown = runner.invoke(recorder, ["info", str(path), "--json"])
+    (row,) = json.loads(shown.stdout)
+    assert (row["broker"], row["end"], row["is_of_these_sources"]) == (1, "the broker has ended", True)
