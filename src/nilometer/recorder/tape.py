@@ -29,6 +29,8 @@ from typing import Any, Protocol
 import msgspec
 from crc32c import crc32c
 
+from nilometer.recorder import WINDOW_BYTES
+
 MAGIC = b"nilometer recording 1\n"
 _FRAME = struct.Struct(">II")
 
@@ -165,7 +167,7 @@ class MappedFile:
     The space is reserved beforehand: a disk that is full must not kill the process that writes to the map.
     """
 
-    WINDOW = 4 * 1024 * 1024
+    WINDOW = WINDOW_BYTES
 
     def __init__(self, path: str, header: Header, bytes_max: int) -> None:
         """``bytes_max``: the size of the file is at most that, rounded up to ``WINDOW``. Raises OSError."""

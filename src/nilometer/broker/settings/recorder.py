@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.config import ConfigError, Settings, key_table
+from nilometer.recorder import WINDOW_BYTES
 
 RECORDER = "nilometer.recorder"
-WINDOW_BYTES = 4 * 1024 * 1024
-"""A recording's file grows by so much."""
 ON, OFF = "on", "off"
 
 RECORDER_KEYS = key_table(
