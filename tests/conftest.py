@@ -6,9 +6,11 @@ import asyncio
 import atexit
 import gc
 import inspect
+import logging
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # DuckDB's binding reports as a leak what the interpreter does not collect
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Find the test that leaves logging disabled, rather than the next one that looks at log lines."""
+    yield
+    left = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    assert left == logging.NOTSET, f"{item.nodeid} leaves logging disabled"
 
 
 def _repetition(item: pytest.Item) -> int:

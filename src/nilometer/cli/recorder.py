@@ -11,8 +11,8 @@ import pdb
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -267,7 +267,7 @@ def replay(
 
     with ExitStack() as stack:
         cluster = stack.enter_context(closing(_cluster(files, any_source, _writer(stack, files, out))))
-        _show_lines(None if quiet or as_json else cluster)
+        stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
         try:
             found = cluster.play(is_wanted)
         except Diverged as difference:
@@ -312,13 +312,27 @@ def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path | None) 
     )
 
 
-def _show_lines(cluster: RecordedCluster | None) -> None:
+@contextmanager
+def _lines_shown(cluster: RecordedCluster | None) -> Iterator[None]:
+    """Show the replayed brokers' log lines within it, or none at all; logging is then as it was."""
+    root = logging.getLogger()
+    disabled, level = root.manager.disable, root.level
     if cluster is None:
         logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
         return
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_RecordedTimes(cluster))
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
 
 
 def _report(cluster: RecordedCluster, found: Moment | None) -> None:
