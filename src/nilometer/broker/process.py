@@ -299,7 +299,8 @@ async def _serve_recorded(
         return await serve(config, ready_fd, status, make_runtime())
     from nilometer.recorder.folder import new_header, new_path  # few brokers are recorded
     from nilometer.recorder.recording import record
-    from nilometer.recorder.tape import MappedFile, Tape
+    from nilometer.recorder.tape import Tape
+    from nilometer.recorder.tape_file import RingFile
 
     runtime = make_runtime()
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
@@ -309,7 +310,7 @@ async def _serve_recorded(
         header = new_header(
             config.texts, [*filter(is_sensitive, config.texts)], started_ms, runtime.open_files_max
         )
-        tape = Tape(MappedFile(path, header, settings.recording_bytes_max))
+        tape = Tape(RingFile(path, header, settings.recording_bytes_max))
     except OSError as error:
         logger.error("This broker is not recorded: %s", error)
         return await serve(config, ready_fd, status, runtime)

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nilometer.recorder.tape import Header, is_being_written
+from nilometer.recorder.tape import Header
+from nilometer.recorder.tape_file import is_being_written
 from nilometer.version import __version__
 
 SUFFIX = ".recording"

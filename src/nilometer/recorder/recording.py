@@ -56,23 +56,31 @@ def digest_of(parts: Sequence[Buffer]) -> tuple[int, int]:
     return length, crc
 
 
-DRAIN_S = 0.005
-"""So long after an event what it caused is written; the event itself, before it is let in."""
 UNWRITTEN_MAX = 4 * 1024 * 1024
 """Offloaded jobs have so many bytes written, whatever the event loop does."""
 
 
+_NEVER_MS = 1 << 62
+
+
+def _nothing() -> None:
+    pass
+
+
 class RecordingLoop(TurnLoop):
+    """What an event causes is written when the event is over, and what a callback does when all that waited
+    have run; the event itself, before it is let in: it may end the process."""
+
     def __init__(self, host: asyncio.AbstractEventLoop, tape: Tape) -> None:
         super().__init__()
         self.host = host
+        self._host_time = host.time
         self._tape = tape
         self._noted = 0  # callbacks, at the last event
         self._depth = 0
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
-        self._is_draining = False
+        self._timer_ms = _NEVER_MS
         self.turn = threading.Lock()
         """Held by the loop in each of its turns, and by a job between its calls. So what a job finds of the
         broker's state does not depend on how fast each of the two is, but on the order on the tape."""
@@ -82,97 +90,80 @@ class RecordingLoop(TurnLoop):
         """How many callbacks have begun since the last event."""
         return self.executed - self._noted
 
-    def enter(self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], *args: Any) -> T:
+    def enter(
+        self, kind: bytes, fields: bytes, function: Callable[..., T], *args: Any, data: Buffer = b""
+    ) -> T:
         """Let an event in: note it, and call ``function``, which is the broker's. After the broker's end,
-        which what is left of the runtime may outlast, nothing is let in."""
+        which what is left of the runtime may outlast, nothing is let in.
+
+        ``data``: the last bytes of the last field.
+        """
         if self.is_closed():
             return cast(T, None)
-        if self._depth:
-            return self._let_in(kind, fields, function, args)
+        if self._depth:  # it comes within a call of the broker's
+            self._tape.add(b"".join((self._head(kind, True), fields, data)))
+            return function(*args)
         with self.turn:
+            self._tape.write(self._head(kind, False) + fields, data)
+            asyncio._set_running_loop(self)
+            self._depth = 1
             try:
-                return self._let_in(kind, fields, function, args)
+                return function(*args)
             finally:
                 self._end_turn()
 
-    def _let_in(
-        self, kind: bytes, fields: Sequence[bytes], function: Callable[..., T], args: Sequence[Any]
-    ) -> T:
-        self._note(kind, fields)
-        if self._depth:
-            return function(*args)
-        self._tape.drain()  # it may be the last: what it causes may never end, or end the process
-        asyncio._set_running_loop(self)
-        self._depth = 1
-        try:
-            return function(*args)
-        finally:
-            self._depth = 0
-            asyncio._set_running_loop(self.host)
-
-    def _note(self, kind: bytes, fields: Sequence[bytes]) -> None:
-        now_ms = round(self.host.time() * 1000)
-        executed = self.executed
-        self._tape.add_parts(
-            (
-                kind,
-                varint(executed - self._noted),
-                varint(signed(now_ms - self.now_ms) << 1 | (self._depth > 0)),
-                *fields,
-            )
-        )
-        self._noted = executed
-        self.set_time(now_ms)
+    def _head(self, kind: bytes, is_within: bool) -> bytes:
+        """Return what an event begins with, and let time go on."""
+        now_ms = round(self._host_time() * 1000)
+        callbacks = self.executed - self._noted
+        passed_ms = now_ms - self.now_ms
+        if passed_ms or self._timers:
+            self.set_time(now_ms)
+        if callbacks == passed_ms == 0:
+            return kind + (b"\0\1" if is_within else b"\0\0")
+        self._noted = self.executed
+        return kind + varint(callbacks) + varint(signed(passed_ms) << 1 | is_within)
 
     def _end_turn(self) -> None:
+        self._depth = 0
+        asyncio._set_running_loop(self.host)
         if self._ready and not self._is_scheduled:
             self._is_scheduled = True
             self.host.call_soon(self._run)
-        if self._timers:
+        if self._timers and self._timers[0][0] < self._timer_ms:
             self._set_timer()
-        if not self._is_draining:
-            self._is_draining = True
-            self.host.call_later(DRAIN_S, self._drain)
-
-    def _drain(self) -> None:
-        self._is_draining = False
         self._tape.drain()
 
     def _run(self) -> None:
         """Run the callbacks that wait now; those that they add run in the next iteration of the host."""
         with self.turn:
-            self._run_turn()
-
-    def _run_turn(self) -> None:
-        self._is_scheduled = False
-        if round(self.host.time() * 1000) != self.now_ms:
-            self._note(_KIND[kinds.TIME], ())
-        asyncio._set_running_loop(self)
-        self._depth = 1
-        try:
-            for _ in range(len(self._ready)):
-                self.run_one()
-        finally:
-            self._depth = 0
-            asyncio._set_running_loop(self.host)
-            self._end_turn()
+            self._is_scheduled = False
+            if round(self._host_time() * 1000) != self.now_ms:
+                self._tape.add(self._head(_KIND[kinds.TIME], False))
+            asyncio._set_running_loop(self)
+            self._depth = 1
+            try:
+                for _ in range(len(self._ready)):
+                    self.run_one()
+            finally:
+                self._end_turn()
 
     def _set_timer(self) -> None:
         due_s = self.next_timer_s
-        if due_s is None or (self._timer is not None and self._timer_s <= due_s):
+        if due_s is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_s = due_s
+        self._timer_ms = self._timers[0][0]
         self._timer = self.host.call_at(due_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
-        self.enter(_KIND[kinds.TIME], (), lambda: None)
+        self._timer, self._timer_ms = None, _NEVER_MS
+        self.enter(_KIND[kinds.TIME], b"", _nothing)
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
         self.host.add_signal_handler(
-            sig, lambda: self.enter(_KIND[kinds.SIGNAL], (varint(sig),), callback, *args)
+            sig, lambda: self.enter(_KIND[kinds.SIGNAL], varint(sig), callback, *args)
         )
 
 
@@ -247,18 +238,26 @@ class Recorder(Door):
     def append(
         self, known: KnownFile, buffers: Sequence[Buffer], work: Callable[[Sequence[Buffer]], int]
     ) -> int:
-        try:
-            written = self._apart(lambda: work(buffers)) if _JOB.get() else work(buffers)
-        except OSError as error:
-            known.forget()
-            appends, self._appends = (0, self._appends) if _JOB.get() else (self._appends, 0)
-            self.note(_KIND[kinds.APPEND_FAILED], varint(appends), packed(failure_of(error)))
-            raise
         if not _JOB.get():
+            try:
+                written = work(buffers)
+            except OSError as error:
+                self._note_failed_append(known, self._appends, error)
+                self._appends = 0
+                raise
             self._appends += 1
-        else:
-            self.note(_APPEND, varint(written))
+            return written
+        try:
+            written = self._apart(lambda: work(buffers))
+        except OSError as error:
+            self._note_failed_append(known, 0, error)
+            raise
+        self.note(_APPEND, varint(written))
         return written
+
+    def _note_failed_append(self, known: KnownFile, appends: int, error: OSError) -> None:
+        known.forget()
+        self.note(_KIND[kinds.APPEND_FAILED], varint(appends), packed(failure_of(error)))
 
     def read(
         self, known: KnownFile, position: int, length: int, work: Callable[[], bytes | None]
@@ -307,10 +306,10 @@ class Recorder(Door):
             error = done.exception()
             if error is None:
                 fields = packed([True, told(done.result())])
-                self.loop.enter(_KIND[kinds.DONE], (varint(number), fields), future.set_result, done.result())
+                self.loop.enter(_KIND[kinds.DONE], varint(number) + fields, future.set_result, done.result())
             else:
                 fields = packed([False, failure_of(error)])
-                self.loop.enter(_KIND[kinds.DONE], (varint(number), fields), future.set_exception, error)
+                self.loop.enter(_KIND[kinds.DONE], varint(number) + fields, future.set_exception, error)
 
         doing.add_done_callback(on_done)
         try:
@@ -327,7 +326,7 @@ class Recorder(Door):
         async def pulled(number: int) -> AsyncIterator[bytes]:
             while True:
                 part: asyncio.Future[bytes | None] = self.loop.host.create_future()
-                self.loop.enter(_KIND[kinds.PULL], (varint(number),), pulls.begin, part)
+                self.loop.enter(_KIND[kinds.PULL], varint(number), pulls.begin, part)
                 data = await part
                 if data is None:
                     return
@@ -363,7 +362,7 @@ class Recorder(Door):
 
         doing = self.loop.host.create_task(disk.offload(run))
         doing.add_done_callback(
-            lambda done: self.loop.enter(_KIND[kinds.JOB_DONE], (varint(number),), end, done)
+            lambda done: self.loop.enter(_KIND[kinds.JOB_DONE], varint(number), end, done)
         )
         return await future
 
@@ -523,10 +522,10 @@ class RecordingNetwork:
         loop = self._recorder.loop
         if loop.is_closed():
             return asyncio.Protocol()
-        inner = loop.enter(_KIND[kinds.CONNECTION], (number, varint(origin << 1 | is_accepted)), factory)
+        inner = loop.enter(_KIND[kinds.CONNECTION], number + varint(origin << 1 | is_accepted), factory)
         if isinstance(inner, asyncio.BufferedProtocol):
             return _RecordedBuffered(self._recorder, number, inner)
-        return _RecordedStream(self._recorder, number, inner)
+        return _RecordedStream(self._recorder, number, cast(asyncio.Protocol, inner))
 
 
 class _RecordedListener:
@@ -559,18 +558,20 @@ class _RecordedGate:
         self._gate = gate
 
     def begin(self, address: str, port: int) -> Admitted | None:
-        fields = (self._listener, packed([address, port]))
+        fields = self._listener + packed([address, port])
         return self._loop.enter(_KIND[kinds.GATE_BEGIN], fields, self._gate.begin, address, port)
 
     def end(self, address: str) -> None:
-        fields = (self._listener, packed([address]))
+        fields = self._listener + packed([address])
         self._loop.enter(_KIND[kinds.GATE_END], fields, self._gate.end, address)
 
 
 class _Recorded:
     """A protocol around the broker's: what the transport tells it is an event."""
 
-    def __init__(self, recorder: Recorder, number: bytes, inner: asyncio.BaseProtocol) -> None:
+    def __init__(
+        self, recorder: Recorder, number: bytes, inner: asyncio.Protocol | asyncio.BufferedProtocol
+    ) -> None:
         self._recorder = recorder
         self._loop = recorder.loop
         self._number = number
@@ -578,18 +579,21 @@ class _Recorded:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wrapped = RecordedTransport(self._recorder, self._number, cast(asyncio.Transport, transport))
-        fields = (self._number, packed(wrapped.extra))
+        fields = self._number + packed(wrapped.extra)
         self._loop.enter(_KIND[kinds.MADE], fields, self.inner.connection_made, wrapped)
 
     def connection_lost(self, exc: Exception | None) -> None:
         told = packed(None if exc is None else failure_of(exc))
-        self._loop.enter(_KIND[kinds.LOST], (self._number, told), self.inner.connection_lost, exc)
+        self._loop.enter(_KIND[kinds.LOST], self._number + told, self.inner.connection_lost, exc)
 
     def pause_writing(self) -> None:
-        self._loop.enter(_KIND[kinds.PAUSE], (self._number,), self.inner.pause_writing)
+        self._loop.enter(_KIND[kinds.PAUSE], self._number, self.inner.pause_writing)
 
     def resume_writing(self) -> None:
-        self._loop.enter(_KIND[kinds.RESUME], (self._number,), self.inner.resume_writing)
+        self._loop.enter(_KIND[kinds.RESUME], self._number, self.inner.resume_writing)
+
+    def eof_received(self) -> bool | None:
+        return self._loop.enter(_KIND[kinds.EOF], self._number, self.inner.eof_received)
 
 
 class _RecordedStream(_Recorded, asyncio.Protocol):
@@ -597,16 +601,17 @@ class _RecordedStream(_Recorded, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         copied = bytes(data)
-        fields = (self._number, varint(len(copied)), copied)
-        self._loop.enter(_KIND[kinds.DATA], fields, self.inner.data_received, copied)
-
-    def eof_received(self) -> bool | None:
-        return self._loop.enter(_KIND[kinds.EOF], (self._number,), self.inner.eof_received)
+        fields = self._number + varint(len(copied))
+        self._loop.enter(_KIND[kinds.DATA], fields, self.inner.data_received, copied, data=copied)
 
 
 class _RecordedBuffered(_Recorded, asyncio.BufferedProtocol):
     inner: asyncio.BufferedProtocol
     _buffer: memoryview | None = None
+
+    def __init__(self, recorder: Recorder, number: bytes, inner: asyncio.BufferedProtocol) -> None:
+        super().__init__(recorder, number, inner)
+        self._updated = inner.buffer_updated
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self._buffer = memoryview(self.inner.get_buffer(sizehint))
@@ -614,13 +619,9 @@ class _RecordedBuffered(_Recorded, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._buffer is not None
-        data = bytes(self._buffer[:nbytes])
-        self._buffer = None
-        fields = (self._number, varint(nbytes), data)
-        self._loop.enter(_KIND[kinds.BUFFER], fields, self.inner.buffer_updated, nbytes)
-
-    def eof_received(self) -> bool | None:
-        return self._loop.enter(_KIND[kinds.EOF], (self._number,), self.inner.eof_received)
+        data, self._buffer = self._buffer[:nbytes], None
+        fields = self._number + varint(nbytes)
+        self._loop.enter(_KIND[kinds.BUFFER], fields, self._updated, nbytes, data=data)
 
 
 class Encrypted:
@@ -656,15 +657,27 @@ class RecordedTransport:
 
     def write(self, data: Buffer) -> None:
         self._note_written((data,))
-        self._try(lambda: self._transport.write(data))  # type: ignore[arg-type]
+        try:
+            self._transport.write(data)  # type: ignore[arg-type]
+        except Exception as error:
+            self._note_failure(error)
+            raise
 
     def writelines(self, list_of_data: Sequence[Buffer]) -> None:
         self._note_written(list_of_data)
-        self._try(lambda: self._transport.writelines(list_of_data))  # type: ignore[arg-type]
+        try:
+            self._transport.writelines(list_of_data)  # type: ignore[arg-type]
+        except Exception as error:
+            self._note_failure(error)
+            raise
 
     def _note_written(self, parts: Sequence[Buffer]) -> None:
         length, crc = digest_of(parts)
         self._note((_KIND[kinds.WRITE], self._number, varint(length), crc.to_bytes(4, "big")))
+
+    def _note_failure(self, error: Exception) -> None:
+        """``error``: uvloop's, of a handle that is closed."""
+        self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))
 
     def is_closing(self) -> bool:
         if not self._is_closing:
@@ -704,13 +717,10 @@ class RecordedTransport:
     def _do(self, name: str, work: Callable[[], object]) -> None:
         # Noted first: what the transport tells the broker meanwhile comes after it.
         self._note((_KIND[kinds.TRANSPORT], self._number, packed(name)))
-        self._try(work)
-
-    def _try(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:  # uvloop's, of a handle that is closed
-            self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))
+        except Exception as error:
+            self._note_failure(error)
             raise
 
 
@@ -747,7 +757,7 @@ async def record(
         else:
             ended.set_result(done.result())
 
-    loop.enter(_KIND[kinds.TIME], (), begin)
+    loop.enter(_KIND[kinds.TIME], b"", begin)
     try:
         return await ended
     finally:
@@ -768,5 +778,5 @@ async def _end_tasks(loop: RecordingLoop) -> None:
         asyncio.gather(*left, return_exceptions=True).add_done_callback(lambda _: ended.set_result(None))
 
     if left:
-        loop.enter(_KIND[kinds.TIME], (), cancel)
+        loop.enter(_KIND[kinds.TIME], b"", cancel)
         await ended

@@ -9,30 +9,17 @@ An *entry* is one of
 - an *event*: what came by itself: a connection and its bytes, timers that were due, the end of an offloaded
   job, a signal. It says after how many callbacks of the event loop it came.
 
-The calls of an offloaded job name the job. Entries stand in *frames*, each of which has its length and CRC: a
-file ends at its first frame that is not whole.
-
-File: ``MAGIC``, then frames: length and CRC-32C of the payload (big-endian ``u32`` each), payload. That of
-the first frame is the header, as MessagePack; a frame of length 0 ends the file.
+The calls of an offloaded job name the job. How entries stand in a file: :mod:`nilometer.recorder.tape_file`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import mmap
-import os
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
-from crc32c import crc32c
-
-from nilometer.recorder import WINDOW_BYTES
-
-MAGIC = b"nilometer recording 1\n"
-_FRAME = struct.Struct(">II")
+from typing_extensions import Buffer
 
 JOB = 0x01
 """The number of a job follows, the number of callbacks since the last event, and then one of its calls."""
@@ -79,12 +66,15 @@ NAMES = {
 }
 
 _SHORT_END = bytes([END])
-_SHORT = [bytes([number]) for number in range(128)]
+_SHORT = [
+    *(bytes([number]) for number in range(1 << 7)),
+    *(bytes([number & 127 | 128, number >> 7]) for number in range(1 << 7, 1 << 14)),
+]
 
 
 def varint(number: int) -> bytes:
     """Encode an integer >= 0: seven bits a byte, the lowest first."""
-    if number < 128:
+    if number < 1 << 14:
         return _SHORT[number]
     encoded = bytearray()
     while number >= 128:
@@ -131,123 +121,35 @@ class RecordingEnded(Exception):
 
 
 class TapeFile(Protocol):
-    """Where frames go."""
+    """Where entries go."""
 
-    def write(self, payload: bytes) -> None:
-        """Raises RecordingEnded."""
+    def write(self, entries: bytes, data: Buffer = b"") -> None:
+        """Write whole entries. ``data``: the last bytes of the last one. Raises RecordingEnded."""
         ...
 
-    def finish(self, payload: bytes) -> None:
-        """Write the last frame, of at most ``LAST_BYTES``, for which room was kept."""
+    def finish(self, entry: bytes) -> None:
+        """Write the last entry, of at most ``LAST_BYTES``, for which there is always room."""
         ...
 
     def close(self) -> None: ...
 
 
-LAST_BYTES = 4_096
-"""Room for this many is always kept, so that a recording on a full disk can say why it has ended."""
-
-
-def is_being_written(path: str) -> bool:
-    """Whether a process has a recording open. Raises FileNotFoundError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-class MappedFile:
-    """Frames in a file that is mapped into memory: what is written survives the death of the process, and
-    costs no system call.
-
-    The space is reserved beforehand: a disk that is full must not kill the process that writes to the map.
-    """
-
-    WINDOW = WINDOW_BYTES
-
-    def __init__(self, path: str, header: Header, bytes_max: int) -> None:
-        """``bytes_max``: the size of the file is at most that, rounded up to ``WINDOW``. Raises OSError."""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._bytes_max = bytes_max
-        self._start = 0  # of the window in the file
-        self._map: mmap.mmap | None = None
-        self._at = 0  # in the window
-        self._reserved = 0  # bytes of the file
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._reserve(self.WINDOW)
-            self._put(MAGIC)
-            self.write(msgspec.msgpack.encode(header))
-        except (OSError, RecordingEnded) as error:
-            self.close()
-            os.unlink(path)
-            raise OSError(f"{path} cannot be written: {error}") from error
-
-    def write(self, payload: bytes) -> None:
-        room = _FRAME.size + len(payload) + LAST_BYTES
-        if self._start + self._at + room > self._bytes_max:
-            raise RecordingEnded(f"it has reached its bound of {self._bytes_max} bytes")
-        try:
-            self._reserve(room)
-        except OSError as error:
-            raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
-        self.finish(payload)
-
-    def finish(self, payload: bytes) -> None:
-        self._put(_FRAME.pack(len(payload), crc32c(payload)) + payload)
-
-    def _reserve(self, count: int) -> None:
-        """Have room in the file for so many bytes more. Raises OSError."""
-        end = self._start + self._at + count
-        if end > self._reserved:
-            grown = -(-end // self.WINDOW) * self.WINDOW
-            os.posix_fallocate(self._descriptor, self._reserved, grown - self._reserved)
-            self._reserved = grown
-
-    def _put(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            if self._map is None or self._at == self.WINDOW:
-                self._next_window()
-            assert self._map is not None
-            taken = min(len(rest), self.WINDOW - self._at)
-            self._map[self._at : self._at + taken] = rest[:taken]
-            self._at += taken
-            rest = rest[taken:]
-
-    def _next_window(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-            self._start += self.WINDOW
-        self._map = mmap.mmap(self._descriptor, self.WINDOW, offset=self._start)
-        self._at = 0
-
-    def close(self) -> None:
-        if self._descriptor < 0:
-            return
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-        os.ftruncate(self._descriptor, self._start + self._at)
-        os.close(self._descriptor)
-        self._descriptor = -1
+LAST_BYTES = 2_048
+"""So that a recording on a full disk can say why it has ended."""
 
 
 class MemoryFile:
-    """Frames in memory, for tests and simulations."""
+    """Entries in memory, for tests and simulations."""
 
     def __init__(self, header: Header) -> None:
         self.frames: list[bytes] = [msgspec.msgpack.encode(header)]
+        """The header, and then some entries each."""
 
-    def write(self, payload: bytes) -> None:
-        self.frames.append(payload)
+    def write(self, entries: bytes, data: Buffer = b"") -> None:
+        self.frames.append(b"".join((entries, data)))
 
-    finish = write
+    def finish(self, entry: bytes) -> None:
+        self.frames.append(entry)
 
     def close(self) -> None:
         pass
@@ -271,20 +173,24 @@ class Tape:
 
     def drain(self) -> None:
         """Write what was added."""
-        entries = self._entries
-        if self._file is None:
+        if self._entries:
+            self.write(b"")
+
+    def write(self, entry: bytes, data: Buffer = b"") -> None:
+        """Write what was added, and then an entry; ``data``: its last bytes."""
+        file, entries = self._file, self._entries
+        if file is None:
             entries.clear()
             return
         if self._fault is not None:
             self.end(self._fault)
             return
-        count = len(entries)
-        if not count:
-            return
-        payload = b"".join(entries[:count])
-        del entries[:count]
+        if entries:
+            count = len(entries)  # a job's thread may add more
+            entry = b"".join(entries[:count]) + entry
+            del entries[:count]
         try:
-            self._file.write(payload)
+            file.write(entry, data)
         except RecordingEnded as error:
             entries.clear()  # what others have added meanwhile would follow a hole
             self.end(str(error))
@@ -302,7 +208,7 @@ class Tape:
         with contextlib.suppress(RecordingEnded):  # there is no room for what was added
             if entries := b"".join(self._entries):
                 file.write(entries)
-        text = reason.encode()[: LAST_BYTES // 2]
+        text = reason.encode()[: LAST_BYTES - 8]
         file.finish(_SHORT_END + varint(len(text)) + text)
         file.close()
         self._entries.clear()
@@ -321,25 +227,6 @@ NUMBER_BITS_MAX = 128
 
 class NotARecording(Exception):
     """A file does not begin as a recording does, or is damaged where its checksums do not show it."""
-
-
-def read_frames(path: str) -> Iterator[bytes]:
-    """Yield the payloads of a file up to its end, or to the first frame that is not whole.
-
-    Raises NotARecording and OSError.
-    """
-    with open(path, "rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise NotARecording(f"{path} is no recording, or one of another version")
-        size = os.fstat(file.fileno()).st_size
-        while len(head := file.read(_FRAME.size)) == _FRAME.size:
-            length, crc = _FRAME.unpack(head)
-            if length > size - file.tell():
-                return
-            payload = file.read(length)
-            if length == 0 or len(payload) < length or crc32c(payload) != crc:
-                return
-            yield payload
 
 
 class Entry:

@@ -25,7 +25,8 @@ from nilometer.identifiers import TopicId
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import digest_of_sources
 from nilometer.recorder.replaying import Replay, made_of
-from nilometer.recorder.tape import Header, NotARecording, TapeReader, read_frames
+from nilometer.recorder.tape import Header, NotARecording, TapeReader
+from nilometer.recorder.tape_file import read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
 from nilometer.simulation.cluster_recorder import Conversation, Message, Stream
@@ -45,7 +46,7 @@ class RecordingFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        first = next(read_frames(str(path)), None)
+        first = next(read_recording(str(path)), None)
         if first is None:
             raise NotARecording(f"{path} has no header")
         try:
@@ -55,7 +56,7 @@ class RecordingFile:
 
     def frames(self) -> Iterator[bytes]:
         """Return all frames but the header."""
-        frames = read_frames(str(self.path))
+        frames = read_recording(str(self.path))
         next(frames)
         return frames
 

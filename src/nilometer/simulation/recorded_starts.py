@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from typing import Any
 
+from typing_extensions import Buffer
+
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.coordination.local.store import LocalStore
@@ -57,11 +59,12 @@ class _ProcessFile(MemoryFile):
         )
         self._process = process
 
-    def write(self, payload: bytes) -> None:
+    def write(self, entries: bytes, data: Buffer = b"") -> None:
         if self._process.alive:
-            super().write(payload)
+            super().write(entries, data)
 
-    finish = write
+    def finish(self, entry: bytes) -> None:
+        self.write(entry)
 
 
 class _Clock:

@@ -120,7 +120,7 @@ def test_threads_remove_and_open_files_at_once() -> None:
         number = 0
         while thread.is_alive():
             number += 1
-            files.opened(f"{FOLDER}/new-{number}/0.log", 0)
+            files.opened(f"{FOLDER}/new-{number % 1000}/0.log", 0)
         thread.join()
     finally:
         sys.setswitchinterval(interval)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.config import ConfigError, Settings, key_table
-from nilometer.recorder import WINDOW_BYTES
 
 RECORDER = "nilometer.recorder"
 ON, OFF = "on", "off"
@@ -39,7 +38,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recording_bytes_max(self) -> int:
-        return self.bytes_max // 2 // WINDOW_BYTES * WINDOW_BYTES
+        return self.bytes_max // 2
 
 
 def recorder_settings(

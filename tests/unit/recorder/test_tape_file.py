@@ -1,0 +1,226 @@
+"""The file of a recording: its ring and blocks, its bound, its torn end, a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import shutil
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from nilometer.recorder import tape as kinds
+from nilometer.recorder import tape_file
+from nilometer.recorder.tape import Header, NotARecording, Tape, TapeReader, varint
+from nilometer.recorder.tape_file import MAGIC, PAGE, SLOT, SLOTS, RingFile, read_recording
+
+HEADER = Header(source="s", version="v", python="p", settings={"a": "b"}, started_ms=1, open_files_max=2)
+MEGABYTE = 1024 * 1024
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def begun(path: Path, bytes_max: int = 64 * MEGABYTE) -> Tape:
+    return Tape(RingFile(str(path), HEADER, bytes_max))
+
+
+def entries(path: Path) -> list[tuple[int, int, int]]:
+    """The kind, the job and the number of each entry; each has one number as its field."""
+    frames = read_recording(str(path))
+    next(frames)
+    reader, found = TapeReader(frames), list[tuple[int, int, int]]()
+    while reader.head is not None and reader.head.kind != kinds.END:
+        found.append((reader.head.kind, reader.head.job, reader.number()))
+        reader.advance()
+    return found
+
+
+def test_entries_of_the_loop_and_of_jobs_are_read_in_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    tape = begun(path)
+    tape.add_parts((bytes([kinds.SIZE]), varint(300)))
+    tape.drain()
+    tape.add_parts((bytes([kinds.JOB]), varint(7), varint(0), bytes([kinds.APPEND]), varint(1)))
+    tape.add(bytes([kinds.SIZE]) + varint(2))
+    tape.drain()
+    tape.end("tested")
+    assert entries(path) == [(kinds.SIZE, 0, 300), (kinds.APPEND, 7, 1), (kinds.SIZE, 0, 2)]
+
+
+def test_a_recording_says_why_it_has_ended(tmp_path: Path) -> None:
+    path, told = tmp_path / "one", list[str]()
+    tape = begun(path)
+    tape.on_end = told.append
+    tape.add(bytes([kinds.SIZE]) + varint(1))
+    tape.end("the broker has ended")
+    tape.end("once more")
+    assert told == ["the broker has ended"]
+    reader = TapeReader(list(read_recording(str(path)))[1:].__iter__())
+    assert reader.number() == 1
+    reader.advance()
+    assert reader.head is not None and reader.head.kind == kinds.END
+    assert reader.content() == b"the broker has ended"
+    assert path.stat().st_size < 3 * MEGABYTE  # the ring
+
+
+def read(path: Path) -> list[bytes]:
+    """The contents of all entries, which are of the kind READ, and of the last one."""
+    reader, found = TapeReader(itertools.islice(read_recording(str(path)), 1, None)), list[bytes]()
+    while reader.head is not None:
+        found.append(reader.content())
+        reader.advance()
+    return found
+
+
+def add(tape: Tape, content: bytes) -> None:
+    tape.write(bytes([kinds.READ]) + varint(len(content)), memoryview(content))
+
+
+def test_entries_of_all_sizes_are_read_while_they_are_written_and_after_the_end(tmp_path: Path) -> None:
+    random = Random(5)
+    sizes = [
+        0,
+        1,
+        SLOT - 100,
+        SLOT,
+        SLOT * 3 + 17,
+        SLOT * (SLOTS + 2),
+        *(random.randrange(9000) for _ in range(2000)),
+    ]
+    path, tape, written = tmp_path / "one", begun(tmp_path / "one"), list[bytes]()
+    for number, size in enumerate(sizes):
+        written.append(random.randbytes(size))
+        add(tape, written[-1])
+        if number % 200 < 7:
+            assert read(path) == written
+    shutil.copy(path, tmp_path / "killed")
+    assert read(tmp_path / "killed") == written
+    tape.end("tested")
+    assert read(path) == [*written, b"tested"]
+    assert path.stat().st_size < sum(sizes) + (SLOTS + 1) * SLOT + 2 * PAGE
+
+
+def test_a_recording_ends_at_its_bound_with_whole_entries(tmp_path: Path) -> None:
+    path, told = tmp_path / "one", list[str]()
+    tape = begun(path, bytes_max=5 * MEGABYTE)
+    tape.on_end = told.append
+    for _ in range(30):
+        add(tape, bytes(MEGABYTE // 4))
+    assert told == [f"it has reached its bound of {5 * MEGABYTE} bytes"]
+    assert path.stat().st_size <= 5 * MEGABYTE
+    *contents, last = read(path)
+    assert 8 <= len(contents) <= 11
+    assert {len(each) for each in contents} == {MEGABYTE // 4}
+    assert last.decode() == told[0]
+
+
+def blocks_at(path: Path) -> int:
+    (header,) = itertools.islice(read_recording(str(path)), 1)
+    return PAGE + -(-len(header) // PAGE) * PAGE + SLOTS * SLOT
+
+
+@pytest.mark.parametrize("cut", [1, SLOT - 1, SLOT + 5])
+def test_a_recording_that_was_cut_is_read_to_its_tear(tmp_path: Path, cut: int) -> None:
+    path, tape, written = (
+        tmp_path / "one",
+        begun(tmp_path / "one"),
+        [bytes([n]) * 3000 for n in range(255)] * 30,
+    )
+    for content in written:
+        add(tape, content)
+    tape.end("tested")
+    size = path.stat().st_size
+    assert size > blocks_at(path) + (SLOTS + 3) * SLOT
+    with path.open("r+b") as file:  # the ring no longer has what was in the last blocks
+        file.seek(PAGE * 2)
+        file.write(bytes(SLOT * SLOTS))
+        file.truncate(size - cut)
+    *found, last = read(path)
+    assert last == b"tested"
+    assert found == written[: len(found)]
+    whole = (size - cut - blocks_at(path)) // SLOT * SLOT
+    assert whole - 2 * 3003 < sum(3003 for _ in found) <= whole
+
+
+def test_a_damaged_block_ends_what_is_read(tmp_path: Path) -> None:
+    path, tape = tmp_path / "one", begun(tmp_path / "one")
+    for number in range(6000):
+        add(tape, bytes([number % 251]) * 2000)
+    tape.end("tested")
+    with path.open("r+b") as file:
+        file.seek(blocks_at(path) + 2 * SLOT + 5000)
+        file.write(b"damaged")
+    assert (2 * SLOT // 2003) - 2 <= len(read(path)) - 1 <= 2 * SLOT // 2003
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    for content in (
+        b"#!/bin/sh\n",
+        MAGIC,
+        MAGIC + b"\xff" * PAGE,
+        MAGIC + bytes(8) + b"\x01\x01" + bytes(PAGE),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(NotARecording):
+            list(read_recording(str(path)))
+
+
+def test_a_full_disk_at_the_start_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise FULL
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        RingFile(str(tmp_path / "one"), HEADER, 64 * MEGABYTE)
+    monkeypatch.undo()
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(OSError, match="No space left"):
+        RingFile(str(tmp_path / "one"), HEADER, 64 * MEGABYTE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_says_that_its_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, path = os.pwrite, tmp_path / "one"
+    fits = 3 * SLOT + 100
+
+    def nearly_full(descriptor: int, data: memoryview, at: int) -> int:
+        room = blocks_at(path) + fits - at
+        part = bytes(data[:room]) if room > 0 else b""
+        del data  # the error's traceback would keep it
+        if not part:
+            raise FULL
+        return write(descriptor, part, at)
+
+    monkeypatch.setattr(os, "pwrite", nearly_full)
+    tape, written = begun(path), list[bytes]()
+    while tape.ended is None:
+        written.append(bytes([len(written)]) * (SLOT // 3))
+        add(tape, written[-1])
+    assert tape.ended == "its file cannot be written: No space left on device"
+    *found, last = read(path)
+    assert last == tape.ended.encode()
+    assert found == written[:-1]
+    assert len(found) > 3 * SLOTS
+
+
+def test_a_disk_that_hangs_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def hangs(_descriptor: int, data: memoryview, _at: int) -> int:
+        goes_on.wait()
+        return len(data)
+
+    monkeypatch.setattr(os, "pwrite", hangs)
+    monkeypatch.setattr(tape_file, "STALL_S", 0.01)
+    path, written = tmp_path / "one", list[bytes]()
+    tape = begun(path)
+    while tape.ended is None:
+        written.append(bytes([len(written)]) * (SLOT // 3))
+        add(tape, written[-1])
+    goes_on.set()
+    assert tape.ended == "its disk does not keep up: nothing was written in 0.01 s"
+    assert read(path) == [*written[:-1], tape.ended.encode()]
