@@ -19,7 +19,9 @@ from nilometer.simulation.plan import LOCAL, Kind, draw
 from nilometer.simulation.run import RECORDED, run
 from nilometer.simulation.world import World
 
-HEADER = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=0)
+HEADER = Header(
+    source="", version="", python="", settings={}, started_ms=0, started_monotonic_ms=0, open_files_max=0
+)
 
 
 def record_and_replay(

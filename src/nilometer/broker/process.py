@@ -304,11 +304,12 @@ async def _serve_recorded(
 
     runtime = make_runtime()
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
-    started_ms = runtime.clock.wall_ms()
     try:
-        path = new_path(settings.folder, config.node_id, started_ms, settings.recording_bytes_max)
+        path = new_path(
+            settings.folder, config.node_id, runtime.clock.wall_ms(), settings.recording_bytes_max
+        )
         header = new_header(
-            config.texts, [*filter(is_sensitive, config.texts)], started_ms, runtime.open_files_max
+            config.texts, [*filter(is_sensitive, config.texts)], runtime.clock, runtime.open_files_max
         )
         tape = Tape(RingFile(path, header, settings.recording_bytes_max))
     except OSError as error:

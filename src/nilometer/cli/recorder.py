@@ -11,7 +11,7 @@ import pdb
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -254,7 +254,8 @@ def replay(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Let the recorded brokers run again: FILE is a recording; give one of each broker.
+    """Let the recorded brokers run again: FILE is a recording. Those of several starts of a broker follow
+    each other.
 
     The recordings of several brokers are aligned by the messages between them, not by their clocks.
     """
@@ -336,8 +337,10 @@ def _lines_shown(cluster: RecordedCluster | None) -> Iterator[None]:
 
 
 def _report(cluster: RecordedCluster, found: Moment | None) -> None:
-    for broker in cluster.brokers:
+    for broker in cluster.starts:
         tape = broker.replay.tape
+        if not broker.has_begun:
+            continue
         ended = broker.replay.ended
         end = (
             "the recording goes on"
@@ -370,6 +373,8 @@ class _Why(NamedTuple):
     name: str
     held: Hold
     states: Sequence[ReplicaState]
+    down: Collection[int]
+    """Brokers of which this is the last state: they had ended."""
 
 
 def _why(cluster: RecordedCluster, topic: str, partition: int) -> _Why:
@@ -393,7 +398,7 @@ def _why(cluster: RecordedCluster, topic: str, partition: int) -> _Why:
         )
         for broker_id in newest.replicas
     ]
-    return _Why(f"{topic}-{partition}", why_held(rows, newest.leader_id), known)
+    return _Why(f"{topic}-{partition}", why_held(rows, newest.leader_id), known, cluster.down)
 
 
 def _say(why: _Why) -> None:
@@ -404,6 +409,7 @@ def _say(why: _Why) -> None:
         click.echo(
             f"  Broker {state.broker_id}: {state.role} in epoch {state.leader_epoch}, "
             f"LEO {state.log_end_offset}, HW {state.high_watermark}"
+            f"{' when it ended' if state.broker_id in why.down else ''}"
         )
 
 
@@ -418,7 +424,8 @@ def _report_json(cluster: RecordedCluster, found: Moment | None, why: _Why | Non
                 "is_at_end": broker.replay.tape.head is None or broker.replay.ended is not None,
                 "end": broker.replay.ended,
             }
-            for broker in cluster.brokers
+            for broker in cluster.starts
+            if broker.has_begun
         ],
         "stopped": None,
         "why": None,
@@ -439,6 +446,7 @@ def _report_json(cluster: RecordedCluster, found: Moment | None, why: _Why | Non
             {
                 "broker": state.broker_id,
                 "role": state.role,
+                "is_down": state.broker_id in why.down,
                 "leader_epoch": state.leader_epoch,
                 "log_end_offset": state.log_end_offset,
                 "high_watermark": state.high_watermark,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nilometer.recorder.tape import Header
 from nilometer.recorder.tape_file import is_being_written
+from nilometer.runtime import Clock
 from nilometer.version import __version__
 
 SUFFIX = ".recording"
@@ -34,16 +35,18 @@ LEFT_OUT, NO_STORE = "left-out", "file:///left-out"
 
 
 def new_header(
-    settings: Mapping[str, str], sensitive: Collection[str], wall_ms: int, open_files_max: int
+    settings: Mapping[str, str], sensitive: Collection[str], clock: Clock, open_files_max: int
 ) -> Header:
     """``settings``: the broker's, as given; ``sensitive``: the names of those that are left out."""
+    source = digest_of_sources()  # it takes long: before the clocks are read
     return Header(
-        source=digest_of_sources(),
+        source=source,
         version=__version__,
         python=sys.version.split()[0],
         settings={name: _shown(name, value, sensitive) for name, value in settings.items()},
         sensitive=sorted(name for name in settings if name in sensitive),
-        started_ms=wall_ms,
+        started_ms=clock.wall_ms(),
+        started_monotonic_ms=clock.monotonic_ms(),
         open_files_max=open_files_max,
     )
 

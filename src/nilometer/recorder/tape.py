@@ -111,6 +111,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The broker's, without passwords and keys."""
     started_ms: int
     """Wall time."""
+    started_monotonic_ms: int
+    """At the same moment, the time of the event loop's clock."""
     open_files_max: int
     sensitive: list[str] = []
     """The names of settings whose values were left out."""

@@ -116,7 +116,6 @@ class RecordedBroker:
         self.broker: Broker | None = None
         self._states: dict[str, ReplicaState] = {}
         self.topic_names: dict[TopicId, str] = {}
-        self._first_ms: int | None = None
 
     def close(self) -> None:
         self.replay.close()
@@ -140,14 +139,18 @@ class RecordedBroker:
     @property
     def now_ms(self) -> int:
         """The wall time of where it is: that of its start, and what its loop's clock has gone on."""
-        if self._first_ms is None:
-            self._first_ms = self.replay.loop.now_ms or None
-        return self.header.started_ms + self.replay.loop.now_ms - (self._first_ms or 0)
+        if not self.has_begun:
+            return self.header.started_ms
+        return self.header.started_ms + self.replay.loop.now_ms - self.header.started_monotonic_ms
+
+    @property
+    def has_begun(self) -> bool:
+        return self.replay.loop.now_ms > 0
 
     @property
     def next_ms(self) -> int:
         """The wall time of the event that comes in next."""
-        return self.now_ms if self._first_ms is None else self.now_ms + self.replay.next_delta_ms
+        return self.now_ms + self.replay.next_delta_ms if self.has_begun else self.now_ms
 
     def changes(self) -> list[Change]:
         """Return what has changed in the replicas since the last call."""
@@ -217,6 +220,8 @@ class _Direction:
         self.source = source
         self.target = target
         self.sent = self.arrived = 0
+        self.is_over = False
+        """Whether the recording of its source has ended: no more is sent."""
 
 
 class _Connection:
@@ -238,7 +243,10 @@ class _Connection:
 
 
 class RecordedCluster:
-    """Plays the recordings of several brokers, one of each, aligned. Use with ``closing``."""
+    """Plays the recordings of several brokers, aligned. Use with ``closing``.
+
+    Those of several starts of a broker follow each other.
+    """
 
     def __init__(
         self,
@@ -249,27 +257,35 @@ class RecordedCluster:
     ) -> None:
         """``writer`` gets the replicas' changes and the brokers' messages, for the console.
 
-        Raises OtherSource, ConfigError, and ValueError if two recordings are of one broker.
+        Raises OtherSource and ConfigError.
         """
-        self.brokers = [RecordedBroker(file, any_source=any_source) for file in files]
-        if len({one.id for one in self.brokers}) < len(self.brokers):
-            raise ValueError("two recordings are of the same broker: give one of each")
+        self.starts = sorted(
+            (RecordedBroker(file, any_source=any_source) for file in files),
+            key=lambda one: one.header.started_ms,
+        )
+        """All, the earliest first."""
+        self._later: dict[int, list[RecordedBroker]] = {}
+        for one in self.starts:
+            self._later.setdefault(one.id, []).append(one)
+        self.brokers = [starts.pop(0) for _, starts in sorted(self._later.items())]
+        """The present start of each, or its last one."""
         self._writer = writer
-        self._started_ms = min(one.header.started_ms for one in self.brokers)
+        self._started_ms = self.starts[0].header.started_ms
         self._at_us = 0
         self._links: dict[Link, _Connection | None] = {}
-        if len(files) > 1:
-            for one in self.brokers:
+        if len(self.brokers) > 1:
+            for one in self.starts:
                 self._links.update(dict.fromkeys(one.file.links()))
         self._names: dict[TopicId, str] = {}
         self._messages = 0
         self.playing: RecordedBroker | None = None
         """The broker whose code runs."""
-        self._ended: set[int] = set()
+        self.down: set[int] = set()
+        """Brokers whose present start has ended."""
         self._observed = {one.id: _Observed(self, one) for one in self.brokers}
 
     def close(self) -> None:
-        for one in self.brokers:
+        for one in self.starts:
             one.close()
 
     def play(self, stop: Callable[[Moment], bool]) -> Moment | None:
@@ -284,7 +300,12 @@ class RecordedCluster:
         return None
 
     def _next(self) -> RecordedBroker | None:
-        going = [one for one in self.brokers if one.id not in self._ended]
+        going: list[RecordedBroker] = []
+        for one in self.brokers:
+            if one.id not in self.down:
+                going.append(one)
+            elif later := self._later[one.id]:
+                going.append(later[0])
         free = [one for one in going if not self._waits(one)]
         return min(free or going, key=lambda one: one.next_ms, default=None)
 
@@ -295,13 +316,15 @@ class RecordedCluster:
         if arrival is None or connection is None:
             return False
         direction = connection.to(broker.id)
-        if direction.source in self._ended or direction.source < 0:
+        if direction.is_over or direction.source < 0:
             return False
         return direction.arrived + arrival[1] > direction.sent
 
     def _turn(self, broker: RecordedBroker) -> Moment:
         """Let one event in, and run the callbacks up to the next one."""
         self.playing = broker
+        if broker not in self.brokers:
+            self._begin_again(broker)
         goes_on = broker.play(lambda: broker.replay.is_at_event)
         at_ms = broker.now_ms
         self._at_us = max(self._at_us, (at_ms - self._started_ms) * 1_000)
@@ -313,9 +336,18 @@ class RecordedCluster:
             for number, message in told:
                 self._note_message(kind, direction, number, message)
         if not goes_on:
-            self._ended.add(broker.id)
             self._note_end(broker)
+            self.down.add(broker.id)
         return Moment(broker, at_ms, broker.replay.newest_event, changes)
+
+    def _begin_again(self, broker: RecordedBroker) -> None:
+        """Let the next start take the place of the one before, whose last state was there until now."""
+        self._later[broker.id].remove(broker)
+        self.down.remove(broker.id)
+        (at,) = (index for index, one in enumerate(self.brokers) if one.id == broker.id)
+        self.brokers[at] = broker
+        self._observed[broker.id] = _Observed(self, broker)
+        self._add(kind=Kind.BROKER, text="starts again", broker=broker.id, status=Status.RUNNING)
 
     # --- what the console shows
 
@@ -364,6 +396,7 @@ class RecordedCluster:
         text = "the recording breaks off here: the process was killed" if ended is None else ended
         self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=Status.DOWN)
         for connection in self._observed[broker.id].connections.values():
+            connection.of(broker.id).is_over = True
             for direction in (connection.requests, connection.responses):
                 for number, message in direction.stream.on_dropped():
                     self._note_message(Kind.DROPPED, direction, number, message)

@@ -55,7 +55,15 @@ class _ProcessFile(MemoryFile):
 
     def __init__(self, process: Process) -> None:
         super().__init__(
-            Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=0)
+            Header(
+                source="",
+                version="",
+                python="",
+                settings={},
+                started_ms=0,
+                started_monotonic_ms=0,
+                open_files_max=0,
+            )
         )
         self._process = process
 

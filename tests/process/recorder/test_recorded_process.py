@@ -16,6 +16,7 @@ from nilometer.recorder.folder import new_header, new_path
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, NotARecording
 from nilometer.recorder.tape_file import RingFile
+from nilometer.runtime.runtime import SystemClock
 from nilometer.simulation.recorded_cluster import OtherSource, RecordedBroker, RecordingFile
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
@@ -122,7 +123,9 @@ def test_the_oldest_recordings_of_a_broker_make_room_for_new_ones(tmp_path: Path
 def test_the_newest_and_those_that_are_written_stay(tmp_path: Path) -> None:
     with (tmp_path / "20220101T0-broker-1.recording").open("wb") as newest:
         newest.truncate(1024 * 1024)
-    header = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=1)
+    header = Header(
+        source="", version="", python="", settings={}, started_ms=0, started_monotonic_ms=0, open_files_max=1
+    )
     path = tmp_path / "20210101T0-broker-1.recording"
     written = RingFile(str(path), header, 64 * 1024 * 1024)
     new_path(str(tmp_path), 1, 0, bytes_max=1)
@@ -144,7 +147,7 @@ def test_a_broker_whose_recording_cannot_be_written_serves_without(tmp_path: Pat
 def test_no_secret_of_the_settings_is_in_a_recording(tmp_path: Path) -> None:
     key = "a-secret-of-more-than-thirty-two-bytes"
     uri = f"s3://key:{key}@bucket/tier?endpoint=http://{HOST}:1"
-    header = new_header({"nilometer.tier.uri": uri, "node.id": "1"}, ["nilometer.tier.uri"], 0, 1)
+    header = new_header({"nilometer.tier.uri": uri, "node.id": "1"}, ["nilometer.tier.uri"], SystemClock(), 1)
     RingFile(str(tmp_path / "one"), header, 64 * 1024 * 1024).close()
     assert key.encode() not in (tmp_path / "one").read_bytes()
     assert header.sensitive == ["nilometer.tier.uri"]

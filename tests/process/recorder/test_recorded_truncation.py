@@ -72,7 +72,7 @@ def killed(path: Path) -> bool:
 
 def test_what_happened_is_in_the_recordings(tmp_path: Path) -> None:
     hit = happens(tmp_path)
-    led, truncated, back = sorted(tmp_path.glob(f"*-broker-{hit}.recording"))
+    led, truncated, _ = sorted(tmp_path.glob(f"*-broker-{hit}.recording"))
 
     assert killed(led), "it led, with records that no other broker had"
     (leader,) = replayed(led, "--why", PARTITION)["why"]["replicas"]
@@ -88,7 +88,15 @@ def test_what_happened_is_in_the_recordings(tmp_path: Path) -> None:
     assert texts == [f"{PARTITION}: truncates its log from {SAFE + TAIL} to {SAFE}"]
     assert moment["why"]["replicas"][0]["log_end_offset"] == SAFE
 
-    others = [next(tmp_path.glob(f"*-broker-{broker}.recording")) for broker in {1, 2, 3} - {hit}]
-    end = replayed(back, *others, "--why", PARTITION)
-    assert [broker["end"] for broker in end["brokers"]] == ["the broker has ended"] * 3
+    everything = sorted(tmp_path.glob("*.recording"))
+    elected = replayed(*everything, "--break-on", f"leader epoch of {PARTITION} changes", "--why", PARTITION)
+    assert elected["stopped"]["broker"] != hit
+    assert [replica["broker"] for replica in elected["why"]["replicas"] if replica["is_down"]] == [hit]
+    ends = {replica["broker"]: replica["log_end_offset"] for replica in elected["why"]["replicas"]}
+    assert ends == {broker: SAFE + TAIL if broker == hit else SAFE for broker in (1, 2, 3)}
+
+    end = replayed(*everything, "--why", PARTITION)
+    assert [start["broker"] for start in end["brokers"]].count(hit) == 3
+    assert [start["end"] for start in end["brokers"]].count("the broker has ended") == 3
+    assert all(start["is_at_end"] for start in end["brokers"])
     assert {replica["high_watermark"] for replica in end["why"]["replicas"]} == {SAFE + LATER + 1}

@@ -10,7 +10,9 @@ from nilometer.recorder.replaying import Replay
 from nilometer.recorder.tape import Header, MemoryFile, Tape
 from nilometer.runtime import Runtime
 
-HEADER = Header(source="", version="", python="", settings={}, started_ms=0, open_files_max=0)
+HEADER = Header(
+    source="", version="", python="", settings={}, started_ms=0, started_monotonic_ms=0, open_files_max=0
+)
 LOOKS = 300
 
 

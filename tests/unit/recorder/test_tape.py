@@ -21,7 +21,15 @@ from nilometer.recorder.tape import (
     varint,
 )
 
-HEADER = Header(source="s", version="v", python="p", settings={"a": "b"}, started_ms=1, open_files_max=2)
+HEADER = Header(
+    source="s",
+    version="v",
+    python="p",
+    settings={"a": "b"},
+    started_ms=1,
+    started_monotonic_ms=1,
+    open_files_max=2,
+)
 
 
 @given(st.integers(0, 2**70))

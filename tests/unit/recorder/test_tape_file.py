@@ -18,7 +18,15 @@ from nilometer.recorder import tape_file
 from nilometer.recorder.tape import Header, NotARecording, Tape, TapeReader, varint
 from nilometer.recorder.tape_file import MAGIC, PAGE, SLOT, SLOTS, RingFile, read_recording
 
-HEADER = Header(source="s", version="v", python="p", settings={"a": "b"}, started_ms=1, open_files_max=2)
+HEADER = Header(
+    source="s",
+    version="v",
+    python="p",
+    settings={"a": "b"},
+    started_ms=1,
+    started_monotonic_ms=1,
+    open_files_max=2,
+)
 MEGABYTE = 1024 * 1024
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
