@@ -43,6 +43,7 @@ CHAIN = "unit/tier/test_chain.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 FAILED_COPIES = "unit/broker/test_failed_copies.py"
 RECORDED_STARTS = "simulation/test_recorded_starts.py"
+RECORDED_FAILURES = "unit/recorder/test_failures.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -3295,6 +3296,13 @@ RECORDINGS = (
         "if crc32c(data) != crc:\n                self.differ",
         "if False:\n                self.differ",
         (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "recorded-error-of-a-class-of-its-own",
+        "replay tells a broker of another error, if the recorded one has a class of its own",
+        "return [kind, *(one if isinstance(one, int | str) else None for one in args)]",
+        'return [kind, *args] if kind == type(error).__name__ else ["OSError", error.errno, str(error)]',
+        (RECORDED_FAILURES,),
     ),
 )
 
