@@ -43,6 +43,8 @@ CHAIN = "unit/tier/test_chain.py"
 CLAIMS = "unit/broker/test_claims_of_tiers.py"
 FAILED_COPIES = "unit/broker/test_failed_copies.py"
 RECORDED_STARTS = "simulation/test_recorded_starts.py"
+RECORDED_FAILURES = "unit/recorder/test_failures.py"
+GATHERING = "unit/runtime/test_gathering.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
 # --- the data that a broker finds
@@ -3295,6 +3297,20 @@ RECORDINGS = (
         "if crc32c(data) != crc:\n                self.differ",
         "if False:\n                self.differ",
         (RECORDED_STARTS,),
+    ),
+    Mutant(
+        "recorded-error-of-a-class-of-its-own",
+        "replay tells a broker of another error, if the recorded one has a class of its own",
+        "return [kind, *(one if isinstance(one, int | str) else None for one in args)]",
+        'return [kind, *args] if kind == type(error).__name__ else ["OSError", error.errno, str(error)]',
+        (RECORDED_FAILURES,),
+    ),
+    Mutant(
+        "gathering-as-the-version-of-python",
+        "a recording differs with another version of Python after a wait for a future that is done",
+        "(_of(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)",
+        "awaitables",
+        (GATHERING,),
     ),
 )
 

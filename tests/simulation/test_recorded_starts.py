@@ -181,6 +181,11 @@ def test_every_start_of_a_cluster_is_replayed(seed: int) -> None:
     assert _differences(seed, SHORT_MINUTES) == []
 
 
+@pytest.mark.thorough
+def test_no_checker_asks_a_leader_whose_session_may_look_at_its_disk() -> None:
+    assert _differences(4091, 0.2) == []
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, AT_ONCE))
 def test_every_start_of_many_clusters_is_replayed(first: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nilometer.broker.turns import RELEASED_AT_ONCE, LongWork, Turns
+from nilometer.runtime.gathering import gather
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
@@ -124,7 +125,7 @@ class Tasks:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await gather(*tasks, return_exceptions=True)
             for task in tasks:
                 self._tasks.pop(task, None)
 

@@ -40,18 +40,17 @@ def failure_of(error: BaseException) -> Failure:
             return ["ObjectStoreError", str(error), error.is_passing]
         case TlsUnusable():
             return ["TlsUnusable", str(error)]
-        case OSError() if type(error).__name__ in _OF_SYSTEM:
+        case OSError():
+            kind = next(one.__name__ for one in type(error).__mro__ if _OF_SYSTEM.get(one.__name__) is one)
             names = [error.filename] if error.filename2 is None else [error.filename, None, error.filename2]
             args = [*error.args, *(names if error.filename is not None else [])]
-            return [type(error).__name__, *(one if isinstance(one, int | str) else None for one in args)]
-        case OSError():
-            return ["OSError", error.errno, str(error)] if error.errno else ["OSError", str(error)]
+            return [kind, *(one if isinstance(one, int | str) else None for one in args)]
         case _:
             return [type(error).__name__, str(error)]
 
 
 def error_of(failure: Failure) -> Exception:
-    """Make the error again; of a class that is not the system's, nor the runtime's own, a RuntimeError."""
+    """Make the error again; a RuntimeError of a class that is neither the system's nor the runtime's own."""
     kind, *fields = failure
     match kind:
         case "LockHeld":

@@ -7,7 +7,7 @@ driven by one seed.
 In addition, code with I/O may use asyncio itself (tasks, futures, ``sleep``, ``call_later``): the simulation
 replaces the event loop as a whole. Code outside this folder must not use threads, sockets, ``time``,
 ``random``, or those parts of asyncio whose order depends on object addresses (``TaskGroup``,
-``asyncio.wait``).
+``asyncio.wait``). What a broker runs waits for futures with :func:`~nilometer.runtime.gathering.gather`.
 """
 
 from nilometer.runtime.disk import Disk, DiskLock, DiskWatch, File, LockHeld

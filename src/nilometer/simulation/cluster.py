@@ -33,6 +33,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import BrokerIdInUse, OutcomeUnknown, StoreUnavailable
 from nilometer.identifiers import BrokerId
 from nilometer.invariants import check
+from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.security.principal import ANONYMOUS
 from nilometer.security.sasl import PLAIN_MODULE
@@ -414,6 +415,13 @@ class Cluster:
         """The image of the broker that has applied most metadata entries."""
         images = [node.image for node in self.known.values()]
         return max((image for image in images if image is not None), key=lambda i: i.number, default=None)
+
+    def leads(self, partition: Partition) -> bool:
+        """Return whether the broker of ``partition`` leads it."""
+        if self.recorded is None:
+            return partition.is_led_here
+        # A session that is asked may look at the disk: input of which replay knows nothing.
+        return isinstance(partition.replica.role, LeaderRole)
 
     @property
     def open_to_replicas(self) -> list[int]:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from nilometer.runtime import Disk
+from nilometer.runtime.gathering import gather
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.reading import ABORTED_MAX
@@ -104,7 +105,7 @@ class SharedCache(Generic[T]):
         """Cancel what is on its way."""
         for task in tuple(self._fetches.values()):
             task.cancel()
-        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+        await gather(*self._fetches.values(), return_exceptions=True)
 
     async def _fetch(self, key: object, fetch: Callable[[], Awaitable[T]]) -> T:
         try:

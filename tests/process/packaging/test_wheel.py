@@ -85,10 +85,10 @@ def run(programs: Path, tmp_path: Path) -> Iterator[Run]:
         yield command
 
 
-def check_a_cluster(run: Run) -> None:
+def check_a_cluster(run: Run, *options: str) -> None:
     """Start one, write, read, stop it."""
     (port,) = free_ports(1)
-    ready = json.loads(run("nilometer", "up", "--detach", "--port", str(port), "--json").stdout)
+    ready = json.loads(run("nilometer", "up", "--detach", "--port", str(port), "--json", *options).stdout)
     assert ready["bootstrap_servers"] == f"127.0.0.1:{port}"
     server = ("--bootstrap-server", ready["bootstrap_servers"])
     run("nilometer", "produce", "t", *server, "--compression", "zstd", input="1\n2\n3\n")
@@ -154,15 +154,19 @@ def test_a_cluster_from_the_wheel_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("version", other_versions())
-def test_a_cluster_with_another_version_of_python(
-    version: str, built: tuple[Path, Path], tmp_path: Path
+def test_a_cluster_with_another_version_of_python_is_replayed_with_this_one(
+    version: str, built: tuple[Path, Path], run: Run, tmp_path: Path
 ) -> None:
     python = find_python(version)
     if python is None:
         pytest.skip(f"Python {version} is not installed")
-    programs = install_with(python, built[1], tmp_path / "environment")
-    with empty_folder(programs, tmp_path) as run:
-        check_a_cluster(run)
+    there = tmp_path / version
+    programs = install_with(python, built[1], there / "environment")
+    with empty_folder(programs, there) as run_there:
+        often = "replica.high.watermark.checkpoint.interval.ms=100"
+        check_a_cluster(run_there, "--record", "--override", often)
+    (recording,) = there.glob("empty/.nilometer/data/broker-1/logs-recordings/*")
+    assert ", as recorded; " in run("nilometer", "recorder", "replay", "--quiet", str(recording)).stdout
 
 
 def test_a_simulation_from_the_wheel_alone(run: Run) -> None:

@@ -41,6 +41,18 @@ def test_an_error_is_made_again_with_its_class_and_text(error: Exception) -> Non
     assert getattr(again, "is_passing", None) == getattr(error, "is_passing", None)
 
 
+class Played(ConnectionError):
+    pass
+
+
+def test_of_another_class_of_system_errors_all_but_the_class_is_kept() -> None:
+    error = Played(errno.EIO, "Input/output error", "/a")
+    again = error_of(failure_of(error))
+    assert type(again) is ConnectionError
+    assert (again.errno, again.strerror, again.filename) == (errno.EIO, "Input/output error", "/a")
+    assert str(again) == str(error)
+
+
 def test_of_another_class_the_text_is_kept() -> None:
     again = error_of(failure_of(ArithmeticError("odd")))
     assert str(again) == "ArithmeticError: odd"

@@ -22,14 +22,12 @@ class Store:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.bucket = Bucket()
-        self.known: Any = SimpleNamespace(
-            partition=SimpleNamespace(is_led_here=False), folder=FOLDER, manifest=None
-        )
+        self.known: Any = SimpleNamespace(partition=None, folder=FOLDER, manifest=None)
         """What the broker knows."""
         broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
         self.node: Any = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
         world = SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s))
-        cluster: Any = SimpleNamespace(world=world, nodes={1: self.node})
+        cluster: Any = SimpleNamespace(world=world, nodes={1: self.node}, leads=lambda _: False)
         self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
 
     def upload(self, *bases: int) -> None:

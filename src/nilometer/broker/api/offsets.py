@@ -22,6 +22,7 @@ from nilometer.broker.turns import Turns
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
+from nilometer.runtime.gathering import gather
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
@@ -122,7 +123,7 @@ async def _look_up_all(
     for first in range(0, len(wanted), at_once):
         some = wanted[first : first + at_once]
         work = [_look_up(parts, request, name, asked, ends_s) for asked in some]
-        results = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
+        results = [await work[0]] if len(work) == 1 else await gather(*work)
         for asked, result in zip(some, results, strict=True):
             found[asked.partition_index] = result
     return found

@@ -18,6 +18,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import PromptWork
 from nilometer.metrics import Distribution
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_manager import LogManager
 from nilometer.storage.flushing import FlushPlan
@@ -159,18 +160,18 @@ class CheckpointWriter:
     async def write_all(self) -> None:
         """Write the checkpoints of all directories that are not offline. Returns when they are on disk."""
         paths = [each.path for each in self._logs.directories if each.failure is None]
-        await asyncio.gather(*(asyncio.shield(self.request(path)) for path in paths))
+        await gather(*(asyncio.shield(self.request(path)) for path in paths))
 
     async def wait_idle(self) -> None:
         """Wait until no thread writes checkpoints any more. Call it after all tasks were cancelled."""
-        await asyncio.gather(*self._write.values(), return_exceptions=True)
+        await gather(*self._write.values(), return_exceptions=True)
 
     async def _run(self, directory: str) -> None:
         while (request := self._requests.get(directory)) is not None:
             # Shielded: cancelling this wait must not cancel the write, which goes on in its thread.
             earlier = [asyncio.shield(write) for write in self._earlier(directory)]
             try:
-                await asyncio.gather(*earlier, return_exceptions=True)
+                await gather(*earlier, return_exceptions=True)
                 del self._requests[directory]
                 for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
                     await self._write_plan(plan)

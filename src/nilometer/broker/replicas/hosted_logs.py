@@ -27,6 +27,7 @@ from nilometer.cluster.states import PartitionState, Topic
 from nilometer.config import ConfigError, ConfigValue, ConfigValues
 from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.storage.directories.log_manager import (
     LogManager,
     NewFolder,
@@ -268,7 +269,7 @@ class HostedLogs:
 
     async def _make(self, folders: Sequence[NewFolder]) -> None:
         if self._making is not None:
-            await asyncio.gather(asyncio.shield(self._making), return_exceptions=True)
+            await gather(asyncio.shield(self._making), return_exceptions=True)
         self._making = asyncio.ensure_future(
             self._runtime.disk.offload(lambda: make_folders_durable(folders))
         )

@@ -15,9 +15,10 @@ RECORDER_KEYS = key_table(
     f"""
 {RECORDER}: string = {OFF}
     Whether all input of this broker (requests, clock, disk) is recorded from its start on, to replay it: on
-    or off. A recording has records, and the secret of the cluster, as the log directories do: keep it as
-    private as those. Passwords and keys of settings are left out. Not with ZooKeeper, and not with SASL or
-    delegation tokens. A broker whose recording cannot be written serves without it, and logs an error.
+    or off. A recording has records, the secret of the cluster and the keys of SCRAM users, as the log
+    directories do: keep it as private as those. Passwords and keys of settings are left out. Not with
+    ZooKeeper, and not with SASL or delegation tokens. A broker whose recording cannot be written serves
+    without it, and logs an error.
 nilometer.recorder.dir: string =
     The folder of the recordings. Empty: the first log directory's path with "-recordings" behind it.
 nilometer.recorder.max.bytes: long 33_554_432.. = {1024**3}

@@ -24,6 +24,7 @@ from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
 from nilometer.identifiers import topic_id_of, uuid_from_text
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.share.partition_events import Write
 from nilometer.share.state_records import (
     UNKNOWN_COUNT,
@@ -197,7 +198,7 @@ class SharePersister:
         for request in requests:
             asking.append(asyncio.ensure_future(self.ask(request)))
             await work.step(DECISION_ELEMENTS)
-        results = await asyncio.gather(*asking)
+        results = await gather(*asking)
         errors: dict[UUID, dict[int, ErrorCode]] = {}
         for result in results:
             if result.error is not NONE:
@@ -241,7 +242,7 @@ class SharePersister:
             while queue := self._queues[broker_id]:
                 self._queues[broker_id] = []
                 try:
-                    await asyncio.gather(*(self._send(broker_id, one) for one in _together(queue)))
+                    await gather(*(self._send(broker_id, one) for one in _together(queue)))
                 finally:
                     for one in queue:
                         if not one.result.done():

@@ -33,6 +33,7 @@ from nilometer.groups.requests import (
     ShareGroupPartitions,
 )
 from nilometer.identifiers import uuid_from_text
+from nilometer.runtime.gathering import gather
 from nilometer.share.state_records import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
 from nilometer.share.state_shard import ReadSummary, StateResult
 from nilometer.storage.names import TopicPartition
@@ -84,7 +85,7 @@ class EndOffsets:
             for broker_id, some in elsewhere.items()
             for first in range(0, len(some), PER_REQUEST_MAX)
         ]
-        for answers in await asyncio.gather(*(self._ask(*each) for each in asked)):
+        for answers in await gather(*(self._ask(*each) for each in asked)):
             found |= answers
         return found
 
@@ -245,7 +246,7 @@ async def _describe_partitions(
             for index in with_state[first : first + ASKED_AT_ONCE]
         ]
         asked = (parts.persister.ask(ReadSummary(key, 0)) for key in keys)
-        for response in await asyncio.gather(*asked):
+        for response in await gather(*asked):
             responses[response.key.partition] = response
     ends: Mapping[TopicPartition, int] = {}
     if request.version >= LAG_SINCE:

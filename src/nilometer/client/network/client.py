@@ -35,6 +35,7 @@ from nilometer.client.network.connection_pool import Backoff, ConnectionPool
 from nilometer.client.settings import ClientSettings, parse_server
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -68,7 +69,7 @@ class Jobs:
         running = list(self._running.values())
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await gather(*running, return_exceptions=True)
 
     def _on_done(self, name: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

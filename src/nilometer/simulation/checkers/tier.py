@@ -67,7 +67,7 @@ class RemoteChanges:
                 name = remote.folder + manifest_name(manifest.number)
                 if remote.folder not in self._deleted and self._begun[name] != _written_by(manifest):
                     self._find(f"{node.name} goes on from {name}, which was created again late")
-                if not manifest.segments or not partition.is_led_here:
+                if not manifest.segments or not self._cluster.leads(partition):
                     continue
                 high_watermark = partition.replica.high_watermark
                 if high_watermark < partition.log.epochs.entries[-1][1]:
@@ -134,7 +134,7 @@ def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
     for node in cluster.nodes.values():
         logs = None if node.broker is None else node.broker.parts.remote_logs
         for remote in () if logs is None else logs:
-            if not remote.partition.is_led_here:
+            if not cluster.leads(remote.partition):
                 continue
             manifests[remote.folder] = remote.manifest
             if remote.error is not None:

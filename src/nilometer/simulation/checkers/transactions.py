@@ -780,14 +780,8 @@ class CoordinatorStates:
             if node.broker is None or not node.is_running:
                 continue
             for index, shell in node.broker.parts.coordinators.transactions._shells.items():
-                if shell.state is ShellState.ACTIVE and self._is_led(shell):
+                if shell.state is ShellState.ACTIVE and self._cluster.leads(shell.partition):
                     yield node, index, shell
-
-    def _is_led(self, shell: Shell) -> bool:
-        if self._cluster.recorded is None:
-            return shell.partition.is_led_here
-        # A session that is asked may look at the disk: input of which replay knows nothing.
-        return isinstance(shell.partition.replica.role, LeaderRole)
 
     def _compare(self, node: BrokerNode, index: int, shell: Shell) -> list[str]:
         shard = shell._shard

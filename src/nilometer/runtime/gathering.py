@@ -1,0 +1,34 @@
+"""``asyncio.gather`` that has as many callbacks in the event loop with any version of Python.
+
+The flight recorder counts them. Since Python 3.12 asyncio has none for a future that is done before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Literal, TypeVar, overload
+
+T = TypeVar("T")
+
+
+@overload
+def gather(
+    *awaitables: Awaitable[T], return_exceptions: Literal[True]
+) -> asyncio.Future[list[T | BaseException]]: ...
+
+
+@overload
+def gather(
+    *awaitables: Awaitable[T], return_exceptions: Literal[False] = False
+) -> asyncio.Future[list[T]]: ...
+
+
+def gather(*awaitables: Awaitable[T], return_exceptions: bool = False) -> asyncio.Future[Any]:
+    """Wait for all of them, as ``asyncio.gather`` does."""
+    undone = (_of(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)
+    return asyncio.gather(*undone, return_exceptions=return_exceptions)
+
+
+async def _of(done: asyncio.Future[T]) -> T:
+    return await done

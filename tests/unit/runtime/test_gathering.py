@@ -1,0 +1,54 @@
+"""A gathering is that of asyncio, with as many callbacks in the event loop whatever is done before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from nilometer.recorder.turn_loop import TurnLoop
+from nilometer.runtime.gathering import gather
+
+
+async def value() -> int:
+    return 1
+
+
+def done() -> asyncio.Future[int]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(1)
+    return future
+
+
+def failed() -> asyncio.Future[int]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(OSError("the disk"))
+    return future
+
+
+def callbacks_of(make: Callable[[], Awaitable[int]]) -> int:
+    """Return how many run until a gathering of what is made has ended."""
+    loop = TurnLoop()
+
+    async def main() -> list[int]:
+        return await gather(make(), make())
+
+    task = loop.within(lambda: loop.create_task(main()))
+    while not task.done():
+        loop.within(loop.run_one)
+    assert task.result() == [1, 1]
+    loop.close()
+    return loop.executed
+
+
+def test_a_future_that_is_done_has_as_many_callbacks_as_a_coroutine() -> None:
+    assert callbacks_of(done) == callbacks_of(value)
+
+
+async def test_an_error_is_raised_or_returned() -> None:
+    with pytest.raises(OSError, match="the disk"):
+        await gather(value(), failed())
+    first, second = await gather(value(), failed(), return_exceptions=True)
+    assert (first, str(second)) == (1, "the disk")
+    assert await gather() == []
