@@ -2680,6 +2680,13 @@ TIERED = (
         (CHAIN,),
     ),
     Mutant(
+        "stale-until-the-end",
+        "a commit of a member that is out of the group fails with an error that says to try again",
+        "            raise CommitFailed(error.code, error.message) from error\n",
+        "            raise\n",
+        ("unit/client/test_group_next_generation_member.py",),
+    ),
+    Mutant(
         "attempts-alike",
         "a manifest that an earlier attempt has created again late is taken for the one that was known",
         "written_ms=max(following.written_ms, self._attempted_ms + 1, known_ms + 1),",
