@@ -2841,11 +2841,18 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
-        "tier-given-up-at-once",
-        "one manifest gives up all segments of a topic that is tiered no more",
-        "gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]",
-        "gone = manifest.segments",
+        "removed-again-after-an-error",
+        "a store that fails now and then has all of many dropped objects removed again",
+        "            if removed:  # a store that fails now and then",
+        "            if error is None:  # a store that fails now and then",
         ("unit/broker/test_ended_tiers.py",),
+    ),
+    Mutant(
+        "manifest-for-each-few-removals",
+        "a hundred manifests of 12 MB are written while the objects of a lowered retention are removed",
+        "max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)",
+        "REMOVED_AT_ONCE",
+        ("unit/tier/test_plan.py",),
     ),
     Mutant(
         "bandwidth-of-the-file",
@@ -2934,7 +2941,7 @@ TIERED = (
     Mutant(
         "orphans-looked-for-at-once",
         "a hundred thousand objects are looked at in one turn",
-        "    for part in _in_parts(names):",
+        "    for part in in_lines(names):",
         "    for part in [tuple(names)]:",
         ("unit/tier/test_plan.py",),
     ),

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from nilometer.identifiers import Offset
 from nilometer.tier import plan
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, RemoteSegment
@@ -114,7 +116,8 @@ class LogLineage:
             if self.foreign is not None:
                 first = bisect_right(manifest.segments, self.foreign.base_offset, key=_end_offset)
                 cut = max(cut, manifest.segments[first:], key=len)
-            self._own = manifest.without(cut, 0) if cut else None
+            kept = manifest.segments[: len(manifest.segments) - len(cut)]
+            self._own = structs.replace(manifest, segments=kept) if cut else None
             self._own_by = by
         return manifest if self._own is None else self._own
 

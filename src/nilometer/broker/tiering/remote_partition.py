@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Generator
 from itertools import pairwise
-from typing import TypeVar
+from operator import attrgetter
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -38,6 +40,8 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
+Decision: TypeAlias = Generator[int, None, Manifest | None]
+"""Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
 OUTDATED_MAX = 3
@@ -205,8 +209,7 @@ class RemotePartition:
             await self._expire(epoch)
         else:
             self._advance_log_start(self.partition.log.local_start_offset)
-            while await self._write(epoch, self._emptied):
-                pass
+            await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
@@ -237,7 +240,7 @@ class RemotePartition:
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
         return manifest.rank == (self._parts.claim, leader_epoch)
 
-    def _claimed(self, manifest: Manifest) -> Manifest | None:
+    def _claimed(self, manifest: Manifest) -> Decision:
         """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
 
         An object without any manifest thus belongs to a topic that was deleted.
@@ -252,7 +255,7 @@ class RemotePartition:
                 if manifest.claim < self._parts.claim
                 else "are not those of its leader: they are removed. An unclean election has lost them",
             )
-            return manifest.without(cut, self._now_ms)
+            return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
             return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
@@ -265,10 +268,11 @@ class RemotePartition:
         is_empty = last is None or not (last.segments or last.dropped)
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
-    def _emptied(self, manifest: Manifest) -> Manifest | None:
+    def _emptied(self, manifest: Manifest) -> Decision:
         """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
-        gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]
-        return manifest.without(gone, self._now_ms) if gone else None
+        if not manifest.segments:
+            return None
+        return (yield from manifest.dropping(manifest.segments, self._now_ms))
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -305,12 +309,12 @@ class RemotePartition:
                 raise
             return  # it was deleted, or the log truncated, while it was read
 
-        def named(manifest: Manifest) -> Manifest | None:
+        def named(manifest: Manifest) -> Decision:
             wanted = self._next_to_copy(manifest)
             is_wanted = wanted is not None and wanted.base_offset == entry.base_offset
             if not is_wanted or not is_unchanged(log, sealed):
                 return None
-            return manifest.with_segment(entry, self._now_ms)
+            return (yield from manifest.adding(entry, self._now_ms))
 
         try:
             is_named = await self._write(epoch, named)
@@ -341,40 +345,42 @@ class RemotePartition:
         if config.is_deleted_by_retention:
             retention = plan.Retention(config.retention_ms, config.retention_bytes)
 
-        def gone(manifest: Manifest) -> tuple[RemoteSegment, ...]:
-            return plan.expired(manifest, self.view(), retention, self._now_ms)
+        def gone(manifest: Manifest) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+            return plan.expiring(manifest, self.view(), retention, self._now_ms)
 
-        def remaining(manifest: Manifest) -> Manifest | None:
+        def remaining(manifest: Manifest) -> Decision:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest) if one.end_offset <= start]
-            return manifest.without(expired, self._now_ms) if expired else None
+            found = yield from gone(manifest)
+            expired = found[: bisect_right(found, start, key=attrgetter("end_offset"))]
+            return (yield from manifest.dropping(expired, self._now_ms)) if expired else None
 
-        while (manifest := self._chain.last) is not None:
-            found = gone(manifest)
-            self._advance_log_start(plan.next_log_start(found, self.view()))
-            if not await self._write(epoch, remaining) or len(found) < plan.GIVEN_UP_AT_ONCE:
-                return
+        if (manifest := self._chain.last) is not None:
+            found = await with_pauses(gone(manifest))
+            if self._leads(epoch):
+                self._advance_log_start(plan.next_log_start(found, self.view()))
+                await self._write(epoch, remaining)
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
         while (manifest := self._chain.last) is not None:
             due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-            for name in due:
-                await self._remove(self.folder + name)
-            if due:
-                await self._write(epoch, lambda manifest, due=due: plan.without_removed(manifest, due))
-            if len(due) < plan.REMOVED_AT_ONCE:
+            if not due:
                 return
-
-    async def _remove(self, name: str) -> None:
-        try:
-            await self._parts.store.remove(name)
-        except ObjectStoreError:
-            self.traffic.delete_errors += 1
-            raise
-        self.traffic.deleted_segments += name.endswith(".log")
+            removed, error = list[str](), None
+            try:
+                for name in due:
+                    await self._parts.store.remove(self.folder + name)
+                    self.traffic.deleted_segments += name.endswith(".log")
+                    removed.append(name)
+            except ObjectStoreError as found:
+                self.traffic.delete_errors += 1
+                error = found
+            if removed:  # a store that fails now and then does not have all of them removed again
+                await self._write(epoch, lambda manifest, names=removed: plan.removing(manifest, names))
+            if error is not None:
+                raise error
 
     async def _sweep(self, epoch: int) -> None:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
@@ -526,10 +532,10 @@ class RemotePartition:
             self.partition.notify_log_start()
             logger.info("%s now begins at offset %d", self.partition, log.log_start_offset)
 
-    async def _write(self, epoch: int, decide: Callable[[Manifest], Manifest | None]) -> bool:
+    async def _write(self, epoch: int, decide: Callable[[Manifest], Decision]) -> bool:
         """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed."""
         async with self._using_chain:
-            while (following := decide(self._last_or_first)) is not None:
+            while (following := await with_pauses(decide(self._last_or_first))) is not None:
                 if not self._leads(epoch):
                     raise Deposed(f"{self.partition} has another leader now")
                 following = structs.replace(
