@@ -2659,6 +2659,13 @@ TIERED = (
         ("unit/broker/test_times_in_a_tier.py",),
     ),
     Mutant(
+        "times-of-a-lost-tier-looked-for-each-time",
+        "each search by time reads the chain again while remote storage lacks records",
+        "if self._lacks_records and not self._has_just_looked:",
+        "if self._lacks_records:",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
         "times-of-a-lost-tier",
         "a search by time passes over records that remote storage lacks",
         'raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")',

@@ -46,6 +46,8 @@ logger = logging.getLogger("nilometer.broker.tiering")
 
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
+LOOK_AGAIN_MS = 1_000
+"""So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
 LOCAL_BYTES_MAX = 64 << 10
 """So much of what follows a gap at the end of the tier is read at once."""
 
@@ -100,6 +102,8 @@ class RemotePartition:
         self._lacking_by: tuple[Manifest | None, tuple[int, int]] | None = None
         """The manifest, the log start offset and the local one for which :attr:`_lacking` was found."""
         self._lacking = False
+        self._looked: tuple[object, int] | None = None
+        """:attr:`_lacking_by` when the chain was last read in vain for what is lacking, and the time."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -455,6 +459,15 @@ class RemotePartition:
         return self._lacking
 
     @property
+    def _has_just_looked(self) -> bool:
+        """Whether the chain was read for records that this manifest lacks, and did not go on."""
+        return (
+            self._looked is not None
+            and self._looked[0] is self._lacking_by
+            and self._monotonic_ms < self._looked[1] + LOOK_AGAIN_MS
+        )
+
+    @property
     def _last_or_first(self) -> Manifest:
         last = self._chain.last
         if last is not None:
@@ -625,8 +638,9 @@ class RemotePartition:
         :meth:`read`."""
         if self._lacks_records:  # another one has copied them since the chain was read here
             async with self._using_chain:
-                if self._lacks_records:  # nor was it read for another search meanwhile
+                if self._lacks_records and not self._has_just_looked:  # for another search
                     await self._read_again()
+                    self._looked = (self._lacking_by, self._monotonic_ms) if self._lacks_records else None
             self._chain.check_may_read()
         if self._lacks_records:
             raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
