@@ -93,6 +93,9 @@ class RemotePartition:
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
+        self.had_led = partition.is_led_here
+        """Whether this broker has led the partition, with this replica: then it removes what is in the tier
+        when the topic is deleted."""
         self._lineage = LogLineage(parts.claim)
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
@@ -112,10 +115,6 @@ class RemotePartition:
         """What was not in the tier after the last round that this broker has led."""
 
     @property
-    def had_led(self) -> bool:
-        return self._led_epoch >= 0
-
-    @property
     def manifest(self) -> Manifest | None:
         """The last manifest as this broker knows it, which may be outdated; None if there is none."""
         return self._chain.last
@@ -123,6 +122,7 @@ class RemotePartition:
     def on_role_changed(self) -> None:
         """Forget what is in the tier: the leader of another epoch may have cut it."""
         self.partition.log.note_tiered(0)
+        self.had_led |= self.partition.is_led_here
 
     @property
     def remote_bytes(self) -> int:
