@@ -2623,8 +2623,8 @@ TIERED = (
     Mutant(
         "truncated-while-it-is-compared",
         "a follower that is truncated meanwhile fails to compare its log with the tier",
-        "if as_of == self._as_of and segment.last_offset >= known_from:",
-        "if segment.last_offset >= known_from:",
+        "if as_of == self._as_of and segment.last_offset >= self._log_from:",
+        "if segment.last_offset >= self._log_from:",
         (CLAIMS,),
     ),
     Mutant(
@@ -2839,6 +2839,27 @@ TIERED = (
         "for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):",
         "while self._workers < min(self._config.copies_at_once, len(self._due)):",
         ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "first-read-compares-all",
+        "the first read of a new leader waits for seconds until thousands of segments are compared",
+        "await self._compare(until=self._log_from)",
+        "await self._compare()",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
+    ),
+    Mutant(
+        "read-before-it-is-compared",
+        "a new leader reads what its log has from remote storage, where another cluster may have written",
+        "RemoteReader(self._parts.cache, self.folder, self._readable)",
+        "RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
+    ),
+    Mutant(
+        "log-start-before-all-is-compared",
+        "a leader begins where another cluster has said, before it knows that it is another",
+        "        if is_compared and self._goes_on_from(last):",
+        "        if self._goes_on_from(last):",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
     ),
     Mutant(
         "copies-hold-the-queue",

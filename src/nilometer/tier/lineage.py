@@ -87,13 +87,20 @@ class LogLineage:
         same = len(manifest.segments) - len(self.divergent(manifest, log, as_of))
         if self.foreign is not None:
             return None
-        known_from = max(self._proven, log.log_start_offset, log.local_start_offset)
-        first = bisect_right(manifest.segments, known_from, key=_end_offset)
+        first = self.proven_count(manifest, max(log.log_start_offset, log.local_start_offset), as_of)
         some = range(first, min(first + SEGMENTS_OF_A_LINE, same))
         for place in some:
             if manifest.segments[place].last_crc is not None:
                 return manifest.segments[place]
         return manifest.segments[some[-1]] if some else None
+
+    def proven_count(self, manifest: Manifest, log_from: Offset, as_of: AsOf) -> int:
+        """Return how many of the first segments need not be compared with the log: they were, or end at or
+        below ``log_from``, the first offset that the log itself has."""
+        if manifest.claim != self._claim:
+            return len(manifest.segments)
+        self._begin(manifest, as_of)
+        return bisect_right(manifest.segments, max(self._proven, log_from), key=_end_offset)
 
     def _begin(self, manifest: Manifest, as_of: AsOf) -> None:
         by = manifest.writer, manifest.rank, as_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Generator
 from itertools import pairwise
 from operator import attrgetter
@@ -25,6 +25,7 @@ from msgspec import structs
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.segment_upload import upload
+from nilometer.identifiers import Offset
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
@@ -105,6 +106,8 @@ class RemotePartition:
         self._lacking_by: tuple[Manifest | None, tuple[int, int]] | None = None
         """The manifest, the log start offset and the local one for which :attr:`_lacking` was found."""
         self._lacking = False
+        self._readable_by: tuple[Manifest, int, Manifest] | None = None
+        """A manifest, how many of its segments may be read, and a manifest with these."""
         self._looked: tuple[object, int] | None = None
         """:attr:`_lacking_by` when the chain was last read in vain for what is lacking, and the time."""
         self.is_queued = False
@@ -480,34 +483,44 @@ class RemotePartition:
     async def _read_chain(self) -> Manifest | None:
         async with self._using_chain:
             await self._read_again()
+        async with self._using_chain:  # readers go on meanwhile
+            await self._compare()
+            self._inherit_log_start()
             return self._chain.last
 
     async def _read_again(self) -> None:
+        """Read the chain, and compare with the log what readers need, who have the rest in the log."""
         await self._chain.read()
-        await self._compare()
+        await self._compare(until=self._log_from)
         self._inherit_log_start()
+
+    @property
+    def _log_from(self) -> Offset:
+        """The first offset that the log itself has."""
+        return max(self.partition.log.log_start_offset, self.partition.log.local_start_offset)
 
     @property
     def _as_of(self) -> AsOf:
         return AsOf(self.partition.leader_epoch, self.partition.log.truncations)
 
-    async def _compare(self) -> None:
-        """Compare what the last manifest names with the log."""
-        log, last = self.partition.log, self._chain.last
+    async def _compare(self, until: Offset | None = None) -> None:
+        """Compare what the last manifest names with the log: all, or by the last batches only the segments
+        that begin below ``until``."""
+        last = self._chain.last
         while last is not None:
             while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
-            if segment is None:
+            first = self._lineage.proven_count(last, self._log_from, as_of)
+            if segment is None or (until is not None and last.segments[first].base_offset >= until):
                 return
             try:
                 crc = await self._crc_in_log(segment)
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
-                known_from = max(log.local_start_offset, log.log_start_offset)
-                if as_of == self._as_of and segment.last_offset >= known_from:
+                if as_of == self._as_of and segment.last_offset >= self._log_from:
                     raise
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
@@ -535,7 +548,10 @@ class RemotePartition:
     def _inherit_log_start(self) -> None:
         """Begin where an earlier leader has said, of which this log may not know yet."""
         last = self._chain.last
-        if last is not None and self.partition.is_led_here and self._goes_on_from(last):
+        if last is None or not self.partition.is_led_here:
+            return
+        is_compared = self._lineage.to_prove(last, self.view(), self._as_of) is None
+        if is_compared and self._goes_on_from(last):
             self._advance_log_start(plan.inherited_log_start(last, self.view(), self.partition.leader_epoch))
 
     def _advance_log_start(self, offset: int) -> None:
@@ -587,9 +603,25 @@ class RemotePartition:
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
-            await self._read_chain()
+            async with self._using_chain:
+                if is_again or not self._chain.is_read:
+                    await self._read_again()
         self._chain.check_may_read()
-        return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
+        return RemoteReader(self._parts.cache, self.folder, self._readable)
+
+    @property
+    def _readable(self) -> Manifest:
+        """The last manifest up to the first segment that the log has, too, and that has still to be compared
+        with it."""
+        visible = self._visible(self._last_or_first)
+        below = bisect_left(visible.segments, self._log_from, key=attrgetter("base_offset"))
+        count = max(below, self._lineage.proven_count(visible, self._log_from, self._as_of))
+        if count == len(visible.segments):
+            return visible
+        if self._readable_by is None or self._readable_by[0] is not visible or self._readable_by[1] != count:
+            kept = structs.replace(visible, segments=visible.segments[:count])
+            self._readable_by = visible, count, kept
+        return self._readable_by[2]
 
     async def read(
         self, offset: int, max_bytes: int, *, read_committed: bool
