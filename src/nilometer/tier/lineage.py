@@ -55,8 +55,6 @@ class LogLineage:
 
         All of many would hold the event loop when a leader begins.
         """
-        if manifest.claim < self._claim:
-            return False
         self._begin(manifest, as_of)
         segments = manifest.segments
         first = bisect_right(segments, self._agreed, key=_end_offset)
@@ -71,13 +69,11 @@ class LogLineage:
 
         A cluster with a lower claim may have had leaders of the same epochs, so what is here is copied again.
         """
-        if manifest.claim < self._claim:
-            return max(plan.divergent(manifest, log), plan.still_local(manifest, log), key=len)
         self._begin(manifest, as_of)
         cut = plan.divergent(manifest, log, self._agreed)
         if not cut:
             self._agreed = manifest.end_offset
-        return cut
+        return max(cut, plan.still_local(manifest, log), key=len) if manifest.claim < self._claim else cut
 
     def to_prove(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> RemoteSegment | None:
         """Return the next segment whose last batch has to be compared with that of the log; None if there is
