@@ -2625,8 +2625,8 @@ TIERED = (
     Mutant(
         "truncated-while-it-is-compared",
         "a follower that is truncated meanwhile fails to compare its log with the tier",
-        "if as_of == self._as_of and segment.last_offset >= known_from:",
-        "if segment.last_offset >= known_from:",
+        "if as_of == self._as_of and segment.last_offset >= self._log_from:",
+        "if segment.last_offset >= self._log_from:",
         (CLAIMS,),
     ),
     Mutant(
@@ -2661,6 +2661,13 @@ TIERED = (
         ("unit/broker/test_times_in_a_tier.py",),
     ),
     Mutant(
+        "times-of-a-lost-tier-looked-for-each-time",
+        "each search by time reads the chain again while remote storage lacks records",
+        "if self._lacks_records and not self._has_just_looked:",
+        "if self._lacks_records:",
+        ("unit/broker/test_times_in_a_tier.py",),
+    ),
+    Mutant(
         "times-of-a-lost-tier",
         "a search by time passes over records that remote storage lacks",
         'raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")',
@@ -2680,6 +2687,13 @@ TIERED = (
         "return found.startswith(start)",
         "return True",
         (CHAIN,),
+    ),
+    Mutant(
+        "stale-until-the-end",
+        "a commit of a member that is out of the group fails with an error that says to try again",
+        "            raise CommitFailed(error.code, error.message) from error\n",
+        "            raise\n",
+        ("unit/client/test_group_next_generation_member.py",),
     ),
     Mutant(
         "attempts-alike",
@@ -2801,6 +2815,55 @@ TIERED = (
         ("unit/pipeline/test_archive_refusals.py",),
     ),
     Mutant(
+        "rounds-of-one-partition-at-once",
+        "the tier of a deleted topic stays if its replica was replaced during a round",
+        "if not remote.is_queued and partition.key not in self._running:",
+        "if not remote.is_queued:",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "deletion-not-told-yet",
+        "the tier of a deleted topic of many partitions stays for a week",
+        "self._forget(key, is_deleted=self._metadata.image.topic_by_id(key.topic_id) is None)",
+        "self._forget(key, is_deleted=False)",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "led-before-the-first-round",
+        "the tier of a topic that is deleted soon after an election stays for a week",
+        "        self.had_led |= self.partition.is_led_here\n",
+        "",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "one-slow-round-holds-others",
+        "a round that waits for remote storage keeps another partition from its round",
+        "for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):",
+        "while self._workers < min(self._config.copies_at_once, len(self._due)):",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "first-read-compares-all",
+        "the first read of a new leader waits for seconds until thousands of segments are compared",
+        "await self._compare(until=self._log_from)",
+        "await self._compare()",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
+    ),
+    Mutant(
+        "read-before-it-is-compared",
+        "a new leader reads what its log has from remote storage, where another cluster may have written",
+        "RemoteReader(self._parts.cache, self.folder, self._readable)",
+        "RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
+    ),
+    Mutant(
+        "log-start-before-all-is-compared",
+        "a leader begins where another cluster has said, before it knows that it is another",
+        "        if is_compared and self._goes_on_from(last):",
+        "        if self._goes_on_from(last):",
+        ("unit/broker/test_first_reads_of_a_tier.py",),
+    ),
+    Mutant(
         "copies-hold-the-queue",
         "a partition with much to copy keeps others from their claims, looks and expiry",
         "                    self._due.append(remote)  # what is due to others",
@@ -2836,11 +2899,18 @@ TIERED = (
         ("unit/broker/test_turns_of_remote_copies.py",),
     ),
     Mutant(
-        "tier-given-up-at-once",
-        "one manifest gives up all segments of a topic that is tiered no more",
-        "gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]",
-        "gone = manifest.segments",
+        "removed-again-after-an-error",
+        "a store that fails now and then has all of many dropped objects removed again",
+        "            if removed:  # a store that fails now and then",
+        "            if error is None:  # a store that fails now and then",
         ("unit/broker/test_ended_tiers.py",),
+    ),
+    Mutant(
+        "manifest-for-each-few-removals",
+        "a hundred manifests of 12 MB are written while the objects of a lowered retention are removed",
+        "max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)",
+        "REMOVED_AT_ONCE",
+        ("unit/tier/test_plan.py",),
     ),
     Mutant(
         "bandwidth-of-the-file",
@@ -2852,8 +2922,8 @@ TIERED = (
     Mutant(
         "another-clusters-copies-kept",
         "a cluster that takes a store has the records of the former one in place of its own",
-        "        if manifest.claim < self._claim:\n            return max(",
-        "        if False:\n            return max(",
+        "return max(cut, plan.still_local(manifest, log), key=len) if manifest.claim < self._claim else cut",
+        "return cut",
         ("unit/broker/test_claims_of_tiers.py",),
     ),
     Mutant(
@@ -2929,7 +2999,7 @@ TIERED = (
     Mutant(
         "orphans-looked-for-at-once",
         "a hundred thousand objects are looked at in one turn",
-        "    for part in _in_parts(names):",
+        "    for part in in_lines(names):",
         "    for part in [tuple(names)]:",
         ("unit/tier/test_plan.py",),
     ),

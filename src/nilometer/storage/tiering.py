@@ -98,11 +98,10 @@ class IndexesOfBatches:
         position, header = batch.position, batch.header
         if header.max_timestamp > self._largest[0]:
             self._largest = header.max_timestamp, header.last_offset
-        if self._bytes_since_entry > self._segment.index_interval_bytes:
-            self._indexes.offsets.append(header.last_offset, position)
-            self._indexes.times.maybe_append(*self._largest)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size
+        since, interval = self._bytes_since_entry, self._segment.index_interval_bytes
+        self._bytes_since_entry = self._indexes.add(
+            position, header.last_offset, header.size, self._largest, since, interval
+        )
         if self._producers is not None and header.is_transactional:
             aborted = self._producers.replay(batch.buffer, batch.at, header)
             self._aborted += b"".join(one.encode() for one in aborted)

@@ -20,8 +20,8 @@ import itertools
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -31,6 +31,7 @@ from nilometer.steps import at_once
 from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from nilometer.storage.segments.transaction_index import PackedEntries
 
+T = TypeVar("T")
 FORMAT_VERSION = 2
 """Version 1 is that of :mod:`nilometer.tier.earlier_archives`."""
 
@@ -193,28 +194,38 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def mentions(self, segment: RemoteSegment) -> bool:
         """Whether this manifest has the segment, or had it."""
-        place = self.holding(segment.last_offset)
+        place, name = self.holding(segment.last_offset), segment.log_name
         is_here = place is not None and self.segments[place] == segment
-        return is_here or any(one.name == segment.log_name for one in self.dropped)
+        return is_here or any(one.name == name for one in self.dropped)
 
     def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
         """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
         its segments at other offsets."""
+        return at_once(self.adding(segment, now_ms))
+
+    def adding(self, segment: RemoteSegment, now_ms: int) -> Generator[int, None, Manifest]:
+        """As :meth:`with_segment`, in steps."""
         first = bisect_left(self.segments, segment.base_offset, key=_base_offset)
-        kept = self.without(self.segments[first:], now_ms)
+        kept = yield from self.dropping(self.segments[first:], now_ms)
         return structs.replace(kept, segments=(*kept.segments, segment))
 
     def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
         """Return a manifest without ``gone``, whose objects are kept for the grace period."""
+        return at_once(self.dropping(gone, now_ms))
+
+    def dropping(self, gone: Sequence[RemoteSegment], now_ms: int) -> Generator[int, None, Manifest]:
+        """As :meth:`without`, in steps of so many segments."""
         if not gone:
             return self
-        names = (name for one in gone for name in one.object_names)
-        attempts = {one.attempt for one in gone}
-        return structs.replace(
-            self,
-            segments=tuple(one for one in self.segments if one.attempt not in attempts),
-            dropped=(*self.dropped, *(Dropped(name, now_ms) for name in names)),
-        )
+        attempts, dropped, kept = set[str](), list(self.dropped), list[RemoteSegment]()
+        for some in in_lines(gone):
+            attempts.update(one.attempt for one in some)
+            dropped += (Dropped(name, now_ms) for one in some for name in one.object_names)
+            yield len(some)
+        for some in in_lines(self.segments):
+            kept += (one for one in some if one.attempt not in attempts)
+            yield len(some)
+        return structs.replace(self, segments=tuple(kept), dropped=tuple(dropped))
 
 
 def _base_offset(segment: RemoteSegment) -> int:
@@ -256,6 +267,13 @@ _LONG_HEAD = 64 << 10
 """A first line of more bytes is read in parts of so many, about a thousand names."""
 SEGMENTS_OF_A_LINE = 1_000
 """A line of so many is read in less than two milliseconds."""
+
+
+def in_lines(elements: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """Yield the elements in parts of a line of a manifest."""
+    rest = iter(elements)
+    while part := tuple(itertools.islice(rest, SEGMENTS_OF_A_LINE)):
+        yield part
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from nilometer.identifiers import Offset
 from nilometer.tier import plan
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, RemoteSegment
@@ -53,8 +55,6 @@ class LogLineage:
 
         All of many would hold the event loop when a leader begins.
         """
-        if manifest.claim < self._claim:
-            return False
         self._begin(manifest, as_of)
         segments = manifest.segments
         first = bisect_right(segments, self._agreed, key=_end_offset)
@@ -69,13 +69,11 @@ class LogLineage:
 
         A cluster with a lower claim may have had leaders of the same epochs, so what is here is copied again.
         """
-        if manifest.claim < self._claim:
-            return max(plan.divergent(manifest, log), plan.still_local(manifest, log), key=len)
         self._begin(manifest, as_of)
         cut = plan.divergent(manifest, log, self._agreed)
         if not cut:
             self._agreed = manifest.end_offset
-        return cut
+        return max(cut, plan.still_local(manifest, log), key=len) if manifest.claim < self._claim else cut
 
     def to_prove(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> RemoteSegment | None:
         """Return the next segment whose last batch has to be compared with that of the log; None if there is
@@ -85,13 +83,20 @@ class LogLineage:
         same = len(manifest.segments) - len(self.divergent(manifest, log, as_of))
         if self.foreign is not None:
             return None
-        known_from = max(self._proven, log.log_start_offset, log.local_start_offset)
-        first = bisect_right(manifest.segments, known_from, key=_end_offset)
+        first = self.proven_count(manifest, max(log.log_start_offset, log.local_start_offset), as_of)
         some = range(first, min(first + SEGMENTS_OF_A_LINE, same))
         for place in some:
             if manifest.segments[place].last_crc is not None:
                 return manifest.segments[place]
         return manifest.segments[some[-1]] if some else None
+
+    def proven_count(self, manifest: Manifest, log_from: Offset, as_of: AsOf) -> int:
+        """Return how many of the first segments need not be compared with the log: they were, or end at or
+        below ``log_from``, the first offset that the log itself has."""
+        if manifest.claim != self._claim:
+            return len(manifest.segments)
+        self._begin(manifest, as_of)
+        return bisect_right(manifest.segments, max(self._proven, log_from), key=_end_offset)
 
     def _begin(self, manifest: Manifest, as_of: AsOf) -> None:
         by = manifest.writer, manifest.rank, as_of
@@ -114,7 +119,8 @@ class LogLineage:
             if self.foreign is not None:
                 first = bisect_right(manifest.segments, self.foreign.base_offset, key=_end_offset)
                 cut = max(cut, manifest.segments[first:], key=len)
-            self._own = manifest.without(cut, 0) if cut else None
+            kept = manifest.segments[: len(manifest.segments) - len(cut)]
+            self._own = structs.replace(manifest, segments=kept) if cut else None
             self._own_by = by
         return manifest if self._own is None else self._own
 

@@ -13,28 +13,30 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
 from nilometer.identifiers import Offset
+from nilometer.steps import at_once
 from nilometer.tier.format import (
     FORMAT_VERSION,
     HEAD,
     SEGMENTS_OF_A_LINE,
+    Dropped,
     Manifest,
     RemoteSegment,
     TopicFacts,
+    in_lines,
     manifest_number,
 )
 
-GIVEN_UP_AT_ONCE = 1_000
-"""One manifest gives up so many segments: with all of 100,000 it would take a fifth of a second to make."""
-REMOVED_AT_ONCE = 2 * GIVEN_UP_AT_ONCE
-"""So many objects are removed before a manifest says so."""
+REMOVED_AT_ONCE = 2_000
+"""So many objects are removed before a manifest says so, or more if more are dropped."""
+REMOVED_SHARE = 4
+"""One part in so many of what is dropped: manifests with the names of 200,000 objects have 12 MB."""
 
-T = TypeVar("T")
 EpochEntries = Sequence[tuple[int, int]]
 """(Leader epoch, start offset), both rising: the leader epochs of a log."""
 
@@ -144,24 +146,30 @@ def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
 
 
 def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
-    """Return the oldest remote segments that the whole retention no longer keeps, but no more than one
-    manifest gives up.
+    """Return the oldest remote segments that the whole retention no longer keeps.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
     local segments that begin behind the tier; the largest timestamp of a segment.
     """
+    return at_once(expiring(manifest, log, retention, now_ms))
+
+
+def expiring(
+    manifest: Manifest, log: LogView, retention: Retention, now_ms: int
+) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+    """As :func:`expired`, in steps of so many segments."""
     segments = manifest.segments
     size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
     excess = size - retention.bytes if retention.bytes >= 0 else 0
-    count = 0
-    for segment in segments[:GIVEN_UP_AT_ONCE]:
+    for count, segment in enumerate(segments):
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
         is_old |= not segment.log_bytes
         if segment.end_offset > log.log_start_offset and not is_old and segment.log_bytes > excess:
-            break
+            return segments[:count]
         excess -= segment.log_bytes
-        count += 1
-    return segments[:count]
+        if (count + 1) % SEGMENTS_OF_A_LINE == 0:
+            yield SEGMENTS_OF_A_LINE
+    return segments
 
 
 class NotTiered(NamedTuple):
@@ -218,7 +226,7 @@ def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
 
 def next_log_start(gone: Sequence[RemoteSegment], log: LogView) -> Offset:
     """Return the log start offset once ``gone``, the oldest remote segments, are deleted."""
-    return max([log.log_start_offset, *(one.end_offset for one in gone)])
+    return max(log.log_start_offset, gone[-1].end_offset) if gone else log.log_start_offset
 
 
 def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> Offset:
@@ -236,13 +244,24 @@ def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> 
 def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
     """Return the names of dropped objects whose grace period is over: those that are removed next."""
     due = (one.name for one in manifest.dropped if now_ms - one.since_ms >= grace_ms)
-    return tuple(itertools.islice(due, REMOVED_AT_ONCE))
+    return tuple(itertools.islice(due, max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)))
 
 
 def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """Return the manifest after the objects called ``names`` were removed from the store."""
-    gone = set(names)
-    return structs.replace(manifest, dropped=tuple(one for one in manifest.dropped if one.name not in gone))
+    return at_once(removing(manifest, names))
+
+
+def removing(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, Manifest]:
+    """As :func:`without_removed`, in steps of so many names."""
+    gone, kept = set[str](), list[Dropped]()
+    for some in in_lines(names):
+        gone.update(some)
+        yield len(some)
+    for left in in_lines(manifest.dropped):
+        kept += (one for one in left if one.name not in gone)
+        yield len(left)
+    return structs.replace(manifest, dropped=tuple(kept))
 
 
 def orphans(manifest: Manifest, names: Iterable[str]) -> Generator[int, None, tuple[str, ...]]:
@@ -251,23 +270,17 @@ def orphans(manifest: Manifest, names: Iterable[str]) -> Generator[int, None, tu
     If it is the last one and the reader wrote it, nothing that was listed can still get into the chain.
     """
     mentioned = set[str]()
-    for some in _in_parts(manifest.dropped):
+    for some in in_lines(manifest.dropped):
         mentioned.update(one.name for one in some)
         yield len(some)
-    for some in _in_parts(manifest.segments):
+    for some in in_lines(manifest.segments):
         mentioned.update(name for one in some for name in (one.log_name, one.index_name))
         yield len(some)
     found = list[str]()
-    for part in _in_parts(names):
+    for part in in_lines(names):
         found += (one for one in part if not (one in mentioned or _is_of_the_chain(manifest, one)))
         yield len(part)
     return tuple(found)
-
-
-def _in_parts(elements: Iterable[T]) -> Iterator[Sequence[T]]:
-    rest = iter(elements)
-    while part := tuple(itertools.islice(rest, SEGMENTS_OF_A_LINE)):
-        yield part
 
 
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:

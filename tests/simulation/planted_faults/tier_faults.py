@@ -134,9 +134,9 @@ def expire_before_the_log_start_moves(patch: Patch) -> None:
         config = self.partition.log.config
         retention = plan.Retention(config.retention_ms, config.retention_bytes)
 
-        def remaining(manifest: Manifest) -> Manifest | None:
-            gone = plan.expired(manifest, self.view(), retention, self._now_ms)
-            return manifest.without(gone, self._now_ms) if gone else None
+        def remaining(manifest: Manifest) -> remote_partition.Decision:
+            gone = yield from plan.expiring(manifest, self.view(), retention, self._now_ms)
+            return (yield from manifest.dropping(gone, self._now_ms)) if gone else None
 
         await self._write(epoch, remaining)
 

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
-from nilometer.simulation.object_store import StoreFaults
+from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
 from nilometer.storage.topic_config import LogConfig
+from nilometer.tier import format as tier_format
 from nilometer.tier import plan
 from nilometer.tier.format import Manifest
 from nilometer.wire.records import BatchBuilder
@@ -52,37 +55,102 @@ def test_a_leader_that_has_restarted_removes_what_is_left() -> None:
 @pytest.mark.parametrize(
     "end", [replace(CONFIG, remote_storage_enable=False), replace(CONFIG, retention_ms=1)]
 )
-def test_a_manifest_gives_up_and_forgets_a_few_segments_of_many(
+def test_one_manifest_gives_up_all_and_a_few_forget_it(
     end: LogConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "GIVEN_UP_AT_ONCE", 2)
+    """Each has the names of what is still to be removed: a hundred would be a hundred times as much."""
     monkeypatch.setattr(plan, "REMOVED_AT_ONCE", 4)
 
     async def work() -> None:
-        led, written = LedLog(), list[tuple[int, int]]()
-        for _ in range(5):
-            builder = BatchBuilder()
-            builder.append(1, None, b"v")
-            led.append(bytes(builder.build(0)))
-            led.log.roll_now(1)
+        led = led_log()
         await led.tier()
-        append = led.remote._chain.append
-
-        async def noting(epoch: int, following: Manifest) -> bool:
-            written.append((len(following.segments), len(following.dropped)))
-            return await append(epoch, following)
-
-        monkeypatch.setattr(led.remote._chain, "append", noting)
+        written = noted(led, monkeypatch)
         led.log.configure(end)
         await led.remote.run_round()
-        assert written == [(3, 4), (1, 8), (0, 10)]
+        assert written == [(0, 10)]
         del written[:]
         led.now_ms += 10
         await led.remote.run_round()
         assert written == [(0, 6), (0, 2), (0, 0)]
-        assert not [name for name in led.store.bucket.objects if name.endswith((".log", ".index"))]
+        assert objects_of(led) == []
 
     asyncio.run(work())
+
+
+def test_what_was_removed_before_the_store_failed_is_not_removed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove, failing = VirtualObjectStore.remove, [3]
+
+    async def failing_once(self: VirtualObjectStore, name: str) -> None:
+        if name.endswith((".log", ".index")):
+            failing[0] -= 1
+            if failing[0] == 0:
+                raise ObjectStoreError("busy")
+        await remove(self, name)
+
+    async def work() -> None:
+        led = led_log()
+        await led.tier()
+        led.log.configure(replace(CONFIG, remote_storage_enable=False))
+        await led.remote.run_round()
+        led.now_ms += 10
+        written = noted(led, monkeypatch)
+        monkeypatch.setattr(VirtualObjectStore, "remove", failing_once)
+        with pytest.raises(ObjectStoreError, match="busy"):
+            await led.remote.run_round()
+        assert written == [(0, 8)]
+        assert (led.remote.traffic.deleted_segments, led.remote.traffic.delete_errors) == (1, 1)
+        await led.remote.run_round()
+        assert (written, objects_of(led)) == ([(0, 8), (0, 0)], [])
+
+    asyncio.run(work())
+
+
+def test_what_begins_with_a_cut_and_ends_with_all_given_up_pauses_between_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tier_format, "SEGMENTS_OF_A_LINE", 2)
+    led = led_log()
+
+    async def work() -> list[list[int]]:
+        await led.tier()
+        last = led.remote.manifest
+        assert last is not None
+        given_up = list(led.remote._emptied(last))
+        led.leader_epoch = 1
+        first, *rest = last.segments
+        others = (structs.replace(one, epochs=((7, one.base_offset),)) for one in rest)
+        return [given_up, list(led.remote._claimed(structs.replace(last, segments=(first, *others))))]
+
+    assert asyncio.run(work()) == [[2, 2, 1, 2, 2, 1], [2, 2, 2, 2, 1]]
+
+
+def led_log() -> LedLog:
+    """Return a log with five segments."""
+    led = LedLog()
+    for _ in range(5):
+        builder = BatchBuilder()
+        builder.append(1, None, b"v")
+        led.append(bytes(builder.build(0)))
+        led.log.roll_now(1)
+    return led
+
+
+def noted(led: LedLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list that gets, of each manifest, how many segments and names of dropped objects it has."""
+    append, written = led.remote._chain.append, list[tuple[int, int]]()
+
+    async def noting(epoch: int, following: Manifest) -> bool:
+        written.append((len(following.segments), len(following.dropped)))
+        return await append(epoch, following)
+
+    monkeypatch.setattr(led.remote._chain, "append", noting)
+    return written
+
+
+def objects_of(led: LedLog) -> list[str]:
+    return [name for name in led.store.bucket.objects if name.endswith((".log", ".index"))]
 
 
 @pytest.mark.parametrize(

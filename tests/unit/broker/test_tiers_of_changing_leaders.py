@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.broker.tiering.remote_partition import RemotePartition
+from nilometer.broker.tiering.remote_partition import Decision, RemotePartition
 from nilometer.tier import plan
 from nilometer.tier.format import Manifest
 from support.tier.changing_leaders import play
@@ -43,9 +43,9 @@ def drops_expired_segments_before_the_log_start_moves(patch: pytest.MonkeyPatch)
         config = self.partition.log.config
         retention = plan.Retention(config.retention_ms, config.retention_bytes)
 
-        def remaining(manifest: Manifest) -> Manifest | None:
-            gone = plan.expired(manifest, self.view(), retention, self._now_ms)
-            return manifest.without(gone, self._now_ms) if gone else None
+        def remaining(manifest: Manifest) -> Decision:
+            gone = yield from plan.expiring(manifest, self.view(), retention, self._now_ms)
+            return (yield from manifest.dropping(gone, self._now_ms)) if gone else None
 
         if self.manifest is not None:
             await self._write(epoch, remaining)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from nilometer.broker.tiering.remote_partition import LOOK_AGAIN_MS
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.names import TIME_INDEX_SUFFIX
 from nilometer.tier import plan
@@ -64,17 +65,65 @@ def test_records_that_are_nowhere_are_not_passed_over() -> None:
     asyncio.run(main())
 
 
-def test_searches_that_wait_for_each_other_read_the_chain_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas = Replicas()
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[Chain]:
+    """Return a list that gets each chain that is read from now on."""
     read, reads = Chain.read, list[Chain]()
 
     async def counted(self: Chain) -> Manifest | None:
         reads.append(self)
         return await read(self)
 
+    monkeypatch.setattr(Chain, "read", counted)
+    return reads
+
+
+def test_for_records_that_are_nowhere_the_chain_is_read_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicas = Replicas()
+
     async def main() -> None:
         await replicas.change_leaders()
-        monkeypatch.setattr(Chain, "read", counted)
+        objects = replicas.former.store.bucket.objects
+        kept = dict(objects)
+        objects.clear()
+        reads = counted_reads(monkeypatch)
+        for count in (1, 1, 2):
+            with pytest.raises(ObjectStoreError, match="lacks records"):
+                await replicas.first_since(1_002)
+            assert len(reads) == count
+            replicas.present.now_ms += LOOK_AGAIN_MS - 1
+        objects.update(kept)  # the next look of this broker finds them, be it for a search or not
+        await replicas.present.remote._read_chain()
+        assert await replicas.first_since(1_002) == 2
+        assert len(reads) == 3
+
+    asyncio.run(main())
+
+
+def test_what_becomes_lacking_otherwise_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = Replicas()
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        objects = replicas.former.store.bucket.objects
+        kept = dict(objects)
+        objects.clear()
+        with pytest.raises(ObjectStoreError, match="lacks records"):
+            await replicas.first_since(1_002)
+        objects.update(kept)
+        replicas.former.log.advance_log_start_offset(1, 5)
+        assert await replicas.first_since(1_002) == 2
+
+    asyncio.run(main())
+
+
+def test_searches_that_wait_for_each_other_read_the_chain_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = Replicas()
+
+    async def main() -> None:
+        await replicas.change_leaders()
+        reads = counted_reads(monkeypatch)
         assert await asyncio.gather(*(replicas.first_since(1_002) for _ in range(5))) == [2] * 5
         assert len(reads) == 1
 

@@ -220,6 +220,19 @@ def test_a_commit_in_an_epoch_that_has_passed_is_made_again_in_the_new_one() -> 
     play_next(scenario)
 
 
+def test_a_commit_fails_if_no_newer_epoch_becomes_known_in_time() -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
+        async with member(stage, enable_auto_commit=False, default_api_timeout_ms=1_000) as consumer:
+            await consumer.subscribe(["t"])
+            await poll_until(lambda: shares(consumer) == [4], consumer)
+            group.fault = lambda key, _: ErrorCode.stale_member_epoch if key == ApiKey.OFFSET_COMMIT else None
+            with pytest.raises(CommitFailed, match="STALE_MEMBER_EPOCH"):
+                await consumer.commit({ALL[1]: 7})
+            assert group.offsets == {}
+
+    play_next(scenario)
+
+
 def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands() -> None:
     async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, "a", enable_auto_commit=False) as a, member(stage, "b") as b:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges, remote_batches
 from nilometer.simulation.object_store import Bucket
+from nilometer.simulation.world import HostClock
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest, manifest_name
 from nilometer.wire.records import BatchBuilder
 from support.tier.remote_segments import FOLDER, manifest, segment
@@ -26,8 +27,15 @@ class Store:
         """What the broker knows."""
         broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
         self.node: Any = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
-        world = SimpleNamespace(loop=SimpleNamespace(time=lambda: self.now_s))
-        cluster: Any = SimpleNamespace(world=world, nodes={1: self.node}, leads=lambda _: False)
+        loop: Any = SimpleNamespace(time=lambda: self.now_s)
+        self.clocks = [HostClock(loop), HostClock(loop)]
+        machines = [SimpleNamespace(clock=clock) for clock in self.clocks]
+        cluster: Any = SimpleNamespace(
+            world=SimpleNamespace(loop=loop),
+            nodes={1: self.node},
+            machines=machines,
+            leads=lambda _: False,
+        )
         self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
 
     def upload(self, *bases: int) -> None:
@@ -97,6 +105,17 @@ def test_what_has_left_the_manifest_stays_for_a_while() -> None:
     store.now_s += GRACE_S * GRACE_SLACK - 1
     store.remove(0)
     assert store.found == ["is removed before the grace period is over"] * 2
+
+
+def test_a_machine_whose_clock_is_ahead_removes_earlier() -> None:
+    store = Store()
+    store.upload(0, 10)
+    store.write(0, held(0, 10))
+    store.write(1, held(10))
+    store.clocks[1].rate = 1.2
+    store.now_s += GRACE_S * GRACE_SLACK - 1  # by the faster clock 1.4 s more have passed
+    store.remove(0)
+    assert store.found == []
 
 
 def test_a_manifest_has_one_content_for_ever() -> None:

@@ -83,10 +83,11 @@ def test_what_has_no_crc_or_other_epochs_or_is_beyond_the_end_is_not_compared() 
     assert prove(LogLineage(0), HELD, view(end=25), SAME) == [0, 10]
 
 
-def test_many_segments_are_compared_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("claim", [0, 1])
+def test_many_segments_are_compared_in_steps(claim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage_module, "SEGMENTS_OF_A_LINE", 2)
-    held, log = manifest(*(segment(10 * at, 10 * at + 9) for at in range(5))), view(end=50)
-    lineage, at_once = LogLineage(0), list[int]()
+    held, log = manifest(*(segment(10 * at, 10 * at + 9) for at in range(5))), view(local=40, end=50)
+    lineage, at_once = LogLineage(claim), list[int]()
     divergent = plan.divergent
 
     def count(
@@ -99,7 +100,7 @@ def test_many_segments_are_compared_in_steps(monkeypatch: pytest.MonkeyPatch) ->
     steps = 0
     while lineage.compare_some(held, log, AS_OF):
         steps += 1
-    assert lineage.divergent(held, log, AS_OF) == ()
+    assert lineage.divergent(held, log, AS_OF) == held.segments[4:] * claim, "of a lower claim"
     assert (steps, at_once) == (3, [20, 20, 10, 0])
 
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 from nilometer.steps import at_once
+from nilometer.tier import format as tier_format
 from nilometer.tier import plan
 from nilometer.tier.format import manifest_name
 from nilometer.tier.plan import (
-    GIVEN_UP_AT_ONCE,
     LocalSegment,
     LogView,
     Retention,
@@ -17,6 +17,7 @@ from nilometer.tier.plan import (
     due_removals,
     epochs_within,
     expired,
+    expiring,
     inherited_log_start,
     is_lost,
     local_deletion_bound,
@@ -121,11 +122,25 @@ def test_what_is_in_the_tier_is_not_counted_as_local_because_segments_begin_else
         assert expired(held, log, Retention(-1, 100 + begins_behind), 0) == held.segments[:1]
 
 
-def test_of_many_that_expired_one_manifest_gives_up_the_oldest() -> None:
-    """All of 100,000 would be counted again before each of a hundred manifests."""
-    held = manifest(*(segment(at, at + 1) for at in range(GIVEN_UP_AT_ONCE + 5)))
-    log = view(GIVEN_UP_AT_ONCE + 5, start=GIVEN_UP_AT_ONCE + 5)
-    assert expired(held, log, UNLIMITED, 0) == held.segments[:GIVEN_UP_AT_ONCE]
+def test_what_expired_of_many_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SEGMENTS_OF_A_LINE", 2)
+    held = manifest(*(segment(at, at + 1) for at in range(7)))
+    assert list(expiring(held, view(7, start=7), UNLIMITED, 0)) == [2, 2, 2]
+    assert expired(held, view(7, start=7), UNLIMITED, 0) == held.segments[:6]
+    assert expired(held, view(8, start=8), UNLIMITED, 0) == held.segments
+
+
+def test_a_quarter_of_what_is_dropped_is_removed_before_a_manifest_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "REMOVED_AT_ONCE", 2)
+    held = manifest(*(segment(at, at + 1) for at in range(8)))
+    held = held.without(held.segments, 0)
+    counts = list[int]()
+    while due := due_removals(held, 5, 1):
+        counts.append(len(due))
+        held = without_removed(held, due)
+    assert counts == [4, 3, 2, 2, 2, 2, 1]
 
 
 def test_the_log_starts_behind_what_expired() -> None:
@@ -206,7 +221,7 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
 
 
 def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "SEGMENTS_OF_A_LINE", 2)
+    monkeypatch.setattr(tier_format, "SEGMENTS_OF_A_LINE", 2)
     held = manifest(*(segment(10 * at, 10 * at + 9) for at in range(4)))
     held = structs.replace(held.without(held.segments[:1], 1_000), oldest=3)
     named = [name for one in held.segments for name in (one.log_name, one.index_name)]

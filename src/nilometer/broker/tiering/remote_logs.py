@@ -160,13 +160,15 @@ class RemoteLogs:
             await slices.step(1)
             if partition in self._replicas and self._may_have_tier(partition):
                 remote = self._of(partition)
-                if not remote.is_queued:
+                # A replica that was replaced may still be in its round: others wait for the end of that one.
+                if not remote.is_queued and partition.key not in self._running:
                     remote.is_queued = True
                     self._due.append(remote)
         for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
             if key not in self._running:
-                del self._by_key[key]
-        while self._workers < min(self._config.copies_at_once, len(self._due)):
+                # What is known of a topic's deletion may come after this round, or only as a new image.
+                self._forget(key, is_deleted=self._metadata.image.topic_by_id(key.topic_id) is None)
+        for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):
             self._workers += 1
             self._tasks.spawn(self._work(), name="copies to remote storage")
 
@@ -182,9 +184,9 @@ class RemoteLogs:
         found = self._by_key.get(partition.key)
         if found is None or found.partition is not partition:
             traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
-            found = self._by_key[partition.key] = RemotePartition(
-                partition, self._parts, self._facts, traffic
-            )
+            remote = RemotePartition(partition, self._parts, self._facts, traffic)
+            remote.had_led |= found is not None and found.had_led
+            found = self._by_key[partition.key] = remote
         return found
 
     def _facts(self, partition: Partition) -> TopicFacts:
@@ -253,13 +255,17 @@ class RemoteLogs:
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
             for index in range(len(topic.partitions)):
-                remote = self._by_key.pop(TopicIdPartition(topic.id, index), None)
-                if remote is not None and remote.had_led:
-                    self._tasks.spawn(self._delete(remote), name="removal of a tier")
+                self._forget(TopicIdPartition(topic.id, index), is_deleted=True)
 
     def _on_reload(self, image: ClusterImage) -> None:
-        """Partitions that are gone are forgotten by the next round."""
+        """The next round forgets partitions that are gone, and removes the tiers of deleted topics."""
         self._configure(image)
+
+    def _forget(self, key: TopicIdPartition, *, is_deleted: bool) -> None:
+        """Forget a partition that is not hosted any more; remove its tier if its topic was deleted."""
+        remote = self._by_key.pop(key, None)
+        if is_deleted and remote is not None and remote.had_led:
+            self._tasks.spawn(self._delete(remote), name="removal of a tier")
 
     async def _delete(self, remote: RemotePartition) -> None:
         if (running := self._running.get(remote.partition.key)) is not None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Generator
 from itertools import pairwise
-from typing import TypeVar
+from operator import attrgetter
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -23,6 +25,7 @@ from msgspec import structs
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.segment_upload import upload
+from nilometer.identifiers import Offset
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
@@ -38,10 +41,14 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
 
 T = TypeVar("T")
+Decision: TypeAlias = Generator[int, None, Manifest | None]
+"""Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
 OUTDATED_MAX = 3
 """How often a read begins again because segments were copied and deleted here meanwhile."""
+LOOK_AGAIN_MS = 1_000
+"""So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
 LOCAL_BYTES_MAX = 64 << 10
 """So much of what follows a gap at the end of the tier is read at once."""
 
@@ -87,6 +94,9 @@ class RemotePartition:
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
+        self.had_led = partition.is_led_here
+        """Whether this broker has led the partition, with this replica: then it removes what is in the tier
+        when the topic is deleted."""
         self._lineage = LogLineage(parts.claim)
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
@@ -96,16 +106,16 @@ class RemotePartition:
         self._lacking_by: tuple[Manifest | None, tuple[int, int]] | None = None
         """The manifest, the log start offset and the local one for which :attr:`_lacking` was found."""
         self._lacking = False
+        self._readable_by: tuple[Manifest, int, Manifest] | None = None
+        """A manifest, how many of its segments may be read, and a manifest with these."""
+        self._looked: tuple[object, int] | None = None
+        """:attr:`_lacking_by` when the chain was last read in vain for what is lacking, and the time."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
         self._failing_since_ms = 0
         self.lag = plan.NOTHING_MISSING
         """What was not in the tier after the last round that this broker has led."""
-
-    @property
-    def had_led(self) -> bool:
-        return self._led_epoch >= 0
 
     @property
     def manifest(self) -> Manifest | None:
@@ -115,6 +125,7 @@ class RemotePartition:
     def on_role_changed(self) -> None:
         """Forget what is in the tier: the leader of another epoch may have cut it."""
         self.partition.log.note_tiered(0)
+        self.had_led |= self.partition.is_led_here
 
     @property
     def remote_bytes(self) -> int:
@@ -205,8 +216,7 @@ class RemotePartition:
             await self._expire(epoch)
         else:
             self._advance_log_start(self.partition.log.local_start_offset)
-            while await self._write(epoch, self._emptied):
-                pass
+            await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
         return self._leads(epoch) and self._wanted is not None
@@ -237,7 +247,7 @@ class RemotePartition:
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
         return manifest.rank == (self._parts.claim, leader_epoch)
 
-    def _claimed(self, manifest: Manifest) -> Manifest | None:
+    def _claimed(self, manifest: Manifest) -> Decision:
         """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
 
         An object without any manifest thus belongs to a topic that was deleted.
@@ -252,7 +262,7 @@ class RemotePartition:
                 if manifest.claim < self._parts.claim
                 else "are not those of its leader: they are removed. An unclean election has lost them",
             )
-            return manifest.without(cut, self._now_ms)
+            return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
             return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
@@ -265,10 +275,11 @@ class RemotePartition:
         is_empty = last is None or not (last.segments or last.dropped)
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
-    def _emptied(self, manifest: Manifest) -> Manifest | None:
+    def _emptied(self, manifest: Manifest) -> Decision:
         """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
-        gone = manifest.segments[: plan.GIVEN_UP_AT_ONCE]
-        return manifest.without(gone, self._now_ms) if gone else None
+        if not manifest.segments:
+            return None
+        return (yield from manifest.dropping(manifest.segments, self._now_ms))
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -305,12 +316,12 @@ class RemotePartition:
                 raise
             return  # it was deleted, or the log truncated, while it was read
 
-        def named(manifest: Manifest) -> Manifest | None:
+        def named(manifest: Manifest) -> Decision:
             wanted = self._next_to_copy(manifest)
             is_wanted = wanted is not None and wanted.base_offset == entry.base_offset
             if not is_wanted or not is_unchanged(log, sealed):
                 return None
-            return manifest.with_segment(entry, self._now_ms)
+            return (yield from manifest.adding(entry, self._now_ms))
 
         try:
             is_named = await self._write(epoch, named)
@@ -341,40 +352,42 @@ class RemotePartition:
         if config.is_deleted_by_retention:
             retention = plan.Retention(config.retention_ms, config.retention_bytes)
 
-        def gone(manifest: Manifest) -> tuple[RemoteSegment, ...]:
-            return plan.expired(manifest, self.view(), retention, self._now_ms)
+        def gone(manifest: Manifest) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+            return plan.expiring(manifest, self.view(), retention, self._now_ms)
 
-        def remaining(manifest: Manifest) -> Manifest | None:
+        def remaining(manifest: Manifest) -> Decision:
             # Time may have passed, or the high watermark have kept the log start from moving so far: what is
             # not below that must stay, since readers are told that it is there.
             start = self.partition.log.log_start_offset
-            expired = [one for one in gone(manifest) if one.end_offset <= start]
-            return manifest.without(expired, self._now_ms) if expired else None
+            found = yield from gone(manifest)
+            expired = found[: bisect_right(found, start, key=attrgetter("end_offset"))]
+            return (yield from manifest.dropping(expired, self._now_ms)) if expired else None
 
-        while (manifest := self._chain.last) is not None:
-            found = gone(manifest)
-            self._advance_log_start(plan.next_log_start(found, self.view()))
-            if not await self._write(epoch, remaining) or len(found) < plan.GIVEN_UP_AT_ONCE:
-                return
+        if (manifest := self._chain.last) is not None:
+            found = await with_pauses(gone(manifest))
+            if self._leads(epoch):
+                self._advance_log_start(plan.next_log_start(found, self.view()))
+                await self._write(epoch, remaining)
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove the objects whose grace period is over."""
         while (manifest := self._chain.last) is not None:
             due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-            for name in due:
-                await self._remove(self.folder + name)
-            if due:
-                await self._write(epoch, lambda manifest, due=due: plan.without_removed(manifest, due))
-            if len(due) < plan.REMOVED_AT_ONCE:
+            if not due:
                 return
-
-    async def _remove(self, name: str) -> None:
-        try:
-            await self._parts.store.remove(name)
-        except ObjectStoreError:
-            self.traffic.delete_errors += 1
-            raise
-        self.traffic.deleted_segments += name.endswith(".log")
+            removed, error = list[str](), None
+            try:
+                for name in due:
+                    await self._parts.store.remove(self.folder + name)
+                    self.traffic.deleted_segments += name.endswith(".log")
+                    removed.append(name)
+            except ObjectStoreError as found:
+                self.traffic.delete_errors += 1
+                error = found
+            if removed:  # a store that fails now and then does not have all of them removed again
+                await self._write(epoch, lambda manifest, names=removed: plan.removing(manifest, names))
+            if error is not None:
+                raise error
 
     async def _sweep(self, epoch: int) -> None:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
@@ -449,6 +462,15 @@ class RemotePartition:
         return self._lacking
 
     @property
+    def _has_just_looked(self) -> bool:
+        """Whether the chain was read for records that this manifest lacks, and did not go on."""
+        return (
+            self._looked is not None
+            and self._looked[0] is self._lacking_by
+            and self._monotonic_ms < self._looked[1] + LOOK_AGAIN_MS
+        )
+
+    @property
     def _last_or_first(self) -> Manifest:
         last = self._chain.last
         if last is not None:
@@ -461,34 +483,44 @@ class RemotePartition:
     async def _read_chain(self) -> Manifest | None:
         async with self._using_chain:
             await self._read_again()
+        async with self._using_chain:  # readers go on meanwhile
+            await self._compare()
+            self._inherit_log_start()
             return self._chain.last
 
     async def _read_again(self) -> None:
+        """Read the chain, and compare with the log what readers need, who have the rest in the log."""
         await self._chain.read()
-        await self._compare()
+        await self._compare(until=self._log_from)
         self._inherit_log_start()
+
+    @property
+    def _log_from(self) -> Offset:
+        """The first offset that the log itself has."""
+        return max(self.partition.log.log_start_offset, self.partition.log.local_start_offset)
 
     @property
     def _as_of(self) -> AsOf:
         return AsOf(self.partition.leader_epoch, self.partition.log.truncations)
 
-    async def _compare(self) -> None:
-        """Compare what the last manifest names with the log."""
-        log, last = self.partition.log, self._chain.last
+    async def _compare(self, until: Offset | None = None) -> None:
+        """Compare what the last manifest names with the log: all, or by the last batches only the segments
+        that begin below ``until``."""
+        last = self._chain.last
         while last is not None:
             while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
-            if segment is None:
+            first = self._lineage.proven_count(last, self._log_from, as_of)
+            if segment is None or (until is not None and last.segments[first].base_offset >= until):
                 return
             try:
                 crc = await self._crc_in_log(segment)
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
-                known_from = max(log.local_start_offset, log.log_start_offset)
-                if as_of == self._as_of and segment.last_offset >= known_from:
+                if as_of == self._as_of and segment.last_offset >= self._log_from:
                     raise
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
@@ -516,7 +548,10 @@ class RemotePartition:
     def _inherit_log_start(self) -> None:
         """Begin where an earlier leader has said, of which this log may not know yet."""
         last = self._chain.last
-        if last is not None and self.partition.is_led_here and self._goes_on_from(last):
+        if last is None or not self.partition.is_led_here:
+            return
+        is_compared = self._lineage.to_prove(last, self.view(), self._as_of) is None
+        if is_compared and self._goes_on_from(last):
             self._advance_log_start(plan.inherited_log_start(last, self.view(), self.partition.leader_epoch))
 
     def _advance_log_start(self, offset: int) -> None:
@@ -526,10 +561,10 @@ class RemotePartition:
             self.partition.notify_log_start()
             logger.info("%s now begins at offset %d", self.partition, log.log_start_offset)
 
-    async def _write(self, epoch: int, decide: Callable[[Manifest], Manifest | None]) -> bool:
+    async def _write(self, epoch: int, decide: Callable[[Manifest], Decision]) -> bool:
         """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed."""
         async with self._using_chain:
-            while (following := decide(self._last_or_first)) is not None:
+            while (following := await with_pauses(decide(self._last_or_first))) is not None:
                 if not self._leads(epoch):
                     raise Deposed(f"{self.partition} has another leader now")
                 following = structs.replace(
@@ -568,9 +603,25 @@ class RemotePartition:
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
-            await self._read_chain()
+            async with self._using_chain:
+                if is_again or not self._chain.is_read:
+                    await self._read_again()
         self._chain.check_may_read()
-        return RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))
+        return RemoteReader(self._parts.cache, self.folder, self._readable)
+
+    @property
+    def _readable(self) -> Manifest:
+        """The last manifest up to the first segment that the log has, too, and that has still to be compared
+        with it."""
+        visible = self._visible(self._last_or_first)
+        below = bisect_left(visible.segments, self._log_from, key=attrgetter("base_offset"))
+        count = max(below, self._lineage.proven_count(visible, self._log_from, self._as_of))
+        if count == len(visible.segments):
+            return visible
+        if self._readable_by is None or self._readable_by[0] is not visible or self._readable_by[1] != count:
+            kept = structs.replace(visible, segments=visible.segments[:count])
+            self._readable_by = visible, count, kept
+        return self._readable_by[2]
 
     async def read(
         self, offset: int, max_bytes: int, *, read_committed: bool
@@ -619,8 +670,9 @@ class RemotePartition:
         :meth:`read`."""
         if self._lacks_records:  # another one has copied them since the chain was read here
             async with self._using_chain:
-                if self._lacks_records:  # nor was it read for another search meanwhile
+                if self._lacks_records and not self._has_just_looked:  # for another search
                     await self._read_again()
+                    self._looked = (self._lacking_by, self._monotonic_ms) if self._lacks_records else None
             self._chain.check_may_read()
         if self._lacks_records:
             raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")

@@ -121,6 +121,11 @@ class Committer:
                     await self._client.retry(lambda: self._commit_once(attempt), timeout_ms)
                 else:
                     await self._commit_once(attempt)
+        except StaleEpoch as error:
+            if not retries:
+                raise
+            # No newer epoch became known in time: the member may be out of the group, as after a long pause.
+            raise CommitFailed(error.code, error.message) from error
         except TimeoutError:
             raise KafkaError(ErrorCode.request_timed_out, f"not committed within {timeout_ms} ms") from None
 

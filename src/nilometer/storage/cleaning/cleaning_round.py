@@ -31,7 +31,7 @@ from nilometer.storage.errors import CorruptRecordFound, LogFenced
 from nilometer.storage.log_state import LogState
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.storage.segments.batch_scan import ScannedBatch, scan
-from nilometer.storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex
+from nilometer.storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.swapping import Replacement
@@ -59,26 +59,25 @@ class CleanedSegmentWriter:
         self._inputs = tuple(inputs)
         self._base_offset = base_offset = inputs[0]
         self._index_interval_bytes = index_interval_bytes
-        self._offsets = OffsetIndex(base_offset)
-        self._times = TimeIndex(base_offset)
+        self._indexes = SegmentIndexes.empty(base_offset)
         self._aborted: list[AbortedTxn] = []
         self._gathered: list[Bytes] = []
         self._gathered_bytes = 0
         self._bytes_since_index_entry = 0
-        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, base_offset
+        self._largest = NO_TIMESTAMP, base_offset
+        """The largest timestamp, and the last offset of the first batch that has it."""
         self._made: list[str] = []
         self.size = 0
         self._log: File | None = self._create(names.LOG_SUFFIX)
 
     def append(self, data: Bytes, header: BatchHeader) -> None:
         """Append a complete batch, with offsets above the previous ones."""
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
-        if self._bytes_since_index_entry > self._index_interval_bytes:
-            self._offsets.append(header.last_offset, self.size)
-            self._times.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
-            self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += header.size
+        if header.max_timestamp > self._largest[0]:
+            self._largest = header.max_timestamp, header.last_offset
+        since, interval = self._bytes_since_index_entry, self._index_interval_bytes
+        self._bytes_since_index_entry = self._indexes.add(
+            self.size, header.last_offset, header.size, self._largest, since, interval
+        )
         self._gathered.append(data)
         self._gathered_bytes += header.size
         self.size += header.size
@@ -96,11 +95,11 @@ class CleanedSegmentWriter:
         log.sync()
         log.close()
         self._log = None
-        self._times.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+        self._indexes.times.maybe_append(*self._largest)
         outputs = [names.LOG_SUFFIX]
         contents = {
-            names.INDEX_SUFFIX: self._offsets.to_bytes(),
-            names.TIME_INDEX_SUFFIX: self._times.to_bytes(),
+            names.INDEX_SUFFIX: self._indexes.offsets.to_bytes(),
+            names.TIME_INDEX_SUFFIX: self._indexes.times.to_bytes(),
         }
         if self._aborted:
             contents[names.TXN_INDEX_SUFFIX] = b"".join(entry.encode() for entry in self._aborted)

@@ -294,6 +294,21 @@ class SegmentIndexes(NamedTuple):
     def empty(cls, base_offset: int) -> SegmentIndexes:
         return cls(OffsetIndex(base_offset), TimeIndex(base_offset))
 
+    def add(
+        self, position: int, last_offset: int, size: int, largest: tuple[int, int], since: int, interval: int
+    ) -> int:
+        """Add the next batch of the log file, at ``position``: it gets entries if those before it have more
+        than ``interval`` bytes since the last entry.
+
+        ``largest``: the largest timestamp up to this batch, and the last offset of the first batch that has
+        it. ``since``: the bytes since the last entry; return those with this batch.
+        """
+        if since > interval:
+            self.offsets.append(last_offset, position)
+            self.times.maybe_append(*largest)
+            since = 0
+        return since + size
+
 
 class IndexCache:
     __slots__ = ("_entries", "_entries_max", "_indexes")

@@ -242,21 +242,19 @@ class LogSegment:
         assert indexes is not None, "only an active segment is appended to"
         if position == 0 and self.first_timestamp is None:
             self.first_timestamp = marks[0].max_timestamp
-        is_indexed, since = False, self._bytes_since_index_entry
+        entries, since = len(indexes.offsets), self._bytes_since_index_entry
         newest = self.max_timestamp if self._max_timestamp is None else self._max_timestamp
         for mark in marks:
             if mark.max_timestamp > newest:
                 newest = self._max_timestamp = mark.max_timestamp
                 self._offset_of_max_timestamp = mark.last_offset
-            if since > self.index_interval_bytes:
-                indexes.offsets.append(mark.last_offset, position)
-                indexes.times.maybe_append(newest, self._offset_of_max_timestamp)
-                since = 0
-                is_indexed = True
-            since += mark.size
+            largest = newest, self._offset_of_max_timestamp
+            since = indexes.add(
+                position, mark.last_offset, mark.size, largest, since, self.index_interval_bytes
+            )
             position += mark.size
         self._bytes_since_index_entry = since
-        if is_indexed:
+        if len(indexes.offsets) != entries:
             self._may_index_be_full = True
             if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
                 self.write_indexes()
@@ -431,11 +429,11 @@ class LogSegment:
         assert indexes is not None, "only an active segment is indexed"
         if mark.max_timestamp > self.max_timestamp:
             self._max_timestamp, self._offset_of_max_timestamp = mark.max_timestamp, mark.last_offset
-        if self._bytes_since_index_entry > self.index_interval_bytes:
-            indexes.offsets.append(mark.last_offset, position)
-            indexes.times.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
-            self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += mark.size
+        largest = self.max_timestamp, self._offset_of_max_timestamp
+        since, interval = self._bytes_since_index_entry, self.index_interval_bytes
+        self._bytes_since_index_entry = indexes.add(
+            position, mark.last_offset, mark.size, largest, since, interval
+        )
 
     def check_files_exist(self) -> None:
         """Check that the index files exist and have whole entries. Raises FileNotFoundError, CorruptIndex."""

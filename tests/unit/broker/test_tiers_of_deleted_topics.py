@@ -1,0 +1,207 @@
+"""The tier of a deleted topic is removed by who has led it, also while rounds, replicas and metadata change;
+and rounds that wait hold up no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from nilometer.broker.tiering import remote_logs
+from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.broker.turns import Turns
+from nilometer.identifiers import TopicIdPartition
+from nilometer.wire.records import BatchBuilder
+from support.step_clock import StepClock
+from support.tier.led_log import LedLog
+from support.tier.remote_segments import TOPIC
+
+STEPS = 200
+"""More steps of the event loop than anything here takes."""
+
+
+class Hosted(LedLog):
+    def __init__(self, **of: Any) -> None:
+        super().__init__(**of)
+        self.key: Any = TopicIdPartition(self.facts.topic_id, self.facts.partition)
+
+    def on_success(self, _work: str) -> None: ...
+
+
+def with_segments(hosted: Hosted) -> Hosted:
+    for _ in range(3):
+        builder = BatchBuilder()
+        builder.append(1, None, b"v")
+        hosted.append(bytes(builder.build(0)))
+        hosted.log.roll_now(1)
+    return hosted
+
+
+class Broker:
+    """The tiers of a broker that hosts one partition, with three segments to copy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(remote_logs, "Partition", LedLog)
+        self.led = with_segments(Hosted())
+        self.hosted = [self.led]
+        self.tasks = list[asyncio.Task[None]]()
+        self.topic: Any = SimpleNamespace(id=self.led.key.topic_id, name="events", partitions=[None])
+        self.is_known = True
+        image = SimpleNamespace(topic_by_id=lambda _: self.topic if self.is_known else None)
+        self.logs: Any = RemoteLogs.__new__(RemoteLogs)
+        self.logs._turns = Turns(StepClock())
+        self.logs._running, self.logs._workers, self.logs._due = {}, 0, deque()
+        self.logs._by_key, self.logs.traffic = {}, {}
+        self.logs._parts, self.logs._facts = self.led.remote._parts, lambda hosted: hosted.facts
+        self.logs._replicas = self.hosted
+        self.logs._config = SimpleNamespace(copies_at_once=2)
+        self.logs._metadata = SimpleNamespace(image=image)
+        self.logs._tasks = SimpleNamespace(spawn=self._spawn)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self.tasks.append(asyncio.create_task(work, name=name))
+
+    async def rest(self) -> None:
+        """Let everything that was begun come to its end."""
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+        assert [task.get_name() for task in self.tasks if not task.done()] == []
+        await asyncio.gather(*self.tasks)
+
+    async def round(self) -> None:
+        await self.logs.begin_round()
+        await self.rest()
+
+    def tell(self) -> None:
+        """Tell of the topic's deletion."""
+        deleted: Any = SimpleNamespace(configs=(), topics_deleted={self.topic.id: self.topic})
+        self.logs._on_delta(deleted, self.logs._metadata.image)
+
+    @property
+    def objects(self) -> list[str]:
+        return list(self.led.store.bucket.objects)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["later", "with-the-image-only"])
+def test_a_round_that_finds_the_partition_gone_removes_its_tier(
+    is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion of many partitions is told when all have been deleted, and not at all to who begins again
+    with a snapshot of the metadata."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.round()
+        assert broker.objects
+        broker.is_known = False
+        broker.hosted.clear()
+        await broker.round()
+        if is_told:
+            broker.tell()
+            await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_is_hosted_no_more_keeps_its_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.round()
+        before = broker.objects
+        broker.hosted.clear()
+        await broker.round()
+        assert broker.objects == before != []
+
+    asyncio.run(main())
+
+
+def test_a_topic_is_deleted_while_the_round_of_a_replica_that_was_replaced_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        may_read = asyncio.Event()
+
+        async def wait() -> None:
+            await may_read.wait()
+
+        broker.led.store.on_get = wait
+        await broker.logs.begin_round()
+        await asyncio.sleep(0)
+        broker.hosted[:] = [Hosted(log=broker.led.log, store=broker.led.store)]
+        await broker.logs.begin_round()
+        await asyncio.sleep(0)
+        broker.tell()
+        broker.hosted.clear()
+        broker.is_known = False
+        may_read.set()
+        await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_round_that_waits_for_the_store_holds_up_no_other_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        may_read = asyncio.Event()
+
+        async def wait() -> None:
+            await may_read.wait()
+
+        broker.led.store.on_get = wait
+        await broker.logs.begin_round()
+        await asyncio.sleep(0)
+        other = with_segments(Hosted(store=broker.led.store, facts=structs.replace(TOPIC, partition=1)))
+        broker.hosted.append(other)
+        await broker.logs.begin_round()
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+        copied = {name for name in broker.objects if name.endswith(".log")}
+        assert len(copied) == 3
+        assert all(name.startswith(other.remote.folder) for name in copied)
+        may_read.set()
+        await broker.rest()
+        assert len(broker.objects) > 2 * len(copied)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("leads", "is_removed"),
+    [
+        ("from-the-start", True),
+        ("since-an-election", True),
+        ("before-it-was-replaced", True),
+        ("never", False),
+    ],
+)
+def test_who_has_led_removes_the_tier_though_no_round_has_begun(
+    leads: str, is_removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.led.tier()  # another process has copied it
+        broker.led.is_led_here = leads in ("from-the-start", "before-it-was-replaced")
+        broker.logs._of(broker.led)
+        if leads == "since-an-election":
+            broker.led.is_led_here = True
+            broker.logs._on_role_changed(broker.led)
+        elif leads == "before-it-was-replaced":
+            broker.hosted[:] = [Hosted(log=broker.led.log, store=broker.led.store)]
+            broker.hosted[0].is_led_here = False
+            broker.logs._of(broker.hosted[0])
+        broker.led.is_led_here = False  # it has resigned
+        broker.tell()
+        await broker.rest()
+        assert (broker.objects == []) is is_removed
+
+    asyncio.run(main())
