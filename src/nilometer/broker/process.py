@@ -300,7 +300,7 @@ async def _serve_recorded(
     from nilometer.recorder.folder import new_header, new_path  # few brokers are recorded
     from nilometer.recorder.recording import record
     from nilometer.recorder.tape import Tape
-    from nilometer.recorder.tape_file import RingFile
+    from nilometer.recorder.tape_file import SlotFile
 
     runtime = make_runtime()
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
@@ -311,7 +311,7 @@ async def _serve_recorded(
         header = new_header(
             config.texts, [*filter(is_sensitive, config.texts)], runtime.clock, runtime.open_files_max
         )
-        tape = Tape(RingFile(path, header, settings.recording_bytes_max))
+        tape = Tape(SlotFile(path, header, settings.recording_bytes_max))
     except OSError as error:
         logger.error("This broker is not recorded: %s", error)
         return await serve(config, ready_fd, status, runtime)

@@ -1,15 +1,15 @@
-"""The file of a recording: what is written survives the death of the process, and costs the event loop
-neither a system call nor a fault of a new page.
+"""The file of a recording: what is written survives the death of the process, and costs the event loop next
+to no system call, and no fault of a new page.
 
-Entries are copied into a *ring* of slots, a part of the file that stays mapped into memory. A thread copies
-each full slot behind the ring, as a *block*. So at any moment the blocks, and then the slots that are no
-blocks yet, are the recording.
+Entries are copied into a *slot*, a part of the file that stays mapped into memory. A full slot is written to
+the file's end, as a *block*, and begun again. So at any moment the blocks, and then the slot, are the
+recording. A thread that did the writing would cost far more: it had to wait for the interpreter's lock.
 
 File: a page with ``MAGIC``, the lengths of the last entry and of the header, and the last entry, if the
-recording has ended; the header (MessagePack), to the end of a page; ``SLOTS`` slots; blocks, of a slot's size
-each. Slot and block: number from 1 on, length of what follows, the part of that up to the end of the last
-entry that is whole, CRC-32C (not of a slot that is being filled), and the entries. One that is longer than
-what is left of its slot goes on in the next. Numbers are ``u64`` of the machine's byte order.
+recording has ended; the header (MessagePack), to the end of a page; the slot; blocks, of its size each. Slot
+and block: number from 1 on, length of what follows, the part of that up to the end of the last entry that is
+whole, CRC-32C (of a block), and the entries. One that is longer than what is left of its slot goes on in the
+next. Numbers are ``u64`` of the machine's byte order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import BinaryIO
 
 import msgspec
@@ -36,12 +34,9 @@ _LAST_AT = 5 * _WORD
 _HEAD = 4 * _WORD
 _NUMBER, _LENGTH, _WHOLE, _CRC = range(4)
 PAGE = 4_096
-SLOT = 256 * 1024
-SLOTS = 8
+SLOT = 128 * 1024
 _ROOM = SLOT - _HEAD
 HEADER_MAX = 16 * 1024 * 1024
-STALL_S = 5.0
-"""So many seconds the broker waits for a disk that does not keep up; then the recording ends."""
 
 
 def is_being_written(path: str) -> bool:
@@ -56,14 +51,14 @@ def is_being_written(path: str) -> bool:
     return False
 
 
-class RingFile:
+class SlotFile:
     """A recording that is being written, by the event loop's thread alone."""
 
     def __init__(self, path: str, header: Header, bytes_max: int) -> None:
         """``bytes_max``: of the file, but one block at least. Raises OSError."""
         encoded = msgspec.msgpack.encode(header)
-        self._ring_at = PAGE + -(-len(encoded) // PAGE) * PAGE
-        self._blocks_at = self._ring_at + SLOTS * SLOT
+        slot_at = PAGE + -(-len(encoded) // PAGE) * PAGE
+        self._blocks_at = slot_at + SLOT
         self._blocks_max = max(1, (bytes_max - self._blocks_at) // SLOT)
         self._bytes_max = bytes_max
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -75,27 +70,21 @@ class RingFile:
             os.close(self._descriptor)
             os.unlink(path)
             raise OSError(f"{path} cannot be written: {error}") from error
-        self._view = memoryview(self._map)
-        self._page = self._view[:PAGE].cast("Q")
-        self._heads = [
-            self._view[at : at + _HEAD].cast("Q") for at in range(self._ring_at, self._blocks_at, SLOT)
-        ]
         self._map[: len(MAGIC)] = MAGIC
         self._map[PAGE : PAGE + len(encoded)] = encoded
+        view = memoryview(self._map)
+        self._page = view[:PAGE].cast("Q")
         self._page[_HEADER] = len(encoded)
-        self._writer = ThreadPoolExecutor(1, "recording")
-        self._writing = deque[Future[None]]()
-        """Slots that become blocks, in their order."""
+        self._slot = view[slot_at : self._blocks_at]
+        self._head = self._slot[:_HEAD].cast("Q")
+        self._start = slot_at + _HEAD
         self._number = 0
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the next slot, which is free."""
-        slot = self._number % SLOTS
-        self._head = head = self._heads[slot]
-        self._start = self._at = self._ring_at + slot * SLOT + _HEAD
-        self._end = self._start + _ROOM
+        self._at = self._start
         self._number += 1
+        head = self._head
         head[_LENGTH] = head[_WHOLE] = head[_CRC] = 0
         head[_NUMBER] = self._number
 
@@ -103,7 +92,7 @@ class RingFile:
         """Write whole entries. ``data``: the last bytes of the last one. Raises RecordingEnded."""
         middle = self._at + len(entries)
         end = middle + len(data)  # type: ignore[arg-type]  # bytes, or a view of bytes
-        if end > self._end:
+        if end > self._blocks_at:
             self._write_over(entries, data)
             return
         self._map[self._at : middle] = entries
@@ -119,41 +108,25 @@ class RingFile:
         if self._number + len(rest) // _ROOM + 1 > self._blocks_max:
             raise RecordingEnded(f"it has reached its bound of {self._bytes_max} bytes")
         while rest:
-            if self._at == self._end:
-                self._next()
-            taken = min(len(rest), self._end - self._at)
+            if self._at == self._blocks_at:
+                self._write_block()
+                self._begin()
+            taken = min(len(rest), self._blocks_at - self._at)
             self._map[self._at : self._at + taken] = rest[:taken]
             self._at += taken
             self._head[_LENGTH] = self._at - self._start
             rest = rest[taken:]
         self._head[_WHOLE] = self._head[_LENGTH]
 
-    def _next(self) -> None:
-        self._writing.append(self._writer.submit(self._write_block, self._number))
-        if len(self._writing) == SLOTS:  # the next slot is that of the first of them
-            try:
-                self._writing[0].result(STALL_S)
-            except TimeoutError:
-                reason = f"its disk does not keep up: nothing was written in {STALL_S:g} s"
-                raise RecordingEnded(reason) from None
-            except OSError as error:
-                raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
-            self._writing.popleft()
-        self._begin()
-
-    def _write_block(self, number: int) -> None:
-        """Copy a full slot behind the ring; runs on the writer's thread. Raises OSError."""
-        slot = (number - 1) % SLOTS
-        start = self._ring_at + slot * SLOT
-        with (
-            self._view[start : start + SLOT] as data,
-            data[_HEAD : _HEAD + self._heads[slot][_LENGTH]] as entries,
-        ):
-            self._heads[slot][_CRC] = crc32c(entries)
-            written = 0
+    def _write_block(self) -> None:
+        """Write the full slot to the file's end. Raises RecordingEnded."""
+        self._head[_CRC] = crc32c(self._slot[_HEAD:])
+        written, at = 0, self._blocks_at + (self._number - 1) * SLOT
+        try:
             while written < SLOT:  # the end of a disk takes a part
-                at = self._blocks_at + (number - 1) * SLOT + written
-                written += os.pwrite(self._descriptor, data[written:], at)
+                written += os.pwrite(self._descriptor, self._slot[written:], at + written)
+        except OSError as error:
+            raise RecordingEnded(f"its file cannot be written: {error.strerror}") from error
 
     def finish(self, entry: bytes) -> None:
         """Write the last entry, of at most ``LAST_BYTES``, for which there is always room."""
@@ -161,15 +134,11 @@ class RingFile:
         self._page[_LAST] = len(entry)
 
     def close(self) -> None:
-        """What is in the ring stays there."""
+        """What is in the slot stays there."""
         if self._descriptor < 0:
             return
-        wait(self._writing, STALL_S)
-        self._writer.shutdown(wait=False, cancel_futures=True)
-        if not all(each.done() for each in self._writing):
-            return  # a thread hangs in a call of the disk, and has the file open
-        for words in (*self._heads, self._page, self._view):
-            words.release()
+        for view in (self._page, self._head, self._slot):
+            view.release()
         self._map.close()
         os.close(self._descriptor)
         self._descriptor = -1
@@ -192,30 +161,20 @@ def read_recording(path: str) -> Iterator[bytes]:
             raise NotARecording(f"{path} has no header")
         yield header
         file.seek(PAGE + -(-len(header) // PAGE) * PAGE)
-        ring = file.read(
-            SLOTS * SLOT
-        )  # before the blocks: a slot becomes a block meanwhile, and not the reverse
-        yield from _whole_entries(_contents(file, ring))
+        slot = file.read(SLOT)  # first: meanwhile it may become a block, but no block the slot
+        yield from _whole_entries(_contents(file, slot))
         if last := page[_LAST_AT : _LAST_AT + words[_LAST]]:
             yield last
 
 
-def _contents(file: BinaryIO, ring: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield what is in each block, and each slot that is none yet, with the length of its whole entries."""
+def _contents(file: BinaryIO, slot: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield what is in each block, and in the slot, with the length of its whole entries."""
     number = 1
-    while block := file.read(SLOT):
-        found = _content(block, number)
-        if found is None:
-            break
+    while (found := _content(file.read(SLOT), number)) is not None:
         yield found
         number += 1
-    slots = [ring[at : at + SLOT] for at in range(0, len(ring), SLOT)]
-    while slots:
-        found = _content(slots[(number - 1) % len(slots)], number)
-        if found is None:
-            return
+    if (found := _content(slot, number)) is not None:
         yield found
-        number += 1
 
 
 def _content(slot: bytes, number: int) -> tuple[bytes, int] | None:

@@ -15,7 +15,7 @@ from nilometer.cli.recorder import recorder
 from nilometer.recorder.folder import new_header, new_path
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, NotARecording
-from nilometer.recorder.tape_file import RingFile
+from nilometer.recorder.tape_file import SlotFile
 from nilometer.runtime.runtime import SystemClock
 from nilometer.simulation.recorded_cluster import OtherSource, RecordedBroker, RecordingFile
 from nilometer.wire.errors import ErrorCode
@@ -127,7 +127,7 @@ def test_the_newest_and_those_that_are_written_stay(tmp_path: Path) -> None:
         source="", version="", python="", settings={}, started_ms=0, started_monotonic_ms=0, open_files_max=1
     )
     path = tmp_path / "20210101T0-broker-1.recording"
-    written = RingFile(str(path), header, 64 * 1024 * 1024)
+    written = SlotFile(str(path), header, 64 * 1024 * 1024)
     new_path(str(tmp_path), 1, 0, bytes_max=1)
     assert len(list(tmp_path.iterdir())) == 2
     written.close()
@@ -148,7 +148,7 @@ def test_no_secret_of_the_settings_is_in_a_recording(tmp_path: Path) -> None:
     key = "a-secret-of-more-than-thirty-two-bytes"
     uri = f"s3://key:{key}@bucket/tier?endpoint=http://{HOST}:1"
     header = new_header({"nilometer.tier.uri": uri, "node.id": "1"}, ["nilometer.tier.uri"], SystemClock(), 1)
-    RingFile(str(tmp_path / "one"), header, 64 * 1024 * 1024).close()
+    SlotFile(str(tmp_path / "one"), header, 64 * 1024 * 1024).close()
     assert key.encode() not in (tmp_path / "one").read_bytes()
     assert header.sensitive == ["nilometer.tier.uri"]
     assert is_sensitive("nilometer.tier.uri")
