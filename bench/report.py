@@ -234,6 +234,10 @@ _SECTION_HEADS = {
         "the S3 protocol (versitygw) on the same cores.",
         "",
     ],
+    "The flight recorder": [
+        "The same broker of Nilometer, without and with `nilometer.recorder=on`.",
+        "",
+    ],
     "Lines of files into a topic": [
         "Both programs send to three brokers of Nilometer. rsyslog reads with imfile and sends with omkafka.",
         "The time runs from the start of the program until the topic has every line.",
@@ -258,6 +262,10 @@ _TABLE_HEADS = {
     ],
     "Tiered topics, a folder beside the S3 protocol": [
         "| | | from a folder | by the S3 protocol | ratio | run |",
+        "|---|---|---|---|---|---|",
+    ],
+    "The flight recorder": [
+        "| | | not recorded | recorded | ratio | run |",
         "|---|---|---|---|---|---|",
     ],
     "Lines of files into a topic": [
