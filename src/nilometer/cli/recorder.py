@@ -10,8 +10,8 @@ import logging
 import pdb
 import re
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from nilometer.recorder.folder import SUFFIX
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording, TapeReader
 from nilometer.simulation.recorded_cluster import (
+    Change,
     Moment,
     OtherSource,
     RecordedCluster,
@@ -38,6 +39,8 @@ from nilometer.simulation.recorded_cluster import (
 )
 from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
 from nilometer.wire.own_apis import ReplicaState
+
+TAIL_MAX = 10_000
 
 files_argument = click.argument(
     "paths",
@@ -72,11 +75,18 @@ def recorder() -> None:
 
 @recorder.command()
 @files_argument
+@click.option(
+    "--tail",
+    type=click.IntRange(0, TAIL_MAX),
+    default=0,
+    metavar="N",
+    help="Show the last entries, too: what came in, and what the broker asked its disk and its network for.",
+)
 @json_option
-def info(paths: tuple[Path, ...], as_json: bool) -> None:
+def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
     """Show what recordings contain: FILE is one, or a folder of them."""
     try:
-        rows = [_described(file) for file in _opened(paths)]
+        rows = [_described(file, tail) for file in _opened(paths)]
     except NotARecording as error:
         raise click.ClickException(str(error)) from None
     if as_json:
@@ -99,14 +109,20 @@ def info(paths: tuple[Path, ...], as_json: bool) -> None:
             for row in rows
         ],
     )
+    for row in rows if tail else ():
+        click.echo(f"The last entries of {row['file']}:")
+        for text in row["tail"]:
+            click.echo(f"  {text}")
 
 
-def _described(file: RecordingFile) -> dict[str, Any]:
+def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
     tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), "it breaks off", 0
-    first_ms = None
+    first_ms, last = None, deque[str](maxlen=tail)
     while tape.head is not None:
         kind = tape.head.kind
         counts[kind] += 1
+        if tail and kind not in _CLOCKS:
+            last.append(_entry_text(tape))
         if kind == kinds.END:
             end = tape.content().decode(errors="replace")
             tape.back()
@@ -128,7 +144,50 @@ def _described(file: RecordingFile) -> dict[str, Any]:
         "python": file.header.python,
         "is_of_these_sources": file.is_of_these_sources,
         "end": end,
+        "tail": list(last),
     }
+
+
+_CLOCKS = {kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU}
+_OF_A_CONNECTION = {
+    kinds.WRITE,
+    kinds.TRANSPORT,
+    *(kinds.MADE, kinds.DATA, kinds.BUFFER, kinds.EOF, kinds.LOST, kinds.PAUSE, kinds.RESUME),
+}
+
+
+def _entry_text(tape: TapeReader) -> str:
+    """Say what the next entry is, in a line; the tape stays there."""
+    head = tape.head
+    assert head is not None
+    text = kinds.NAMES[head.kind]
+    if head.kind == kinds.END:
+        return text
+    if head.is_event:
+        tape.event_head()
+    match head.kind:
+        case kinds.ASK:
+            name, args, is_done, _ = tape.packed()
+            text = f"{name}({', '.join(map(str, args))}){'' if is_done else ' failed'}"
+        case kinds.OPEN:
+            text = f"open({tape.packed()[0]})"
+        case kinds.WAIT:
+            number, (name, args) = tape.number(), tape.packed()
+            text = f"call {number}: {name}({', '.join(map(str, args))})"
+        case kinds.OFFLOAD | kinds.JOB_DONE:
+            text = f"{text} {tape.number()}"
+        case kinds.DONE:
+            text = f"call {tape.number()} is done"
+        case kind if kind in _OF_A_CONNECTION:
+            text = f"{text}, connection {tape.number()}"
+            if kind in (kinds.WRITE, kinds.DATA, kinds.BUFFER):
+                text += f", {tape.number():,} bytes"
+            elif kind == kinds.TRANSPORT:
+                text += f", {tape.packed()}"
+        case _:
+            pass
+    tape.back()
+    return f"job {head.job}: {text}" if head.job else text
 
 
 def _time(at_ms: int) -> str:
@@ -227,6 +286,14 @@ class _RecordedTimes(logging.Formatter):
     f"{', '.join(WATCHED)}); repeatable.",
 )
 @click.option(
+    "--changes",
+    "followed",
+    type=PartitionParam(),
+    multiple=True,
+    metavar="TOPIC-PARTITION",
+    help="Show each change of the partition's replicas on its way; repeatable.",
+)
+@click.option(
     "--why",
     "partition",
     type=PartitionParam(),
@@ -247,6 +314,7 @@ def replay(
     paths: tuple[Path, ...],
     until_ms: int | None,
     watches: tuple[Watch, ...],
+    followed: tuple[tuple[str, int], ...],
     partition: tuple[str, int] | None,
     debug: bool,
     out: Path | None,
@@ -260,8 +328,17 @@ def replay(
     The recordings of several brokers are aligned by the messages between them, not by their clocks.
     """
     files = _opened(paths)
+    names = {f"{topic}-{number}" for topic, number in followed}
+    changes = list[dict[str, Any]]()
 
     def is_wanted(moment: Moment) -> bool:
+        for change in moment.changes:
+            if change.partition in names:
+                row = {"broker": moment.broker.id, "at_ms": moment.at_ms, **_change_row(change)}
+                if as_json:
+                    changes.append(row)
+                else:
+                    click.echo(f"{_time(moment.at_ms)} [broker {moment.broker.id}] {row['text']}")
         return (until_ms is not None and moment.at_ms >= until_ms) or any(
             watch.happens_in(moment) for watch in watches
         )
@@ -278,7 +355,7 @@ def replay(
         cluster.end()
         why = None if partition is None else _why(cluster, *partition)
         if as_json:
-            _report_json(cluster, found, why)
+            _report_json(cluster, found, why, changes)
         else:
             _report(cluster, found)
             if why is not None:
@@ -356,8 +433,12 @@ def _report(cluster: RecordedCluster, found: Moment | None) -> None:
     if found is not None:
         click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")
         for change in found.changes:
-            text = f"{change.partition} is gone" if change.difference is None else change.difference.text
-            click.echo(f"  {text}")
+            click.echo(f"  {_change_row(change)['text']}")
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    text = f"{change.partition} is gone" if change.difference is None else change.difference.text
+    return {"partition": change.partition, "text": text}
 
 
 def _fail(cluster: RecordedCluster, message: str) -> NoReturn:
@@ -413,7 +494,9 @@ def _say(why: _Why) -> None:
         )
 
 
-def _report_json(cluster: RecordedCluster, found: Moment | None, why: _Why | None) -> None:
+def _report_json(
+    cluster: RecordedCluster, found: Moment | None, why: _Why | None, changes: Sequence[Mapping[str, Any]]
+) -> None:
     document: dict[str, Any] = {
         "brokers": [
             {
@@ -427,19 +510,16 @@ def _report_json(cluster: RecordedCluster, found: Moment | None, why: _Why | Non
             for broker in cluster.starts
             if broker.has_begun
         ],
+        "changes": changes,
         "stopped": None,
         "why": None,
     }
     if found is not None:
-        changes = [
-            {"partition": change.partition, "text": change.difference.text if change.difference else "gone"}
-            for change in found.changes
-        ]
         document["stopped"] = {
             "broker": found.broker.id,
             "at_ms": found.at_ms,
             "event": found.event,
-            "changes": changes,
+            "changes": [_change_row(change) for change in found.changes],
         }
     if why is not None:
         replicas = [

@@ -95,7 +95,7 @@ class Observer(Protocol):
 
     def on_sent(self, number: int, parts: Sequence[Buffer]) -> None: ...
 
-    def on_arrived(self, number: int, size: int) -> None: ...
+    def on_arrived(self, number: int, data: bytes) -> None: ...
 
     def on_lost(self, number: int) -> None: ...
 
@@ -350,13 +350,13 @@ class Replay(Door):
                 data = tape.content()
                 tape.advance()
                 if self.observer is not None:
-                    self.observer.on_arrived(number, len(data))
+                    self.observer.on_arrived(number, data)
                 self._tell(protocol.data_received, data)
             case kinds.BUFFER:
                 data = tape.content()
                 tape.advance()
                 if self.observer is not None:
-                    self.observer.on_arrived(number, len(data))
+                    self.observer.on_arrived(number, data)
                 buffer = memoryview(protocol.get_buffer(65536)).cast("B")
                 buffer[: len(data)] = data
                 buffer.release()

@@ -60,8 +60,8 @@ class RecordingFile:
         next(frames)
         return frames
 
-    def links(self) -> Iterator[Link]:
-        """Return the addresses of all connections that the broker made."""
+    def links(self) -> Iterator[tuple[Link, bool]]:
+        """Return the addresses of all connections, and whether the broker made it."""
         tape, own = TapeReader(self.frames()), set[int]()
         while tape.head is not None:
             if tape.head.kind == kinds.CONNECTION:
@@ -72,8 +72,8 @@ class RecordingFile:
                 tape.back()
             elif tape.head.kind == kinds.MADE:
                 tape.event_head()
-                if tape.number() in own:
-                    yield link_of(made_of(tape.packed()), is_own=True)
+                is_own = tape.number() in own
+                yield link_of(made_of(tape.packed()), is_own=is_own), is_own
                 tape.back()
             tape.skip()
 
@@ -225,15 +225,11 @@ class _Direction:
 
 
 class _Connection:
-    def __init__(self, names: Mapping[TopicId, str], client: int) -> None:
+    def __init__(self, names: Mapping[TopicId, str], client: int, server: int) -> None:
         conversation = Conversation(names)
         self.client = client
-        self.server: int | None = None
-        self.requests = _Direction(conversation.requests, client, -1)
-        self.responses = _Direction(conversation.responses, -1, client)
-
-    def accepted_by(self, broker: int) -> None:
-        self.server = self.requests.target = self.responses.source = broker
+        self.requests = _Direction(conversation.requests, client, server)
+        self.responses = _Direction(conversation.responses, server, client)
 
     def to(self, broker: int) -> _Direction:
         return self.responses if broker == self.client else self.requests
@@ -272,17 +268,26 @@ class RecordedCluster:
         self._writer = writer
         self._started_ms = self.starts[0].header.started_ms
         self._at_us = 0
-        self._links: dict[Link, _Connection | None] = {}
-        if len(self.brokers) > 1:
-            for one in self.starts:
-                self._links.update(dict.fromkeys(one.file.links()))
         self._names: dict[TopicId, str] = {}
+        self._connections = self._between_brokers() if len(self.brokers) > 1 else {}
         self._messages = 0
         self.playing: RecordedBroker | None = None
         """The broker whose code runs."""
         self.down: set[int] = set()
         """Brokers whose present start has ended."""
         self._observed = {one.id: _Observed(self, one) for one in self.brokers}
+
+    def _between_brokers(self) -> dict[Link, _Connection]:
+        """Return the connections whose two sides are recorded."""
+        clients, servers = dict[Link, int](), dict[Link, int]()
+        for one in self.starts:
+            for link, is_own in one.file.links():
+                (clients if is_own else servers)[link] = one.id
+        return {
+            link: _Connection(self._names, client, servers[link])
+            for link, client in clients.items()
+            if link in servers
+        }
 
     def close(self) -> None:
         for one in self.starts:
@@ -316,7 +321,7 @@ class RecordedCluster:
         if arrival is None or connection is None:
             return False
         direction = connection.to(broker.id)
-        if direction.is_over or direction.source < 0:
+        if direction.is_over:
             return False
         return direction.arrived + arrival[1] > direction.sent
 
@@ -355,18 +360,9 @@ class RecordedCluster:
         self._messages += 1
         return self._messages
 
-    def connected(self, link: Link, broker: int, *, is_own: bool) -> _Connection | None:
+    def connection(self, link: Link) -> _Connection | None:
         """Return the connection, if both of its sides are recorded."""
-        if link not in self._links:
-            return None
-        connection = self._links[link]
-        if connection is None:
-            connection = self._links[link] = _Connection(self._names, broker if is_own else -1)
-        if not is_own:
-            connection.accepted_by(broker)
-        elif connection.client < 0:
-            connection.client = connection.requests.source = connection.responses.target = broker
-        return connection
+        return self._connections.get(link)
 
     def _note_change(self, broker: RecordedBroker, change: Change) -> None:
         if change.partition.startswith(INTERNAL):
@@ -396,10 +392,10 @@ class RecordedCluster:
         text = "the recording breaks off here: the process was killed" if ended is None else ended
         self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=Status.DOWN)
         for connection in self._observed[broker.id].connections.values():
-            connection.of(broker.id).is_over = True
-            for direction in (connection.requests, connection.responses):
-                for number, message in direction.stream.on_dropped():
-                    self._note_message(Kind.DROPPED, direction, number, message)
+            connection.of(broker.id).is_over = True  # what it has sent may arrive yet
+            direction = connection.to(broker.id)
+            for number, message in direction.stream.on_dropped():
+                self._note_message(Kind.DROPPED, direction, number, message)
 
     def _add(self, **fields: Any) -> None:
         if self._writer is not None:
@@ -425,8 +421,7 @@ class _Observed:
         return told
 
     def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
-        link = link_of(extra, is_own=not is_accepted)
-        connection = self._cluster.connected(link, self._broker.id, is_own=not is_accepted)
+        connection = self._cluster.connection(link_of(extra, is_own=not is_accepted))
         if connection is not None:
             self.connections[number] = connection
 
@@ -439,13 +434,18 @@ class _Observed:
         direction.sent += len(data)
         self._told.append((Kind.SENT, direction, direction.stream.on_sent(data, self._cluster.next_number)))
 
-    def on_arrived(self, number: int, size: int) -> None:
+    def on_arrived(self, number: int, data: bytes) -> None:
         connection = self.connections.get(number)
         if connection is None:
             return
         direction = connection.to(self._broker.id)
-        direction.arrived += size
-        self._told.append((Kind.DELIVERED, direction, direction.stream.on_arrived(size)))
+        direction.arrived += len(data)
+        unknown = direction.arrived - direction.sent
+        if direction.is_over and unknown > 0:  # its source did more than its recording has
+            direction.sent += unknown
+            sent = direction.stream.on_sent(data[-unknown:], self._cluster.next_number)
+            self._told.append((Kind.SENT, direction, sent))
+        self._told.append((Kind.DELIVERED, direction, direction.stream.on_arrived(len(data))))
 
     def on_lost(self, number: int) -> None:
         connection = self.connections.pop(number, None)

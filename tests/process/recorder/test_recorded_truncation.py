@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from nilometer.cli.recorder import recorder
+from nilometer.simulation.recording import Kind, read_recording
 from nilometer.testing import Cluster
+from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 
 TOPIC = "orders"
@@ -24,18 +26,25 @@ SAFE, TAIL, LATER = 1_000, 200, 100
 
 def send(servers: str, first: int, count: int, acks: str) -> None:
     failed = list[object]()
+
+    def on_delivery(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
     producer = Producer({"bootstrap.servers": servers, "acks": acks})
     for number in range(first, first + count):
-        producer.produce(
-            TOPIC, f"order {number}", on_delivery=lambda error, _: error and failed.append(error)
-        )
+        producer.produce(TOPIC, f"order {number}", on_delivery=on_delivery)
     assert producer.flush(60) == 0
     assert failed == []
 
 
 def happens(folder: Path) -> int:
     """Have it happen to a cluster whose recordings are in ``folder``; return the broker to which it did."""
-    settings = {"nilometer.recorder": "on", "nilometer.recorder.dir": str(folder)}
+    settings = {
+        "nilometer.recorder": "on",
+        "nilometer.recorder.dir": str(folder),
+        "replica.fetch.wait.max.ms": "20000",  # followers' fetches wait at the leader when they are cut off
+    }
     with Cluster(brokers=3, settings=settings, faults=True) as cluster:
         cluster.create_topic(TOPIC, partitions=1)
         send(cluster.bootstrap_servers, 0, SAFE, "all")
@@ -70,6 +79,18 @@ def killed(path: Path) -> bool:
     return broker["is_at_end"] and broker["end"] is None
 
 
+def test_the_last_entries_say_what_it_asked_its_disk_for(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+        broker.stop()
+    result = CliRunner().invoke(
+        recorder, ["info", str(tmp_path / "logs-recordings"), "--tail", "40", "--json"]
+    )
+    (row,) = json.loads(result.stdout)
+    assert len(row["tail"]) == 40
+    assert row["tail"][-1] == "end"
+    assert any(".kafka_cleanshutdown, " in entry and "replace_file(" in entry for entry in row["tail"])
+
+
 def test_what_happened_is_in_the_recordings(tmp_path: Path) -> None:
     hit = happens(tmp_path)
     led, truncated, _ = sorted(tmp_path.glob(f"*-broker-{hit}.recording"))
@@ -95,7 +116,16 @@ def test_what_happened_is_in_the_recordings(tmp_path: Path) -> None:
     ends = {replica["broker"]: replica["log_end_offset"] for replica in elected["why"]["replicas"]}
     assert ends == {broker: SAFE + TAIL if broker == hit else SAFE for broker in (1, 2, 3)}
 
-    end = replayed(*everything, "--why", PARTITION)
+    night = tmp_path / "night.jsonl"
+    end = replayed(*everything, "--why", PARTITION, "--changes", PARTITION, "--record", night)
+    changes = [(change["broker"], change["text"]) for change in end["changes"]]
+    assert changes.count((hit, f"{PARTITION}: truncates its log from {SAFE + TAIL} to {SAFE}")) == 1
+    assert (hit, f"{PARTITION}: appends {TAIL} records, LEO {SAFE} → {SAFE + TAIL}") in changes
+    with night.open("rb") as lines:
+        events = read_recording(lines).events
+    late = f"Fetch response {PARTITION} offsets {SAFE} to {SAFE + TAIL - 1}, HW {SAFE}"
+    heard = {event.to for event in events if event.kind is Kind.DELIVERED and event.text == late}
+    assert heard == {1, 2, 3} - {hit}, "it had sent them before it died, and they came too late"
     assert [start["broker"] for start in end["brokers"]].count(hit) == 3
     assert [start["end"] for start in end["brokers"]].count("the broker has ended") == 3
     assert all(start["is_at_end"] for start in end["brokers"])
