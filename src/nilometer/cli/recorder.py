@@ -11,7 +11,7 @@ import pdb
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -391,7 +391,7 @@ def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path | None) 
 
 
 @contextmanager
-def _lines_shown(cluster: RecordedCluster | None) -> Iterator[None]:
+def _lines_shown(cluster: RecordedCluster | None) -> Generator[None]:
     """Show the replayed brokers' log lines within it, or none at all; logging is then as it was."""
     root = logging.getLogger()
     disabled, level = root.manager.disable, root.level
