@@ -124,6 +124,28 @@ def test_lines_of_an_earlier_folder_and_of_incomplete_files_do_not_count() -> No
     assert World(1).run(appends).checked == 2
 
 
+def test_a_log_of_a_broker_that_starts_may_begin_within_its_first_batch() -> None:
+    async def appends(world: World) -> None:
+        cluster = Cluster(world, brokers=1)
+        checker, disk = CheckpointFiles(cluster), cluster.nodes[1].host.disk
+        directory, folder = FolderNode(), FolderNode()
+        data = disk.root.entries["data"] = FolderNode()
+        data.entries["1"] = directory
+        directory.entries["t-0"] = folder
+        directory.entries["replication-offset-checkpoint"] = FileNode(b"0\n1\nt 0 10\n")
+
+        def violations(last_delta: int) -> int:
+            before = len(checker.violations)
+            batch = (2).to_bytes(8, "big") + bytes(15) + last_delta.to_bytes(4, "big")
+            disk.on_append("/data/1/t-0/00000000000000000002.log", batch)
+            return sum(each.startswith("checkpoint") for each in checker.violations[before:])
+
+        assert violations(9) == 0
+        assert violations(3) == 1
+
+    World(1).run(appends)
+
+
 def test_an_append_beside_a_topic_id_that_is_not_durable_is_found() -> None:
     async def appends(world: World) -> None:
         cluster = Cluster(world, brokers=1)

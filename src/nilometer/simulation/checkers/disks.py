@@ -224,6 +224,8 @@ FUTURE = re.compile(r"\.[0-9a-f]{32}-future$")
 """End of the name of the folder of a replica that moves here: the lines of its partition apply to it."""
 PARTITION_METADATA = "partition.metadata"
 BASE_OFFSET_BYTES = 8
+LAST_DELTA = slice(23, 27)
+"""Where a batch has the distance of its last offset from its base offset."""
 PARSED_MAX = 256
 VIOLATIONS_MAX = 10
 
@@ -259,17 +261,26 @@ class CheckpointFiles:
         directory, partition = posixpath.split(folder)
         for name, offset in _lines(disk, directory, partition):
             self.checked += 1
-            if offset > base_offset and offset > self._log_start(disk, folder):
+            if offset > base_offset and offset > self._log_start(disk, folder, data):
                 self._add_violation(
                     f"checkpoint: {machine} appends at {base_offset} to {folder}, although {name} has "
                     f"{offset}"
                 )
 
-    def _log_start(self, disk: HostDisk, folder: str) -> int:
-        """Return the log start offset of the replica whose folder, or whose future folder, this is."""
+    def _log_start(self, disk: HostDisk, folder: str, batch: bytes) -> int:
+        """Return the log start offset of the replica whose folder, or whose future folder, this is.
+
+        A log may begin within a batch. A broker that starts does not show its logs yet, but its fetchers
+        append already: then it is said to begin at the end of ``batch``.
+        """
         partition = FUTURE.sub("", posixpath.basename(folder))
         nodes = (each for each in self._cluster.known.values() if each.host.disk is disk)
-        return next((each.log_start(partition) for each in nodes if _directory_of(each, folder)), 0)
+        node = next((each for each in nodes if _directory_of(each, folder)), None)
+        if node is None:
+            return 0
+        if node.broker is None:
+            return int.from_bytes(batch[:BASE_OFFSET_BYTES], "big") + int.from_bytes(batch[LAST_DELTA], "big")
+        return node.log_start(partition)
 
     def _add_violation(self, what: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
