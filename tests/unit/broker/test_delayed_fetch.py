@@ -89,6 +89,30 @@ def test_a_record_takes_the_update_along() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("is_enough", "answers"), [(True, [False]), (False, [False, True])])
+def test_a_partition_that_fails_while_it_is_read_ends_the_wait_once(
+    is_enough: bool, answers: list[bool]
+) -> None:
+    class Failing(Reader):
+        def __call__(self, final: bool) -> bool:
+            super().__call__(final)
+            if not final:
+                fetch.complete(partition)
+                fetch.on_readable(partition, 100)
+            return is_enough or final
+
+    async def scenario() -> None:
+        nonlocal fetch
+        fetch = DelayedFetch([partition], 1, LONG_MS, reader, for_replica=True)
+        fetch.on_readable(partition, 100)
+
+    fetch: DelayedFetch
+    partition, reader = Watched(), Failing()
+    asyncio.run(scenario())
+    assert reader.answers == answers
+    assert not partition.fetch_waiters
+
+
 def test_where_consumers_read_from_followers_updates_are_sent_at_once() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(0)

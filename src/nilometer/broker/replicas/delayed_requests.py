@@ -424,6 +424,7 @@ class DelayedFetch:
         "_done",
         "_has_update",
         "_is_final",
+        "_is_reading",
         "_partitions",
         "_ready",
         "_timer",
@@ -463,7 +464,7 @@ class DelayedFetch:
         self._partitions = partitions
         self._bytes_missing = bytes_missing
         self._answer: Callable[[bool], bool] | None = answer
-        self._done = self._is_final = False
+        self._done = self._is_final = self._is_reading = False
         self._has_update = has_update
         self._update_wait_ms = update_wait_ms
         self.for_replica = for_replica
@@ -484,14 +485,24 @@ class DelayedFetch:
 
     def read_again(self) -> None:
         """Send the response if there are enough bytes, or it must be sent anyway."""
-        if self._done:
+        if self._done or self._is_reading:
             return
         if self._is_final:
             self._complete()
-        elif self._answer is None or self._answer(False):
+        elif self._answer is None or self._reads_enough(self._answer):
             self._leave()
+        elif self._is_final:
+            self._complete()
         else:
             self._bytes_missing = 1  # the count was an overestimate: read again at the next change
+
+    def _reads_enough(self, answer: Callable[[bool], bool]) -> bool:
+        """Read again. What is read may fail, and its partition then end this wait, too: in the end."""
+        self._is_reading = True
+        try:
+            return answer(False)
+        finally:
+            self._is_reading = False
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
         """Send the response within ``update_wait_ms``, with a follower's new high watermark or log start."""
@@ -527,6 +538,9 @@ class DelayedFetch:
 
     def _complete(self) -> None:
         if self._done:
+            return
+        if self._is_reading:
+            self._is_final = True
             return
         answer = self._answer
         self._leave()
