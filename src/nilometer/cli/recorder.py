@@ -29,6 +29,7 @@ from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import SUFFIX
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording, TapeReader
+from nilometer.recorder.tape_file import is_being_written
 from nilometer.simulation.recorded_cluster import (
     Change,
     Moment,
@@ -54,7 +55,7 @@ files_argument = click.argument(
 def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
     """Open recordings, of a folder all that are in it. Raises UsageError."""
     found: list[RecordingFile] = []
-    for path in paths:
+    for path in dict.fromkeys(paths):
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not inside:
             raise click.UsageError(f"{path} has no recording (*{SUFFIX})")
@@ -116,7 +117,7 @@ def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
 
 
 def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
-    tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), "it breaks off", 0
+    tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), _unsaid_end(file), 0
     first_ms, last = None, deque[str](maxlen=tail)
     while tape.head is not None:
         kind = tape.head.kind
@@ -146,6 +147,13 @@ def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
         "end": end,
         "tail": list(last),
     }
+
+
+def _unsaid_end(file: RecordingFile) -> str:
+    """Say what the end of a recording means that does not say so itself."""
+    if is_being_written(str(file.path)):
+        return "it is being written"
+    return "it breaks off: the process was killed"
 
 
 _CLOCKS = {kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU}
@@ -422,7 +430,7 @@ def _report(cluster: RecordedCluster, found: Moment | None) -> None:
         end = (
             "the recording goes on"
             if tape.head is not None and ended is None
-            else "it breaks off: the process was killed"
+            else _unsaid_end(broker.file)
             if ended is None
             else ended
         )

@@ -56,10 +56,8 @@ def digest_of(parts: Sequence[Buffer]) -> tuple[int, int]:
     return length, crc
 
 
-UNWRITTEN_MAX = 4 * 1024 * 1024
-"""Offloaded jobs have so many bytes written, whatever the event loop does."""
-
-
+DRAIN_S = 0.005
+"""So long after it began to call its runtime, what an offloaded job has asked is written."""
 _NEVER_MS = 1 << 62
 
 
@@ -102,7 +100,7 @@ class RecordingLoop(TurnLoop):
             return cast(T, None)
         if self._depth:  # it comes within a call of the broker's
             self._tape.add(b"".join((self._head(kind, True), fields, data)))
-            return function(*args)
+            return self.within(function, *args)
         with self.turn:
             self._tape.write(self._head(kind, False) + fields, data)
             asyncio._set_running_loop(self)
@@ -180,7 +178,7 @@ class Recorder(Door):
         self._waits = 0
         self._appends = 0
         """Of the event loop, since the last one that failed."""
-        self._unwritten = 0  # about so many bytes, of jobs
+        self._is_draining = False
 
     def note(self, *parts: bytes) -> None:
         """Add an entry. In an offloaded job it is one of the job."""
@@ -189,10 +187,14 @@ class Recorder(Door):
             self.tape.add_parts(parts)
         else:
             self.tape.add_parts((job, varint(self.loop.since_event), *parts))
-            self._unwritten += sum(map(len, parts))
-            if self._unwritten > UNWRITTEN_MAX:  # the loop may have nothing to do meanwhile
-                self._unwritten = 0
-                self.loop.host.call_soon_threadsafe(self.tape.drain)
+            if not self._is_draining:  # the loop may have nothing to do meanwhile
+                self._is_draining = True
+                host = self.loop.host
+                host.call_soon_threadsafe(host.call_later, DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._is_draining = False
+        self.tape.drain()
 
     def _pack(self, value: object) -> bytes:
         """Return a value for the tape; end the recording if it cannot be written there."""
@@ -296,7 +298,7 @@ class Recorder(Door):
         result."""
         self._waits += 1
         number = self._waits
-        self.note(_KIND[kinds.WAIT], varint(number), packed([name, args]))
+        self.note(_KIND[kinds.WAIT], varint(number), self._pack([name, args]))
         future: asyncio.Future[T] = self.loop.create_future()
         doing = self.loop.host.create_task(work(number))
 
@@ -305,7 +307,7 @@ class Recorder(Door):
                 return
             error = done.exception()
             if error is None:
-                fields = packed([True, told(done.result())])
+                fields = self._pack([True, told(done.result())])
                 self.loop.enter(_KIND[kinds.DONE], varint(number) + fields, future.set_result, done.result())
             else:
                 fields = packed([False, failure_of(error)])
@@ -538,7 +540,9 @@ class _RecordedListener:
         await self._recorder.wait("start", (), self._listener.start)
 
     def close(self) -> None:
-        self._recorder.ask("close listener", (), self._listener.close)
+        # Noted first: the handshakes that it ends are told to the broker meanwhile.
+        self._recorder.note(_KIND[kinds.ASK], packed(["close listener", (), True, None]))
+        _on_host(self._recorder.loop, self._listener.close)
 
 
 def _on_host(loop: RecordingLoop, function: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 
 from click.testing import CliRunner
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from nilometer.cli.recorder import recorder
 from nilometer.simulation.recording import Kind, read_recording
@@ -38,6 +39,11 @@ def send(servers: str, first: int, count: int, acks: str) -> None:
     assert failed == []
 
 
+def in_sync(servers: str) -> set[int]:
+    found = AdminClient({"bootstrap.servers": servers}).list_topics(TOPIC, timeout=30)
+    return set(found.topics[TOPIC].partitions[0].isrs)
+
+
 def happens(folder: Path) -> int:
     """Have it happen to a cluster whose recordings are in ``folder``; return the broker to which it did."""
     settings = {
@@ -62,6 +68,7 @@ def happens(folder: Path) -> int:
             eventually(lambda: "runcat" in cluster.log(hit), "it truncates its log")
             cluster.kill(hit)
         cluster.restart(hit)
+        eventually(lambda: in_sync(cluster.bootstrap_servers) == {1, 2, 3}, "it is in the ISR")
         send(cluster.address(others[0]), SAFE + TAIL + LATER, 1, "all")
         for broker in cluster.broker_ids:
             cluster.stop(broker)
@@ -129,4 +136,4 @@ def test_what_happened_is_in_the_recordings(tmp_path: Path) -> None:
     assert [start["broker"] for start in end["brokers"]].count(hit) == 3
     assert [start["end"] for start in end["brokers"]].count("the broker has ended") == 3
     assert all(start["is_at_end"] for start in end["brokers"])
-    assert {replica["high_watermark"] for replica in end["why"]["replicas"]} == {SAFE + LATER + 1}
+    assert {replica["log_end_offset"] for replica in end["why"]["replicas"]} == {SAFE + LATER + 1}
