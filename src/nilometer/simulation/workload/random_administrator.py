@@ -465,7 +465,7 @@ class RandomAdministrator(Program):
                     await self._ask_one_broker(runtime, chance)
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1
-        for node in self._cluster.nodes.values():
+        for node in list(self._cluster.nodes.values()):  # brokers are added meanwhile
             if node.is_serving:
                 await self._ask_much(runtime, node)
 
