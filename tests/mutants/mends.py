@@ -2817,8 +2817,8 @@ TIERED = (
     Mutant(
         "rounds-of-one-partition-at-once",
         "the tier of a deleted topic stays if its replica was replaced during a round",
-        "if not remote.is_queued and partition.key not in self._running:",
-        "if not remote.is_queued:",
+        "return is_present and key not in self._running",
+        "return is_present",
         ("unit/broker/test_tiers_of_deleted_topics.py",),
     ),
     Mutant(
