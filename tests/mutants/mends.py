@@ -2831,7 +2831,7 @@ TIERED = (
     Mutant(
         "led-before-the-first-round",
         "the tier of a topic that is deleted soon after an election stays for a week",
-        "        self.had_led |= self.partition.is_led_here\n",
+        "        self.had_led |= self.partition.has_leader_role\n",
         "",
         ("unit/broker/test_tiers_of_deleted_topics.py",),
     ),

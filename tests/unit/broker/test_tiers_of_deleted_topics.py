@@ -30,6 +30,13 @@ class Hosted(LedLog):
         super().__init__(**of)
         self.key: Any = TopicIdPartition(self.facts.topic_id, self.facts.partition)
 
+    is_fenced = False
+    """Whether its session is not live, though it has the role of a leader."""
+
+    @property
+    def has_leader_role(self) -> bool:
+        return self.is_led_here or self.is_fenced
+
     def on_success(self, _work: str) -> None: ...
 
 
@@ -180,6 +187,7 @@ def test_a_round_that_waits_for_the_store_holds_up_no_other_partition(
     [
         ("from-the-start", True),
         ("since-an-election", True),
+        ("with-a-session-that-was-over-for-a-moment", True),
         ("before-it-was-replaced", True),
         ("never", False),
     ],
@@ -191,7 +199,9 @@ def test_who_has_led_removes_the_tier_though_no_round_has_begun(
         broker = Broker(monkeypatch)
         await broker.led.tier()  # another process has copied it
         broker.led.is_led_here = leads in ("from-the-start", "before-it-was-replaced")
+        broker.led.is_fenced = leads == "with-a-session-that-was-over-for-a-moment"
         broker.logs._of(broker.led)
+        broker.led.is_fenced = False
         if leads == "since-an-election":
             broker.led.is_led_here = True
             broker.logs._on_role_changed(broker.led)
