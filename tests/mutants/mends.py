@@ -2817,8 +2817,8 @@ TIERED = (
     Mutant(
         "rounds-of-one-partition-at-once",
         "the tier of a deleted topic stays if its replica was replaced during a round",
-        "if not remote.is_queued and partition.key not in self._running:",
-        "if not remote.is_queued:",
+        "return is_present and key not in self._running",
+        "return is_present",
         ("unit/broker/test_tiers_of_deleted_topics.py",),
     ),
     Mutant(
@@ -2831,7 +2831,7 @@ TIERED = (
     Mutant(
         "led-before-the-first-round",
         "the tier of a topic that is deleted soon after an election stays for a week",
-        "        self.had_led |= self.partition.is_led_here\n",
+        "        self.had_led |= self.partition.has_leader_role\n",
         "",
         ("unit/broker/test_tiers_of_deleted_topics.py",),
     ),

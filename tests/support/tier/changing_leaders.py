@@ -96,6 +96,8 @@ class Broker:
     def is_led_here(self) -> bool:
         return self.believed_epoch >= 0
 
+    has_leader_role = is_led_here
+
     @property
     def leader_epoch(self) -> int:
         return self.believed_epoch if self.is_led_here else self.world.epoch

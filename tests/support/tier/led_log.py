@@ -103,6 +103,10 @@ class LedLog:
         high_watermark = self.log.log_end_offset if self.high_watermark is None else self.high_watermark
         return SimpleNamespace(high_watermark=high_watermark)
 
+    @property
+    def has_leader_role(self) -> bool:
+        return self.is_led_here
+
     def notify_log_start(self) -> None: ...
 
     async def tier(self) -> None:

@@ -30,6 +30,13 @@ class Hosted(LedLog):
         super().__init__(**of)
         self.key: Any = TopicIdPartition(self.facts.topic_id, self.facts.partition)
 
+    is_fenced = False
+    """Whether its session is not live, though it has the role of a leader."""
+
+    @property
+    def has_leader_role(self) -> bool:
+        return self.is_led_here or self.is_fenced
+
     def on_success(self, _work: str) -> None: ...
 
 
@@ -180,6 +187,7 @@ def test_a_round_that_waits_for_the_store_holds_up_no_other_partition(
     [
         ("from-the-start", True),
         ("since-an-election", True),
+        ("with-a-session-that-was-over-for-a-moment", True),
         ("before-it-was-replaced", True),
         ("never", False),
     ],
@@ -191,7 +199,9 @@ def test_who_has_led_removes_the_tier_though_no_round_has_begun(
         broker = Broker(monkeypatch)
         await broker.led.tier()  # another process has copied it
         broker.led.is_led_here = leads in ("from-the-start", "before-it-was-replaced")
+        broker.led.is_fenced = leads == "with-a-session-that-was-over-for-a-moment"
         broker.logs._of(broker.led)
+        broker.led.is_fenced = False
         if leads == "since-an-election":
             broker.led.is_led_here = True
             broker.logs._on_role_changed(broker.led)
@@ -203,5 +213,56 @@ def test_who_has_led_removes_the_tier_though_no_round_has_begun(
         broker.tell()
         await broker.rest()
         assert (broker.objects == []) is is_removed
+
+    asyncio.run(main())
+
+
+def replaced(broker: Broker) -> Hosted:
+    """Have the partition moved away and back: return its new replica."""
+    broker.hosted[:] = [Hosted(log=broker.led.log, store=broker.led.store)]
+    return broker.hosted[0]
+
+
+def test_a_read_of_a_replica_that_was_replaced_leaves_the_round_to_the_present_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read had waited for its place. Two rounds of one partition would copy each segment twice."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        broker.logs._of(broker.led)
+        present = replaced(broker)
+        await broker.logs.begin_round()
+        assert broker.logs._of(broker.led).partition is broker.led
+        assert broker.logs._by_key[present.key].partition is present
+        await broker.logs.begin_round()
+        await broker.rest()
+        assert len([name for name in broker.objects if name.endswith(".log")]) == 3
+        with_segments(present)
+        await broker.round()
+        assert len([name for name in broker.objects if name.endswith(".log")]) == 6
+
+    asyncio.run(main())
+
+
+def test_a_round_that_is_due_twice_runs_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        may_read = asyncio.Event()
+
+        async def wait() -> None:
+            await may_read.wait()
+
+        broker.led.store.on_get = wait
+        await broker.logs.begin_round()
+        remote = broker.logs._by_key[broker.led.key]
+        broker.logs._due.append(remote)
+        await asyncio.sleep(0)
+        await broker.logs.begin_round()
+        await asyncio.sleep(0)
+        may_read.set()
+        await broker.rest()
+        assert (remote.is_queued, remote.error, broker.logs._running) == (False, None, {})
+        assert len([name for name in broker.objects if name.endswith(".log")]) == 3
 
     asyncio.run(main())

@@ -61,6 +61,7 @@ def test_others_have_their_turn_between_two_segments() -> None:
     logs: Any = RemoteLogs.__new__(RemoteLogs)
     logs._running, logs._workers, logs._due = {}, 1, deque(remotes)
     logs._replicas = [one.partition for one in remotes if one.name != "gone"]
+    logs._by_key = {one.name: one for one in remotes}
     asyncio.run(logs._work())
     assert "".join(rounds) == "abcaca"
     assert not any(one.is_queued for one in remotes)

@@ -233,6 +233,24 @@ def test_a_commit_fails_if_no_newer_epoch_becomes_known_in_time() -> None:
     play_next(scenario)
 
 
+def test_a_commit_that_waited_for_another_one_fails_like_that_if_no_newer_epoch_becomes_known() -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
+        async with member(stage, enable_auto_commit=False, default_api_timeout_ms=1_000) as consumer:
+            await consumer.subscribe(["t"])
+            await poll_until(lambda: shares(consumer) == [4], consumer)
+            group.fault = lambda key, _: ErrorCode.stale_member_epoch if key == ApiKey.OFFSET_COMMIT else None
+
+            async def later() -> None:
+                await asyncio.sleep(0.4)
+                await consumer.commit({ALL[0]: 7})
+
+            found = await asyncio.gather(consumer.commit({ALL[1]: 7}), later(), return_exceptions=True)
+            assert [type(one) for one in found] == [CommitFailed, CommitFailed]
+            assert group.offsets == {}
+
+    play_next(scenario)
+
+
 def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands() -> None:
     async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, "a", enable_auto_commit=False) as a, member(stage, "b") as b:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from nilometer.recorder.turn_loop import TurnLoop
+from nilometer.runtime import gathering
 from nilometer.runtime.gathering import gather
+
+QUORUM = Path(gathering.__file__).parents[1] / "coordination" / "quorum"
 
 
 async def value() -> int:
@@ -52,3 +57,9 @@ async def test_an_error_is_raised_or_returned() -> None:
     first, second = await gather(value(), failed(), return_exceptions=True)
     assert (first, str(second)) == (1, "the disk")
     assert await gather() == []
+
+
+@pytest.mark.parametrize("path", sorted(QUORUM.glob("*.py")), ids=lambda path: path.name)
+def test_what_a_recorded_quorum_runs_gathers_by_this_one(path: Path) -> None:
+    used = [one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.Attribute)]
+    assert "asyncio.gather" not in map(ast.unparse, used)

@@ -63,7 +63,12 @@ class ReadablePartition:
 
     @property
     def is_led_here(self) -> bool:
-        return isinstance(self.replica.role, LeaderRole) and self._is_live()
+        return self.has_leader_role and self._is_live()
+
+    @property
+    def has_leader_role(self) -> bool:
+        """Whether this broker leads once its session is live, which it may not be for a moment."""
+        return isinstance(self.replica.role, LeaderRole)
 
     @property
     def leader_epoch(self) -> int:

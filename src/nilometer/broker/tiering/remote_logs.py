@@ -160,8 +160,7 @@ class RemoteLogs:
             await slices.step(1)
             if partition in self._replicas and self._may_have_tier(partition):
                 remote = self._of(partition)
-                # A replica that was replaced may still be in its round: others wait for the end of that one.
-                if not remote.is_queued and partition.key not in self._running:
+                if not remote.is_queued:
                     remote.is_queued = True
                     self._due.append(remote)
         for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
@@ -182,12 +181,16 @@ class RemoteLogs:
     def _of(self, partition: ReadablePartition) -> RemotePartition:
         assert isinstance(partition, Partition), "partitions of this broker are hosted"
         found = self._by_key.get(partition.key)
-        if found is None or found.partition is not partition:
-            traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
-            remote = RemotePartition(partition, self._parts, self._facts, traffic)
-            remote.had_led |= found is not None and found.had_led
-            found = self._by_key[partition.key] = remote
-        return found
+        if found is not None and found.partition is partition:
+            return found
+        traffic = self.traffic.setdefault(partition.topic, RemoteTraffic())
+        remote = RemotePartition(partition, self._parts, self._facts, traffic)
+        if found is not None:
+            remote.had_led |= found.had_led
+            if partition not in self._replicas and found.partition in self._replicas:
+                return remote  # for a read that waited while its replica was replaced
+        self._by_key[partition.key] = remote
+        return remote
 
     def _facts(self, partition: Partition) -> TopicFacts:
         image = self._metadata.image
@@ -205,12 +208,21 @@ class RemoteLogs:
     async def _work(self) -> None:
         try:
             while self._due:
-                remote = self._due.popleft()
-                remote.is_queued = remote.partition in self._replicas and await self._run(remote)
-                if remote.is_queued:
+                remote, has_more = self._due.popleft(), False
+                try:
+                    has_more = self._may_run(remote) and await self._run(remote)
+                finally:
+                    remote.is_queued = has_more
+                if has_more:
                     self._due.append(remote)  # what is due to others does not wait until all is copied
         finally:
             self._workers -= 1
+
+    def _may_run(self, remote: RemotePartition) -> bool:
+        """Whether the replica is still the present one, and that before it is not still in its round."""
+        key = remote.partition.key
+        is_present = self._by_key.get(key) is remote and remote.partition in self._replicas
+        return is_present and key not in self._running
 
     async def _run(self, remote: RemotePartition) -> bool:
         """Run one round; return whether it goes on with another segment."""

@@ -94,9 +94,9 @@ class RemotePartition:
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
         self._led_epoch = -1
-        self.had_led = partition.is_led_here
-        """Whether this broker has led the partition, with this replica: then it removes what is in the tier
-        when the topic is deleted."""
+        self.had_led = partition.has_leader_role
+        """Whether this broker has led the partition, with this replica or one before it: then it removes what
+        is in the tier when the topic is deleted."""
         self._lineage = LogLineage(parts.claim)
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
@@ -123,9 +123,9 @@ class RemotePartition:
         return self._chain.last
 
     def on_role_changed(self) -> None:
-        """Forget what is in the tier: the leader of another epoch may have cut it."""
+        """Forget what is in the tier, which another epoch's leader may have cut; note if the broker leads."""
         self.partition.log.note_tiered(0)
-        self.had_led |= self.partition.is_led_here
+        self.had_led |= self.partition.has_leader_role
 
     @property
     def remote_bytes(self) -> int:

@@ -80,6 +80,7 @@ from nilometer.raft.voter_changes import (
 from nilometer.raft.voters import VoterKey
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.own_apis import QuorumDescription, QuorumReplica
 from nilometer.wire.record_batch import batches
@@ -276,11 +277,11 @@ class QuorumNode:
         if is_in_order:
             with suppress(QuorumStopped, PeerUnavailable):
                 turn = await self._locked(self._replica.resign)
-                await asyncio.gather(*map(self._deliver, turn.messages), return_exceptions=True)
+                await gather(*map(self._deliver, turn.messages), return_exceptions=True)
         self._stop(StoreUnavailable("the node was closed"))
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await gather(*self._tasks, return_exceptions=True)
         if is_in_order and (plan := self._replica.committed_plan()) is not None:
             try:
                 await self._disk.offload(plan)  # for tools that read the folder while no broker runs
@@ -457,7 +458,7 @@ class QuorumNode:
         finally:
             for one in asking:
                 one.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await gather(*asking, return_exceptions=True)
         await self.wait_change(RETRY_MS)
 
     async def _fetch_from(self, leader: VoterEntry, request: QuorumFetch | SnapshotFetch) -> None:
@@ -763,7 +764,7 @@ class QuorumNode:
             return False
 
         others = [voter for voter in voters.voters if voter != core.key]
-        found = await asyncio.gather(*map(is_reached, others))
+        found = await gather(*map(is_reached, others))
         missing = [str(voter.node_id) for voter, reached in zip(others, found, strict=True) if not reached]
         if not voters.voters:
             why = "and this node does not know its voters yet"

@@ -51,6 +51,7 @@ from nilometer.identifiers import Offset
 from nilometer.raft.control_records import VoterEntry
 from nilometer.raft.voter_changes import ChangeResult, VoterChange
 from nilometer.runtime import Runtime
+from nilometer.runtime.gathering import gather
 from nilometer.wire.own_apis import QuorumDescription
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class QuorumStore:
         self._opened = False
         if self._renewing is not None:
             self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+            await gather(self._renewing, return_exceptions=True)
         session = self._session
         if session is not None and not session.lost:
             try:
