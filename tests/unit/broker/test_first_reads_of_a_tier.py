@@ -62,8 +62,9 @@ def test_what_only_the_tier_has_is_read_at_once(monkeypatch: pytest.MonkeyPatch)
         assert found is not None and found.offset == 0
         assert leader.compared == []
         await leader.remote.run_round()
-        assert leader.compared == list(range(LOCAL_FROM, SEGMENTS))
-        await leader.remote.run_round()  # its own first manifest, too
+        assert leader.compared == 2 * list(range(LOCAL_FROM, SEGMENTS)), "its own first manifest, too"
+        await leader.remote.run_round()
+        assert len(leader.compared) == 2 * (SEGMENTS - LOCAL_FROM), "what was compared is not again"
         assert await leader.offsets(SEGMENTS - 1) == [SEGMENTS - 1]
 
     asyncio.run(main())

@@ -562,9 +562,19 @@ class RemotePartition:
             logger.info("%s now begins at offset %d", self.partition, log.log_start_offset)
 
     async def _write(self, epoch: int, decide: Callable[[Manifest], Decision]) -> bool:
-        """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed."""
+        """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed.
+
+        A reader may have read the chain on since the round did, so what is there is compared first.
+        """
         async with self._using_chain:
-            while (following := await with_pauses(decide(self._last_or_first))) is not None:
+            while True:
+                await self._compare()
+                self._chain.check_may_write(epoch)
+                self._check_lineage()
+                self._inherit_log_start()
+                following = await with_pauses(decide(self._last_or_first))
+                if following is None:
+                    return False
                 if not self._leads(epoch):
                     raise Deposed(f"{self.partition} has another leader now")
                 following = structs.replace(
@@ -574,16 +584,11 @@ class RemotePartition:
                     topic=self._facts(self.partition),
                 )
                 try:
-                    is_written = await self._chain.append(epoch, following)
+                    if await self._chain.append(epoch, following):
+                        return True
                 except ObjectStoreError:
                     self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
                     raise
-                if is_written:
-                    return True
-                await self._compare()
-                self._check_lineage()
-                self._inherit_log_start()
-        return False
 
     def _note_tiered(self) -> None:
         manifest = self._chain.last
