@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering import remote_partition
-from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.log import Log
 from nilometer.tier.chain import Chain
 from nilometer.wire.record_batch import batches
@@ -76,8 +76,9 @@ def test_what_the_log_has_is_not_read_from_the_tier_before_it_was_compared(
     leader = Leader(monkeypatch)
 
     async def main() -> None:
-        with pytest.raises((ObjectStoreError, remote_partition.OffsetOutOfRange)):
+        with pytest.raises(OffsetOutOfRange):
             await leader.offsets(LOCAL_FROM)
+        assert leader.compared == []
 
     asyncio.run(main())
 
@@ -113,6 +114,30 @@ def test_a_leader_begins_where_an_earlier_one_has_said_once_all_is_compared(
         assert await leader.offsets(2) == [2]
         assert leader.log.log_start_offset == 0
         await leader.remote.run_round()
+        assert leader.log.log_start_offset == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_search", [False, True], ids=["read", "search"])
+def test_what_an_earlier_leader_gave_up_is_out_of_range_before_the_first_round(
+    is_search: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was killed before it wrote the checkpoint of its log start offset."""
+    leader = Leader(monkeypatch)
+
+    async def main() -> None:
+        chain = Chain(leader.store, leader.remote.folder, "earlier process")
+        last = await chain.read()
+        assert last is not None
+        left = last.without(last.segments[:1], leader.now_ms)
+        assert await chain.append_at_rest(0, structs.replace(left, log_start_offset=1))
+        if is_search:
+            found = await leader.remote.offset_for_timestamp(0)
+            assert found is not None and found.offset == 1
+        else:
+            with pytest.raises(OffsetOutOfRange):
+                await leader.offsets(0)
         assert leader.log.log_start_offset == 1
 
     asyncio.run(main())

@@ -545,8 +545,15 @@ class RemotePartition:
                 "nothing is copied, and nothing removed"
             )
 
+    async def _find_log_start(self) -> None:
+        """Begin where an earlier leader has said, before the first round does: compare all for it."""
+        if self.partition.is_led_here:
+            await self._compare()
+            self._inherit_log_start()
+
     def _inherit_log_start(self) -> None:
-        """Begin where an earlier leader has said, of which this log may not know yet."""
+        """Begin where an earlier leader has said, of which this log may not know yet; not before all that the
+        last manifest names is compared with the log."""
         last = self._chain.last
         if last is None or not self.partition.is_led_here:
             return
@@ -653,7 +660,13 @@ class RemotePartition:
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
-        return await self._with_reader(work)
+        try:
+            return await self._with_reader(work)
+        except OffsetOutOfRange:
+            if offset < self._log_from:  # what is out of range is below the log start
+                async with self._using_chain:
+                    await self._find_log_start()
+            raise
 
     def _read_local(self, offset: int, max_bytes: int, *, read_committed: bool) -> RemoteRecords:
         """Return what follows the tier, which ends with a gap."""
@@ -677,6 +690,8 @@ class RemotePartition:
             async with self._using_chain:
                 if self._lacks_records and not self._has_just_looked:  # for another search
                     await self._read_again()
+                    if self._lacks_records:
+                        await self._find_log_start()
                     self._looked = (self._lacking_by, self._monotonic_ms) if self._lacks_records else None
             self._chain.check_may_read()
         if self._lacks_records:
