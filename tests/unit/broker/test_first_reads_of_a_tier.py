@@ -11,7 +11,9 @@ from msgspec import structs
 from nilometer.broker.tiering import remote_partition
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.log import Log
+from nilometer.tier import lineage, plan
 from nilometer.tier.chain import Chain
+from nilometer.tier.format import Manifest, RemoteSegment
 from nilometer.wire.record_batch import batches
 from support.tier.former_partition import batch
 from support.tier.led_log import CONFIG, LedLog
@@ -139,5 +141,34 @@ def test_what_an_earlier_leader_gave_up_is_out_of_range_before_the_first_round(
             with pytest.raises(OffsetOutOfRange):
                 await leader.offsets(0)
         assert leader.log.log_start_offset == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("work", ["read", "search", "round"])
+def test_what_is_first_asked_in_a_new_leader_epoch_compares_epochs_in_steps(
+    work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, steps, divergent = Leader(monkeypatch), list[int](), plan.divergent
+    monkeypatch.setattr(lineage, "SEGMENTS_OF_A_LINE", 2)
+
+    def noted(
+        manifest: Manifest, log: plan.LogView, agreed: int = 0, until: int | None = None
+    ) -> tuple[RemoteSegment, ...]:
+        steps.append(sum(one.end_offset > agreed for one in manifest.segments[:until]))
+        return divergent(manifest, log, agreed, until)
+
+    async def main() -> None:
+        await leader.remote.run_round()
+        leader.leader_epoch = 2
+        leader.log.epochs.begin(2, SEGMENTS)
+        monkeypatch.setattr(plan, "divergent", noted)
+        if work == "read":
+            assert await leader.offsets(0) == [0]
+        elif work == "search":
+            assert await leader.remote.offset_for_timestamp(0) is not None
+        else:
+            await leader.remote.run_round()
+        assert sum(steps) >= SEGMENTS and max(steps) == 2
 
     asyncio.run(main())

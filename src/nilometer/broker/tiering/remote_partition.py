@@ -506,10 +506,10 @@ class RemotePartition:
     async def _compare(self, until: Offset | None = None) -> None:
         """Compare what the last manifest names with the log: all, or by the last batches only the segments
         that begin below ``until``."""
-        last = self._chain.last
-        while last is not None:
-            while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        while True:
+            await self._compare_epochs()
+            if (last := self._chain.last) is None:
+                return
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
             first = self._lineage.proven_count(last, self._log_from, as_of)
@@ -525,6 +525,14 @@ class RemotePartition:
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
+
+    async def _compare_epochs(self) -> None:
+        """Compare what the last manifest names by its epochs, in steps, so that what asks for all of it next
+        does not hold the event loop: for a new leader epoch, or a new writer, nothing is compared yet."""
+        while (last := self._chain.last) is not None:
+            if not self._lineage.compare_some(last, self.view(), self._as_of):
+                return
+            await asyncio.sleep(0)
 
     async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
         """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
@@ -592,6 +600,7 @@ class RemotePartition:
                 )
                 try:
                     if await self._chain.append(epoch, following):
+                        await self._compare_epochs()
                         return True
                 except ObjectStoreError:
                     self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
@@ -618,6 +627,7 @@ class RemotePartition:
             async with self._using_chain:
                 if is_again or not self._chain.is_read:
                     await self._read_again()
+        await self._compare_epochs()
         self._chain.check_may_read()
         return RemoteReader(self._parts.cache, self.folder, self._readable)
 
@@ -686,6 +696,7 @@ class RemotePartition:
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
+        await self._compare_epochs()
         if self._lacks_records:  # another one has copied them since the chain was read here
             async with self._using_chain:
                 if self._lacks_records and not self._has_just_looked:  # for another search
