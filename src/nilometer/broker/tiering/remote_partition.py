@@ -168,7 +168,8 @@ class RemotePartition:
     # -- rounds
 
     async def run_round(self) -> bool:
-        """Do what is due, but copy only one segment; return whether there are more to copy.
+        """Do what is due, but copy only one segment, and remove only some objects; return whether there are
+        more of them.
 
         Raises ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Deposed; those of the log.
         """
@@ -219,7 +220,7 @@ class RemotePartition:
             await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
-        return self._leads(epoch) and self._wanted is not None
+        return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
 
     def _is_behind(self, manifest: Manifest) -> bool:
         """Return whether this broker's metadata are older than those of the manifest's writer.
@@ -369,25 +370,29 @@ class RemotePartition:
                 self._advance_log_start(plan.next_log_start(found, self.view()))
                 await self._write(epoch, remaining)
 
+    @property
+    def _due_removals(self) -> tuple[str, ...]:
+        """The names of some objects whose grace period is over."""
+        last = self._chain.last
+        return () if last is None else plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+
     async def _remove_dropped(self, epoch: int) -> None:
-        """Remove the objects whose grace period is over."""
-        while (manifest := self._chain.last) is not None:
-            due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-            if not due:
-                return
-            removed, error = list[str](), None
-            try:
-                for name in due:
-                    await self._parts.store.remove(self.folder + name)
-                    self.traffic.deleted_segments += name.endswith(".log")
-                    removed.append(name)
-            except ObjectStoreError as found:
-                self.traffic.delete_errors += 1
-                error = found
-            if removed:  # a store that fails now and then does not have all of them removed again
-                await self._write(epoch, lambda manifest, names=removed: plan.removing(manifest, names))
-            if error is not None:
-                raise error
+        """Remove some of the objects whose grace period is over, as long as this broker leads."""
+        removed, error = list[str](), None
+        try:
+            for name in self._due_removals:
+                if not self._leads(epoch):
+                    break
+                await self._parts.store.remove(self.folder + name)
+                self.traffic.deleted_segments += name.endswith(".log")
+                removed.append(name)
+        except ObjectStoreError as found:
+            self.traffic.delete_errors += 1
+            error = found
+        if removed:  # a store that fails now and then does not have all of them removed again
+            await self._write(epoch, lambda manifest: plan.removing(manifest, removed))
+        if error is not None:
+            raise error
 
     async def _sweep(self, epoch: int) -> None:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
