@@ -172,3 +172,27 @@ def test_what_is_first_asked_in_a_new_leader_epoch_compares_epochs_in_steps(
         assert sum(steps) >= SEGMENTS and max(steps) == 2
 
     asyncio.run(main())
+
+
+def test_several_reads_of_what_is_missing_read_the_chain_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins while the chain is read has it read again: what it misses may be written only then."""
+    leader, count, read, begun = Leader(monkeypatch), 0, Chain.read, asyncio.Event()
+
+    async def counted(self: Chain) -> Manifest | None:
+        nonlocal count
+        count += 1
+        begun.set()
+        await asyncio.sleep(0)
+        return await read(self)
+
+    async def main() -> None:
+        await leader.remote.run_round()
+        monkeypatch.setattr(Chain, "read", counted)
+        missing = [asyncio.ensure_future(leader.offsets(SEGMENTS)) for _ in range(5)]
+        await begun.wait()
+        missing.append(asyncio.ensure_future(leader.offsets(SEGMENTS)))
+        for failure in await asyncio.gather(*missing, return_exceptions=True):
+            assert isinstance(failure, OffsetOutOfRange)
+        assert count == 2
+
+    asyncio.run(main())

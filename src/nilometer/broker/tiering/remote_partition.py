@@ -93,6 +93,9 @@ class RemotePartition:
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
+        self._readings_begun = self._last_reading = 0
+        """How often the chain was read, and the number of the last time that succeeded: of several that wait
+        to read it again one does."""
         self._led_epoch = -1
         self.had_led = partition.is_led_here
         """Whether this broker has led the partition, with this replica: then it removes what is in the tier
@@ -495,9 +498,11 @@ class RemotePartition:
 
     async def _read_again(self) -> None:
         """Read the chain, and compare with the log what readers need, who have the rest in the log."""
+        self._readings_begun += 1
         await self._chain.read()
         await self._compare(until=self._log_from)
         self._inherit_log_start()
+        self._last_reading = self._readings_begun
 
     @property
     def _log_from(self) -> Offset:
@@ -629,8 +634,9 @@ class RemotePartition:
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
+            begun = self._readings_begun
             async with self._using_chain:
-                if is_again or not self._chain.is_read:
+                if not self._chain.is_read or (is_again and self._last_reading <= begun):
                     await self._read_again()
         await self._compare_epochs()
         self._chain.check_may_read()
