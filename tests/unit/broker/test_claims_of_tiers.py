@@ -426,6 +426,29 @@ def test_what_a_reader_finds_of_another_cluster_while_a_leader_begins_is_compare
     asyncio.run(main())
 
 
+def test_what_another_cluster_copies_under_the_same_epoch_is_no_orphan() -> None:
+    async def main() -> None:
+        present = LedLog(CONFIG)
+        present.append(batch(0, 1))  # not sealed, so nothing is copied
+        another = LedLog(CONFIG, store=present.store)
+        numbered(another, "theirs ", 3)
+        await present.remote.run_round()
+        present.now_ms += 10
+        names, upload = present.store.names, f"{another.remote.folder}{3:020d}-theirs.log"
+
+        async def listed(prefix: str) -> list[str]:
+            present.store.names = names
+            await another.remote.run_round()
+            await another.store.put(upload, b"")  # no manifest names it yet
+            return await names(prefix)
+
+        present.store.names = listed
+        await present.remote.run_round()
+        assert upload in present.store.bucket.objects
+
+    asyncio.run(main())
+
+
 def test_a_batch_that_is_damaged_here_does_not_stop_the_tier() -> None:
     async def main() -> None:
         former = clone("ours ")

@@ -411,6 +411,8 @@ class RemotePartition:
         manifest = await self._read_chain()
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
+        if manifest.writer != self._parts.writer:
+            return  # another cluster copies under this epoch
         listed = (name.removeprefix(self.folder) for name in names)
         for own in await with_pauses(plan.orphans(manifest, listed)):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
