@@ -2901,8 +2901,8 @@ TIERED = (
     Mutant(
         "removed-again-after-an-error",
         "a store that fails now and then has all of many dropped objects removed again",
-        "            if removed:  # a store that fails now and then",
-        "            if error is None:  # a store that fails now and then",
+        "        if removed:  # a store that fails now and then",
+        "        if error is None:  # a store that fails now and then",
         ("unit/broker/test_ended_tiers.py",),
     ),
     Mutant(
@@ -2943,7 +2943,9 @@ TIERED = (
     Mutant(
         "written-while-a-leader-begins",
         "what another cluster writes at the moment in which a leader begins counts as this one's",
-        "                await self._compare()\n                self._check_lineage()\n",
+        "                await self._compare()\n"
+        "                self._chain.check_may_write(epoch)\n"
+        "                self._check_lineage()\n",
         "",
         (CLAIMS,),
     ),

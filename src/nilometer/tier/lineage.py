@@ -59,10 +59,13 @@ class LogLineage:
         segments = manifest.segments
         first = bisect_right(segments, self._agreed, key=_end_offset)
         until = min(first + SEGMENTS_OF_A_LINE, len(segments))
-        if first == until or plan.divergent(manifest, log, self._agreed, until):
+        if first == until:
             return False
-        self._agreed = segments[until - 1].end_offset
-        return True
+        cut = plan.divergent(manifest, log, self._agreed, until)
+        same = len(segments) - len(cut) if cut else until
+        if same > first:
+            self._agreed = segments[same - 1].end_offset
+        return not cut
 
     def divergent(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> tuple[RemoteSegment, ...]:
         """Return the last segments, whose records are not those of the log by their epochs, or may not be.

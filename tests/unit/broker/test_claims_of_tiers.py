@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -380,6 +381,70 @@ def test_what_another_cluster_writes_while_a_leader_begins_is_compared() -> None
         with pytest.raises(Contested):
             await present.remote.run_round()
         assert present.log.tiered_offset == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("their_epoch", [3, 2], ids=["same-epoch", "earlier-epoch"])
+def test_what_a_reader_finds_of_another_cluster_while_a_leader_begins_is_compared(their_epoch: int) -> None:
+    """The reader waits for the chain while the round compares, and reads it on before the round writes."""
+
+    def cluster(text: str, store: Store | None = None) -> LedLog:
+        led = LedLog(replace(CONFIG, local_retention_ms=-1), store=store)
+        led.leader_epoch = their_epoch
+        led.log.epochs.begin(their_epoch, 0)
+        numbered(led, text, 3)
+        return led
+
+    async def main() -> None:
+        present = cluster("ours ")
+        another = cluster("theirs ", present.store)
+        if their_epoch < 3:
+            present.log.epochs.begin(3, 3)
+        present.leader_epoch = 3
+        remote, compare, readers = present.remote, present.remote._compare, list[asyncio.Future[Any]]()
+
+        async def overtaken(until: int | None = None) -> None:
+            if until is None and not readers:
+                readers.append(asyncio.ensure_future(remote._reader(is_again=True)))
+                await asyncio.sleep(0)
+                while await another.remote.run_round():
+                    pass
+            await compare(until)
+
+        remote._compare = overtaken
+        with pytest.raises(Contested):
+            await remote.run_round()
+        await asyncio.gather(*readers)
+        assert remote.manifest is not None and remote.manifest.rank == (0, their_epoch)
+        assert remote.manifest.writer == another.remote._parts.writer
+        present.log.configure(CONFIG)
+        assert present.log.tiered_offset == 0
+        assert present.log.delete_old_segments(3, NOW_MS) == []
+        assert await texts(present) == ["ours 0", "ours 1", "ours 2"]
+
+    asyncio.run(main())
+
+
+def test_what_another_cluster_copies_under_the_same_epoch_is_no_orphan() -> None:
+    async def main() -> None:
+        present = LedLog(CONFIG)
+        present.append(batch(0, 1))  # not sealed, so nothing is copied
+        another = LedLog(CONFIG, store=present.store)
+        numbered(another, "theirs ", 3)
+        await present.remote.run_round()
+        present.now_ms += 10
+        names, upload = present.store.names, f"{another.remote.folder}{3:020d}-theirs.log"
+
+        async def listed(prefix: str) -> list[str]:
+            present.store.names = names
+            await another.remote.run_round()
+            await another.store.put(upload, b"")  # no manifest names it yet
+            return await names(prefix)
+
+        present.store.names = listed
+        await present.remote.run_round()
+        assert upload in present.store.bucket.objects
 
     asyncio.run(main())
 

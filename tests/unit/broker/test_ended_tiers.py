@@ -17,6 +17,7 @@ from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
+from nilometer.tier.chain import Deposed
 from nilometer.tier.format import Manifest
 from nilometer.wire.records import BatchBuilder
 from support.tier.changing_leaders import GRACE_MS, World
@@ -70,8 +71,11 @@ def test_one_manifest_gives_up_all_and_a_few_forget_it(
         assert written == [(0, 10)]
         del written[:]
         led.now_ms += 10
-        await led.remote.run_round()
+        rounds = 1
+        while await led.remote.run_round():
+            rounds += 1
         assert written == [(0, 6), (0, 2), (0, 0)]
+        assert rounds == 3, "other partitions have their turn between"
         assert objects_of(led) == []
 
     asyncio.run(work())
@@ -103,6 +107,29 @@ def test_what_was_removed_before_the_store_failed_is_not_removed_again(
         assert (led.remote.traffic.deleted_segments, led.remote.traffic.delete_errors) == (1, 1)
         await led.remote.run_round()
         assert (written, objects_of(led)) == ([(0, 8), (0, 0)], [])
+
+    asyncio.run(work())
+
+
+def test_a_former_leader_removes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = VirtualObjectStore.remove
+
+    async def work() -> None:
+        led = led_log()
+        await led.tier()
+        led.log.configure(replace(CONFIG, remote_storage_enable=False))
+        await led.remote.run_round()
+        led.now_ms += 10
+
+        async def replaced(self: VirtualObjectStore, name: str) -> None:
+            led.is_led_here, led.leader_epoch = False, 1
+            await remove(self, name)
+
+        monkeypatch.setattr(VirtualObjectStore, "remove", replaced)
+        count = len(objects_of(led))
+        with pytest.raises(Deposed):
+            await led.remote.run_round()
+        assert len(objects_of(led)) == count - 1
 
     asyncio.run(work())
 

@@ -9,9 +9,11 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering import remote_partition
-from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.log import Log
+from nilometer.tier import lineage, plan
 from nilometer.tier.chain import Chain
+from nilometer.tier.format import Manifest, RemoteSegment
 from nilometer.wire.record_batch import batches
 from support.tier.former_partition import batch
 from support.tier.led_log import CONFIG, LedLog
@@ -62,8 +64,9 @@ def test_what_only_the_tier_has_is_read_at_once(monkeypatch: pytest.MonkeyPatch)
         assert found is not None and found.offset == 0
         assert leader.compared == []
         await leader.remote.run_round()
-        assert leader.compared == list(range(LOCAL_FROM, SEGMENTS))
-        await leader.remote.run_round()  # its own first manifest, too
+        assert leader.compared == 2 * list(range(LOCAL_FROM, SEGMENTS)), "its own first manifest, too"
+        await leader.remote.run_round()
+        assert len(leader.compared) == 2 * (SEGMENTS - LOCAL_FROM), "what was compared is not again"
         assert await leader.offsets(SEGMENTS - 1) == [SEGMENTS - 1]
 
     asyncio.run(main())
@@ -75,8 +78,9 @@ def test_what_the_log_has_is_not_read_from_the_tier_before_it_was_compared(
     leader = Leader(monkeypatch)
 
     async def main() -> None:
-        with pytest.raises((ObjectStoreError, remote_partition.OffsetOutOfRange)):
+        with pytest.raises(OffsetOutOfRange):
             await leader.offsets(LOCAL_FROM)
+        assert leader.compared == []
 
     asyncio.run(main())
 
@@ -113,5 +117,82 @@ def test_a_leader_begins_where_an_earlier_one_has_said_once_all_is_compared(
         assert leader.log.log_start_offset == 0
         await leader.remote.run_round()
         assert leader.log.log_start_offset == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_search", [False, True], ids=["read", "search"])
+def test_what_an_earlier_leader_gave_up_is_out_of_range_before_the_first_round(
+    is_search: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was killed before it wrote the checkpoint of its log start offset."""
+    leader = Leader(monkeypatch)
+
+    async def main() -> None:
+        chain = Chain(leader.store, leader.remote.folder, "earlier process")
+        last = await chain.read()
+        assert last is not None
+        left = last.without(last.segments[:1], leader.now_ms)
+        assert await chain.append_at_rest(0, structs.replace(left, log_start_offset=1))
+        if is_search:
+            found = await leader.remote.offset_for_timestamp(0)
+            assert found is not None and found.offset == 1
+        else:
+            with pytest.raises(OffsetOutOfRange):
+                await leader.offsets(0)
+        assert leader.log.log_start_offset == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("work", ["read", "search", "round"])
+def test_what_is_first_asked_in_a_new_leader_epoch_compares_epochs_in_steps(
+    work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, steps, divergent = Leader(monkeypatch), list[int](), plan.divergent
+    monkeypatch.setattr(lineage, "SEGMENTS_OF_A_LINE", 2)
+
+    def noted(
+        manifest: Manifest, log: plan.LogView, agreed: int = 0, until: int | None = None
+    ) -> tuple[RemoteSegment, ...]:
+        steps.append(sum(one.end_offset > agreed for one in manifest.segments[:until]))
+        return divergent(manifest, log, agreed, until)
+
+    async def main() -> None:
+        await leader.remote.run_round()
+        leader.leader_epoch = 2
+        leader.log.epochs.begin(2, SEGMENTS)
+        monkeypatch.setattr(plan, "divergent", noted)
+        if work == "read":
+            assert await leader.offsets(0) == [0]
+        elif work == "search":
+            assert await leader.remote.offset_for_timestamp(0) is not None
+        else:
+            await leader.remote.run_round()
+        assert sum(steps) >= SEGMENTS and max(steps) == 2
+
+    asyncio.run(main())
+
+
+def test_several_reads_of_what_is_missing_read_the_chain_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins while the chain is read has it read again: what it misses may be written only then."""
+    leader, count, read, begun = Leader(monkeypatch), 0, Chain.read, asyncio.Event()
+
+    async def counted(self: Chain) -> Manifest | None:
+        nonlocal count
+        count += 1
+        begun.set()
+        await asyncio.sleep(0)
+        return await read(self)
+
+    async def main() -> None:
+        await leader.remote.run_round()
+        monkeypatch.setattr(Chain, "read", counted)
+        missing = [asyncio.ensure_future(leader.offsets(SEGMENTS)) for _ in range(5)]
+        await begun.wait()
+        missing.append(asyncio.ensure_future(leader.offsets(SEGMENTS)))
+        for failure in await asyncio.gather(*missing, return_exceptions=True):
+            assert isinstance(failure, OffsetOutOfRange)
+        assert count == 2
 
     asyncio.run(main())

@@ -93,6 +93,9 @@ class RemotePartition:
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
         self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
         self._using_chain = asyncio.Lock()
+        self._readings_begun = self._last_reading = 0
+        """How often the chain was read, and the number of the last time that succeeded: of several that wait
+        to read it again one does."""
         self._led_epoch = -1
         self.had_led = partition.has_leader_role
         """Whether this broker has led the partition, with this replica or one before it: then it removes what
@@ -168,7 +171,8 @@ class RemotePartition:
     # -- rounds
 
     async def run_round(self) -> bool:
-        """Do what is due, but copy only one segment; return whether there are more to copy.
+        """Do what is due, but copy only one segment, and remove only some objects; return whether there are
+        more of them.
 
         Raises ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Deposed; those of the log.
         """
@@ -219,7 +223,7 @@ class RemotePartition:
             await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
         await self._sweep(epoch)
-        return self._leads(epoch) and self._wanted is not None
+        return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
 
     def _is_behind(self, manifest: Manifest) -> bool:
         """Return whether this broker's metadata are older than those of the manifest's writer.
@@ -369,25 +373,29 @@ class RemotePartition:
                 self._advance_log_start(plan.next_log_start(found, self.view()))
                 await self._write(epoch, remaining)
 
+    @property
+    def _due_removals(self) -> tuple[str, ...]:
+        """The names of some objects whose grace period is over."""
+        last = self._chain.last
+        return () if last is None else plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+
     async def _remove_dropped(self, epoch: int) -> None:
-        """Remove the objects whose grace period is over."""
-        while (manifest := self._chain.last) is not None:
-            due = plan.due_removals(manifest, self._now_ms, self._parts.grace_ms)
-            if not due:
-                return
-            removed, error = list[str](), None
-            try:
-                for name in due:
-                    await self._parts.store.remove(self.folder + name)
-                    self.traffic.deleted_segments += name.endswith(".log")
-                    removed.append(name)
-            except ObjectStoreError as found:
-                self.traffic.delete_errors += 1
-                error = found
-            if removed:  # a store that fails now and then does not have all of them removed again
-                await self._write(epoch, lambda manifest, names=removed: plan.removing(manifest, names))
-            if error is not None:
-                raise error
+        """Remove some of the objects whose grace period is over, as long as this broker leads."""
+        removed, error = list[str](), None
+        try:
+            for name in self._due_removals:
+                if not self._leads(epoch):
+                    break
+                await self._parts.store.remove(self.folder + name)
+                self.traffic.deleted_segments += name.endswith(".log")
+                removed.append(name)
+        except ObjectStoreError as found:
+            self.traffic.delete_errors += 1
+            error = found
+        if removed:  # a store that fails now and then does not have all of them removed again
+            await self._write(epoch, lambda manifest: plan.removing(manifest, removed))
+        if error is not None:
+            raise error
 
     async def _sweep(self, epoch: int) -> None:
         """Remove the objects that failed attempts left, once no write of them can still be on its way.
@@ -403,6 +411,8 @@ class RemotePartition:
         manifest = await self._read_chain()
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
+        if manifest.writer != self._parts.writer:
+            return  # another cluster copies under this epoch
         listed = (name.removeprefix(self.folder) for name in names)
         for own in await with_pauses(plan.orphans(manifest, listed)):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
@@ -490,9 +500,11 @@ class RemotePartition:
 
     async def _read_again(self) -> None:
         """Read the chain, and compare with the log what readers need, who have the rest in the log."""
+        self._readings_begun += 1
         await self._chain.read()
         await self._compare(until=self._log_from)
         self._inherit_log_start()
+        self._last_reading = self._readings_begun
 
     @property
     def _log_from(self) -> Offset:
@@ -506,10 +518,10 @@ class RemotePartition:
     async def _compare(self, until: Offset | None = None) -> None:
         """Compare what the last manifest names with the log: all, or by the last batches only the segments
         that begin below ``until``."""
-        last = self._chain.last
-        while last is not None:
-            while self._lineage.compare_some(last, self.view(), self._as_of):  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        while True:
+            await self._compare_epochs()
+            if (last := self._chain.last) is None:
+                return
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
             first = self._lineage.proven_count(last, self._log_from, as_of)
@@ -525,6 +537,14 @@ class RemotePartition:
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
                 self._lineage.prove(segment, crc)
+
+    async def _compare_epochs(self) -> None:
+        """Compare what the last manifest names by its epochs, in steps, so that what asks for all of it next
+        does not hold the event loop: for a new leader epoch, or a new writer, nothing is compared yet."""
+        while (last := self._chain.last) is not None:
+            if not self._lineage.compare_some(last, self.view(), self._as_of):
+                return
+            await asyncio.sleep(0)
 
     async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
         """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
@@ -545,8 +565,15 @@ class RemotePartition:
                 "nothing is copied, and nothing removed"
             )
 
+    async def _find_log_start(self) -> None:
+        """Begin where an earlier leader has said, before the first round does: compare all for it."""
+        if self.partition.is_led_here:
+            await self._compare()
+            self._inherit_log_start()
+
     def _inherit_log_start(self) -> None:
-        """Begin where an earlier leader has said, of which this log may not know yet."""
+        """Begin where an earlier leader has said, of which this log may not know yet; not before all that the
+        last manifest names is compared with the log."""
         last = self._chain.last
         if last is None or not self.partition.is_led_here:
             return
@@ -562,9 +589,19 @@ class RemotePartition:
             logger.info("%s now begins at offset %d", self.partition, log.log_start_offset)
 
     async def _write(self, epoch: int, decide: Callable[[Manifest], Decision]) -> bool:
-        """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed."""
+        """Write what ``decide`` makes of the last manifest; return whether it made one. Raises Deposed.
+
+        A reader may have read the chain on since the round did, so what is there is compared first.
+        """
         async with self._using_chain:
-            while (following := await with_pauses(decide(self._last_or_first))) is not None:
+            while True:
+                await self._compare()
+                self._chain.check_may_write(epoch)
+                self._check_lineage()
+                self._inherit_log_start()
+                following = await with_pauses(decide(self._last_or_first))
+                if following is None:
+                    return False
                 if not self._leads(epoch):
                     raise Deposed(f"{self.partition} has another leader now")
                 following = structs.replace(
@@ -574,16 +611,12 @@ class RemotePartition:
                     topic=self._facts(self.partition),
                 )
                 try:
-                    is_written = await self._chain.append(epoch, following)
+                    if await self._chain.append(epoch, following):
+                        await self._compare_epochs()
+                        return True
                 except ObjectStoreError:
                     self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
                     raise
-                if is_written:
-                    return True
-                await self._compare()
-                self._check_lineage()
-                self._inherit_log_start()
-        return False
 
     def _note_tiered(self) -> None:
         manifest = self._chain.last
@@ -603,9 +636,11 @@ class RemotePartition:
 
     async def _reader(self, *, is_again: bool) -> RemoteReader:
         if is_again or not self._chain.is_read:
+            begun = self._readings_begun
             async with self._using_chain:
-                if is_again or not self._chain.is_read:
+                if not self._chain.is_read or (is_again and self._last_reading <= begun):
                     await self._read_again()
+        await self._compare_epochs()
         self._chain.check_may_read()
         return RemoteReader(self._parts.cache, self.folder, self._readable)
 
@@ -648,7 +683,13 @@ class RemotePartition:
                 aborted = list(dict.fromkeys((*aborted, *local)))
             return found.records, aborted
 
-        return await self._with_reader(work)
+        try:
+            return await self._with_reader(work)
+        except OffsetOutOfRange:
+            if offset < self._log_from:  # what is out of range is below the log start
+                async with self._using_chain:
+                    await self._find_log_start()
+            raise
 
     def _read_local(self, offset: int, max_bytes: int, *, read_committed: bool) -> RemoteRecords:
         """Return what follows the tier, which ends with a gap."""
@@ -668,10 +709,13 @@ class RemotePartition:
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
+        await self._compare_epochs()
         if self._lacks_records:  # another one has copied them since the chain was read here
             async with self._using_chain:
                 if self._lacks_records and not self._has_just_looked:  # for another search
                     await self._read_again()
+                    if self._lacks_records:
+                        await self._find_log_start()
                     self._looked = (self._lacking_by, self._monotonic_ms) if self._lacks_records else None
             self._chain.check_may_read()
         if self._lacks_records:
