@@ -86,10 +86,19 @@ def recorder() -> None:
 @json_option
 def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
     """Show what recordings contain: FILE is one, or a folder of them."""
-    try:
-        rows = [_described(file, tail) for file in _opened(paths)]
-    except NotARecording as error:
-        raise click.ClickException(str(error)) from None
+    rows, damaged = list[dict[str, Any]](), 0
+    for file in _opened(paths):
+        try:
+            rows.append(_described(file, tail))
+        except (NotARecording, ValueError, TypeError, OverflowError) as error:  # anyone may have made it
+            click.echo(f"{file.path} cannot be read, and is left out: {error}", err=True)
+            damaged += 1
+    _show(rows, tail, as_json=as_json)
+    if damaged:
+        sys.exit(1)
+
+
+def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
@@ -335,6 +344,8 @@ def replay(
 
     The recordings of several brokers are aligned by the messages between them, not by their clocks.
     """
+    if debug and as_json:
+        raise click.UsageError("--debug asks and answers on the terminal: leave out --json")
     files = _opened(paths)
     names = {f"{topic}-{number}" for topic, number in followed}
     changes = list[dict[str, Any]]()

@@ -40,13 +40,29 @@ def failure_of(error: BaseException) -> Failure:
             return ["ObjectStoreError", str(error), error.is_passing]
         case TlsUnusable():
             return ["TlsUnusable", str(error)]
+        case UnicodeError():
+            return ["UnicodeError", str(error)]
+        case ssl.SSLError():
+            kind, *args = _of_system(error)
+            return [
+                "TLS",
+                getattr(error, "reason", None),
+                getattr(error, "verify_message", None),
+                kind,
+                *args,
+            ]
         case OSError():
-            kind = next(one.__name__ for one in type(error).__mro__ if _OF_SYSTEM.get(one.__name__) is one)
-            names = [error.filename] if error.filename2 is None else [error.filename, None, error.filename2]
-            args = [*error.args, *(names if error.filename is not None else [])]
-            return [kind, *(one if isinstance(one, int | str) else None for one in args)]
+            return _of_system(error)
         case _:
             return [type(error).__name__, str(error)]
+
+
+def _of_system(error: OSError) -> Failure:
+    """Return the nearest class that callers may tell apart, and the arguments by which it is made again."""
+    kind = next(one.__name__ for one in type(error).__mro__ if _OF_SYSTEM.get(one.__name__) is one)
+    names = [error.filename] if error.filename2 is None else [error.filename, None, error.filename2]
+    args = [*error.args, *(names if error.filename is not None else [])]
+    return [kind, *(one if isinstance(one, int | str) else None for one in args)]
 
 
 def error_of(failure: Failure) -> Exception:
@@ -61,6 +77,15 @@ def error_of(failure: Failure) -> Exception:
             return ObjectStoreError(fields[0], is_passing=fields[1])
         case "TlsUnusable":
             return TlsUnusable(*fields)
+        case "UnicodeError":
+            return UnicodeError(*fields)
+        case "TLS":
+            reason, message, name, *args = fields
+            made: Any = _OF_SYSTEM[name](*args)
+            made.reason = reason
+            if isinstance(made, ssl.SSLCertVerificationError):
+                made.verify_message = message
+            return made
         case _ if kind in _OF_SYSTEM:
             return _OF_SYSTEM[kind](*fields)
         case _:

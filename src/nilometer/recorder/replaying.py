@@ -165,7 +165,7 @@ class Replay(Door):
                     return True
             head = self.tape.head
             if head is not None and self.ended is None:
-                self.ended = self.tape.content().decode()
+                self.ended = self.tape.content().decode(errors="replace")
             return False
         finally:
             asyncio._set_running_loop(before)

@@ -190,10 +190,10 @@ def _content(slot: bytes, number: int) -> tuple[bytes, int] | None:
 
 
 def _whole_entries(contents: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
-    begun = b""
+    begun = list[bytes]()
     for content, whole in contents:
         if whole:
-            yield begun + content[:whole]
-            begun = content[whole:]
+            yield b"".join((*begun, content[:whole]))
+            begun = [content[whole:]]
         else:
-            begun += content
+            begun.append(content)

@@ -10,11 +10,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from nilometer.cli.recorder import recorder
+from nilometer.recorder.tape_file import SlotFile
+from nilometer.simulation.recorded_cluster import RecordingFile
 from nilometer.simulation.recording import Kind, read_recording
 from nilometer.testing import Cluster
 from support.brokers.nilometer_broker import NilometerBroker
@@ -94,6 +97,14 @@ def test_the_last_entries_say_what_it_asked_its_disk_for(tmp_path: Path) -> None
     )
     (row,) = json.loads(result.stdout)
     assert len(row["tail"]) == 40
+    (path,) = (tmp_path / "logs-recordings").iterdir()
+    damaged = path.with_name(f"damaged-{path.name}")
+    header = msgspec.structs.replace(RecordingFile(path).header, settings={"node.id": "none"})
+    SlotFile(str(damaged), header, 1 << 20).close()
+    result = CliRunner().invoke(recorder, ["info", str(path.parent), "--json"])
+    assert result.exit_code == 1
+    assert [one["file"] for one in json.loads(result.stdout)] == [str(path)], "the other one is shown"
+    assert f"{damaged} cannot be read, and is left out" in result.stderr
     assert row["tail"][-1] == "end"
     assert any(".kafka_cleanshutdown, " in entry and "replace_file(" in entry for entry in row["tail"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ from nilometer.runtime.tls import TlsUnusable
         ObjectNotFound("a/b"),
         ObjectStoreError("no answer", is_passing=False),
         TlsUnusable("no key"),
+        UnicodeError("label empty or too long"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -39,6 +41,15 @@ def test_an_error_is_made_again_with_its_class_and_text(error: Exception) -> Non
     assert str(again) == str(error)
     assert getattr(again, "errno", None) == getattr(error, "errno", None)
     assert getattr(again, "is_passing", None) == getattr(error, "is_passing", None)
+
+
+def test_a_refused_certificate_says_again_why() -> None:
+    error: Any = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"
+    again: Any = error_of(failure_of(error))
+    assert (again.reason, again.verify_message) == (error.reason, error.verify_message)
+    bare: Any = error_of(failure_of(ssl.SSLError(1, "[SSL] unknown")))
+    assert bare.reason is None
 
 
 class Played(ConnectionError):

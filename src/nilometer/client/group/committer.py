@@ -127,10 +127,11 @@ class Committer:
             # No newer epoch became known in time: the member may be out of the group, as after a long pause.
             raise CommitFailed(error.code, error.message) from error
         except TimeoutError:
-            reason = f"not committed within {timeout_ms} ms"
             if attempt.is_epoch_over:  # as above: the wait for an earlier commit took the rest of the time
-                raise CommitFailed(ErrorCode.stale_member_epoch, reason) from None
-            raise KafkaError(ErrorCode.request_timed_out, reason) from None
+                raise CommitFailed(
+                    ErrorCode.stale_member_epoch, f"not committed within {timeout_ms} ms"
+                ) from None
+            raise KafkaError(ErrorCode.request_timed_out, f"not committed within {timeout_ms} ms") from None
 
     async def wait_idle(self, timeout_ms: int) -> None:
         """Return once all commits requested so far have ended, or after ``timeout_ms``."""
