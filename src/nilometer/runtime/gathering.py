@@ -25,9 +25,18 @@ def gather(
 
 
 def gather(*awaitables: Awaitable[T], return_exceptions: bool = False) -> asyncio.Future[Any]:
-    """Wait for all of them, as ``asyncio.gather`` does."""
-    undone = (_of(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)
+    """Wait for all of them, as ``asyncio.gather`` does.
+
+    A waiter that is cancelled is cancelled, also while the error of a future that had failed is on its way.
+    """
+    undone = (_undone(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)
     return asyncio.gather(*undone, return_exceptions=return_exceptions)
+
+
+def _undone(done: asyncio.Future[T]) -> Awaitable[T]:
+    if not done.cancelled():
+        done.exception()  # it counts as retrieved, whether or not it arrives
+    return _of(done)
 
 
 async def _of(done: asyncio.Future[T]) -> T:

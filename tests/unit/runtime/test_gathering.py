@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -57,6 +58,24 @@ async def test_an_error_is_raised_or_returned() -> None:
     first, second = await gather(value(), failed(), return_exceptions=True)
     assert (first, str(second)) == (1, "the disk")
     assert await gather() == []
+
+
+async def test_an_error_that_a_cancelled_waiter_does_not_get_is_not_reported_as_forgotten() -> None:
+    reported = list[str]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    waiter = loop.create_task(_wait_for(failed(), loop.create_future()))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert waiter.cancelled()
+    del waiter
+    gc.collect()
+    assert reported == []
+
+
+async def _wait_for(*futures: asyncio.Future[int]) -> list[int]:
+    return await gather(*futures)
 
 
 @pytest.mark.parametrize("path", sorted(QUORUM.glob("*.py")), ids=lambda path: path.name)
