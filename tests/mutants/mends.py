@@ -3380,7 +3380,7 @@ RECORDINGS = (
     Mutant(
         "gathering-as-the-version-of-python",
         "a recording differs with another version of Python after a wait for a future that is done",
-        "(_of(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)",
+        "(_undone(one) if isinstance(one, asyncio.Future) and one.done() else one for one in awaitables)",
         "awaitables",
         (GATHERING,),
     ),
