@@ -12,7 +12,7 @@ import pytest
 from nilometer.broker.replicas import log_directories
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import disks
+from nilometer.simulation.checkers import disks, running_brokers
 from nilometer.simulation.checkers.disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.disk import DiskUser, FileNode
@@ -81,6 +81,28 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
     world = World(4)
     world.run(scenario)
     assert world.failures == []
+
+
+def test_a_cluster_in_which_a_replica_is_in_two_directories_is_not_at_rest() -> None:
+    async def scenario(world: World) -> None:
+        cluster = Cluster(world, brokers=1, folders=(2,))
+        await cluster.set_up()
+
+        async def create(runtime: Runtime) -> None:
+            async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+                await admin.create_topic(NewTopic("t", 1, 1))
+
+        await world.host("clients").start("admin", create).exited
+        node = cluster.nodes[1]
+        assert await wait_until(lambda: len(node.places_of("t-0")) == 1, 60)
+        assert await wait_until(lambda: not running_brokers.not_converged(cluster), 60)
+        assert node.process is not None
+        for folder in node.folders:  # as it is between the exchange and the end of a move
+            node.process.runtime.disk.make_directories(f"{folder}/t-0")
+        [found] = running_brokers.not_converged(cluster)
+        assert found.endswith("is in ['/data/1/t-0', '/data/1-b/t-0'] of broker-1")
+
+    World(5).run(scenario)
 
 
 def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> None:

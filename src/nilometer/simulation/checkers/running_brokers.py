@@ -382,7 +382,7 @@ def not_converged(cluster: Cluster) -> list[str]:
     """Return why the cluster has not converged; empty if it has.
 
     All members must serve, no other broker be registered, all have the same metadata, and every partition
-    have a leader, all replicas in sync, and the same offsets on all of them.
+    have a leader, all replicas in sync, and the same offsets on all of them, each in one log directory.
     """
     nodes = list(cluster.nodes.values())
     down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
@@ -405,6 +405,9 @@ def _partition_not_converged(cluster: Cluster, key: TopicIdPartition, state: Par
     for node in cluster.nodes.values():
         for partition in node.partitions:
             if partition.key == key:
+                places = node.places_of(str(partition))
+                if len(places) > 1:  # a move ends when its log is durable, some time after the exchange
+                    return f"not converged: {key} is in {places} of {node.name}"
                 role = partition.replica.role
                 kind = "leads" if isinstance(role, LeaderRole) else "follows"
                 kind = kind if isinstance(role, LeaderRole | FollowerRole) else "has no role"
