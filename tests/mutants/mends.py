@@ -3345,7 +3345,7 @@ RECORDINGS = (
     Mutant(
         "recorded-write-to-a-closed-connection",
         "the error of a write to a closed connection is not recorded",
-        "        self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))",
+        "        self._note((_KIND[kinds.FAILED], self._number, failure))",
         "        pass",
         (RECORDED_STARTS,),
     ),

@@ -196,14 +196,6 @@ class Recorder(Door):
         self._is_draining = False
         self.tape.drain()
 
-    def _pack(self, value: object) -> bytes:
-        """Return a value for the tape; end the recording if it cannot be written there."""
-        try:
-            return packed(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            self.tape.fail(f"something cannot be recorded: {error}")
-            return packed(None)
-
     # --- calls
 
     def ask(self, name: str, args: Sequence[object], work: Callable[[], T]) -> T:
@@ -212,9 +204,9 @@ class Recorder(Door):
         try:
             result = self._apart(work) if _JOB.get() else _on_host(self.loop, work)
         except Exception as error:
-            self.note(_KIND[kinds.ASK], self._pack([name, args, False, failure_of(error)]))
+            self.note(_KIND[kinds.ASK], self.tape.packed([name, args, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.ASK], self._pack([name, args, True, result]))
+        self.note(_KIND[kinds.ASK], self.tape.packed([name, args, True, result]))
         return result
 
     def _apart(self, work: Callable[[], T]) -> T:
@@ -232,9 +224,9 @@ class Recorder(Door):
             file = self._apart(work)
             known = self.files.get(path) or self.files.opened(path, self._apart(file.size))
         except OSError as error:
-            self.note(_KIND[kinds.OPEN], self._pack([path, False, failure_of(error)]))
+            self.note(_KIND[kinds.OPEN], self.tape.packed([path, False, failure_of(error)]))
             raise
-        self.note(_KIND[kinds.OPEN], self._pack([path, True, known.known_from]))
+        self.note(_KIND[kinds.OPEN], self.tape.packed([path, True, known.known_from]))
         return file, known
 
     def append(
@@ -259,7 +251,7 @@ class Recorder(Door):
 
     def _note_failed_append(self, known: KnownFile, appends: int, error: OSError) -> None:
         known.forget()
-        self.note(_KIND[kinds.APPEND_FAILED], varint(appends), packed(failure_of(error)))
+        self.note(_KIND[kinds.APPEND_FAILED], varint(appends), self.tape.packed(failure_of(error)))
 
     def read(
         self, known: KnownFile, position: int, length: int, work: Callable[[], bytes | None]
@@ -267,7 +259,7 @@ class Recorder(Door):
         try:
             data = self._apart(work)
         except OSError as error:
-            self.note(_KIND[kinds.READ_FAILED], packed(failure_of(error)))
+            self.note(_KIND[kinds.READ_FAILED], self.tape.packed(failure_of(error)))
             raise
         if data is None:
             self.note(_READ_KNOWN, varint(0), bytes(4))
@@ -298,7 +290,7 @@ class Recorder(Door):
         result."""
         self._waits += 1
         number = self._waits
-        self.note(_KIND[kinds.WAIT], varint(number), self._pack([name, args]))
+        self.note(_KIND[kinds.WAIT], varint(number), self.tape.packed([name, args]))
         future: asyncio.Future[T] = self.loop.create_future()
         doing = self.loop.host.create_task(work(number))
 
@@ -307,10 +299,10 @@ class Recorder(Door):
                 return
             error = done.exception()
             if error is None:
-                fields = self._pack([True, told(done.result())])
+                fields = self.tape.packed([True, told(done.result())])
                 self.loop.enter(_KIND[kinds.DONE], varint(number) + fields, future.set_result, done.result())
             else:
-                fields = packed([False, failure_of(error)])
+                fields = self.tape.packed([False, failure_of(error)])
                 self.loop.enter(_KIND[kinds.DONE], varint(number) + fields, future.set_exception, error)
 
         doing.add_done_callback(on_done)
@@ -583,11 +575,11 @@ class _Recorded:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wrapped = RecordedTransport(self._recorder, self._number, cast(asyncio.Transport, transport))
-        fields = self._number + packed(wrapped.extra)
+        fields = self._number + self._recorder.tape.packed(wrapped.extra)
         self._loop.enter(_KIND[kinds.MADE], fields, self.inner.connection_made, wrapped)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        told = packed(None if exc is None else failure_of(exc))
+        told = self._recorder.tape.packed(None if exc is None else failure_of(exc))
         self._loop.enter(_KIND[kinds.LOST], self._number + told, self.inner.connection_lost, exc)
 
     def pause_writing(self) -> None:
@@ -681,7 +673,8 @@ class RecordedTransport:
 
     def _note_failure(self, error: Exception) -> None:
         """``error``: uvloop's, of a handle that is closed."""
-        self._note((_KIND[kinds.FAILED], self._number, packed(failure_of(error))))
+        failure = self._recorder.tape.packed(failure_of(error))
+        self._note((_KIND[kinds.FAILED], self._number, failure))
 
     def is_closing(self) -> bool:
         if not self._is_closing:

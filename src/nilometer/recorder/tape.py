@@ -193,13 +193,24 @@ class Tape:
             del entries[:count]
         try:
             file.write(entry, data)
-        except RecordingEnded as error:
+        except Exception as error:  # whatever it is, the broker goes on
             entries.clear()  # what others have added meanwhile would follow a hole
-            self.end(str(error))
+            self.end(
+                str(error)
+                if isinstance(error, RecordingEnded)
+                else f"it cannot be written: {type(error).__name__}: {error}"
+            )
 
-    def fail(self, reason: str) -> None:
-        """End it soon: something cannot be recorded. Any thread may call this."""
-        self._fault = reason
+    def packed(self, value: object) -> bytes:
+        """Encode a value for an entry. If that is impossible, the recording ends before the entry. Any thread
+        may call this."""
+        try:
+            return packed(value)
+        except Exception as error:  # of any kind: the value may be
+            reason = f"something cannot be recorded: {type(error).__name__}: {error}"
+            self.add(_end_entry(reason))  # what comes behind it is not read
+            self._fault = reason
+            return packed(None)
 
     def end(self, reason: str) -> None:
         """Record nothing more, and say why in the recording. Ignored if it has ended."""
@@ -207,14 +218,20 @@ class Tape:
         if file is None:
             return
         self.ended = reason
-        with contextlib.suppress(RecordingEnded):  # there is no room for what was added
+        with contextlib.suppress(Exception):  # there is no room for what was added
             if entries := b"".join(self._entries):
                 file.write(entries)
-        text = reason.encode()[: LAST_BYTES - 8]
-        file.finish(_SHORT_END + varint(len(text)) + text)
-        file.close()
+        with contextlib.suppress(Exception):  # it breaks off, as if the process had been killed
+            file.finish(_end_entry(reason))
+        with contextlib.suppress(Exception):
+            file.close()
         self._entries.clear()
         self.on_end(reason)
+
+
+def _end_entry(reason: str) -> bytes:
+    text = reason.encode(errors="replace")[: LAST_BYTES - 8]
+    return _SHORT_END + varint(len(text)) + text
 
 
 def _nothing(_reason: str) -> None:
@@ -262,7 +279,10 @@ class TapeReader:
         self.advance()
 
     def advance(self) -> None:
-        """Go to the next entry, after all fields of this one were read."""
+        """Go to the next entry, after all fields of this one were read. Behind END nothing is read."""
+        if self.head is not None and self.head.kind == END:
+            self.head = None
+            return
         if self._at == len(self._data):
             following = next(self._frames, None)
             if following is None:
