@@ -11,7 +11,7 @@ import pdb
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,14 +53,19 @@ files_argument = click.argument(
 
 
 def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
-    """Open recordings, of a folder all that are in it. Raises UsageError."""
+    """Open recordings, of a folder all that are in it, each once. Raises UsageError."""
     found: list[RecordingFile] = []
-    for path in dict.fromkeys(paths):
+    seen = set[tuple[int, int]]()
+    for path in paths:
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not inside:
             raise click.UsageError(f"{path} has no recording (*{SUFFIX})")
         for one in inside:
             try:
+                status = one.stat()
+                if (status.st_dev, status.st_ino) in seen:
+                    continue
+                seen.add((status.st_dev, status.st_ino))
                 found.append(RecordingFile(one))
             except (NotARecording, OSError) as error:
                 if one == path:
@@ -81,7 +86,8 @@ def recorder() -> None:
     type=click.IntRange(0, TAIL_MAX),
     default=0,
     metavar="N",
-    help="Show the last entries, too: what came in, and what the broker asked its disk and its network for.",
+    help="Show the last N entries, too: what came in, and what the broker asked its disk and its network for "
+    "(readings of clocks do not count).",
 )
 @json_option
 def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
@@ -241,6 +247,26 @@ class Watch(NamedTuple):
         )
 
 
+class _Stops:
+    """Where a replay stops: at a time, and from the nth time on wherever one of the watches happens."""
+
+    def __init__(self, until_ms: int | None, watches: Sequence[Watch], nth: int) -> None:
+        self._until_ms = until_ms
+        self._watches = watches
+        self._before = nth - 1
+
+    def stops_at(self, moment: Moment) -> bool:
+        if self._until_ms is not None and moment.at_ms >= self._until_ms:
+            self._until_ms = None  # it stops there once
+            return True
+        if not any(watch.happens_in(moment) for watch in self._watches):
+            return False
+        if self._before:
+            self._before -= 1
+            return False
+        return True
+
+
 class WatchParam(click.ParamType[Watch]):
     name = "what"
 
@@ -317,7 +343,17 @@ class _RecordedTimes(logging.Formatter):
     metavar="TOPIC-PARTITION",
     help="Say, where it stops, why the partition's high watermark is where it is.",
 )
-@click.option("--debug", is_flag=True, help="Enter Python's debugger there, before the broker's next step.")
+@click.option(
+    "--nth",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --break-on: stop where it happens for the Nth time.  [default: 1]",
+)
+@click.option(
+    "--debug",
+    is_flag=True,
+    help="Enter Python's debugger there, before the broker's next step; `continue` goes on to the next time.",
+)
 @click.option(
     "--record",
     "out",
@@ -333,6 +369,7 @@ def replay(
     watches: tuple[Watch, ...],
     followed: tuple[tuple[str, int], ...],
     partition: tuple[str, int] | None,
+    nth: int | None,
     debug: bool,
     out: Path | None,
     any_source: bool,
@@ -346,9 +383,12 @@ def replay(
     """
     if debug and as_json:
         raise click.UsageError("--debug asks and answers on the terminal: leave out --json")
+    if nth is not None and not watches:
+        raise click.UsageError("--nth counts what --break-on names: give it, too")
     files = _opened(paths)
     names = {f"{topic}-{number}" for topic, number in followed}
     changes = list[dict[str, Any]]()
+    stops = _Stops(until_ms, watches, nth or 1)
 
     def is_wanted(moment: Moment) -> bool:
         for change in moment.changes:
@@ -358,9 +398,7 @@ def replay(
                     changes.append(row)
                 else:
                     click.echo(f"{_time(moment.at_ms)} [broker {moment.broker.id}] {row['text']}")
-        return (until_ms is not None and moment.at_ms >= until_ms) or any(
-            watch.happens_in(moment) for watch in watches
-        )
+        return stops.stops_at(moment)
 
     with ExitStack() as stack:
         cluster = stack.enter_context(closing(_cluster(files, any_source, _writer(stack, files, out))))
@@ -371,7 +409,7 @@ def replay(
             _fail(cluster, f"the replay differs from the recording: {difference}")
         except NotARecording as error:
             _fail(cluster, str(error))
-        cluster.end()
+        stack.callback(cluster.end)  # the debugger may go on
         why = None if partition is None else _why(cluster, *partition)
         if as_json:
             _report_json(cluster, found, why, changes)
@@ -382,13 +420,30 @@ def replay(
         if found is None and (watches or until_ms is not None):
             click.echo("The recordings end before that.", err=True)
             sys.exit(1)
-        if debug and found is not None:
-            debugger = pdb.Pdb()
-            debugger.message("The broker's next step: `step` goes into it, `continue` goes on to the end.")
-            try:
-                debugger.runcall(cluster.play, lambda _: False)
-            except Diverged as difference:
-                _fail(cluster, f"the replay differs from the recording: {difference}")
+        while debug and found is not None:
+            found = _debugged(cluster, is_wanted)
+
+
+def _debugged(cluster: RecordedCluster, is_wanted: Callable[[Moment], bool]) -> Moment | None:
+    """Go on in Python's debugger to the next moment that is wanted; return it, or None at the end."""
+    debugger = _Debugger()
+    debugger.message("The broker's next step: `step` goes into it, `continue` goes on.")
+    try:
+        found = debugger.runcall(cluster.play, is_wanted)
+    except Diverged as difference:
+        _fail(cluster, f"the replay differs from the recording: {difference}")
+    if found is not None:
+        _report_stop(found)
+    return found
+
+
+class _Debugger(pdb.Pdb):
+    """Quits by an exception that neither the event loop nor the broker takes for an error of its own."""
+
+    def do_quit(self, arg: str) -> bool | None:
+        sys.exit()
+
+    do_q = do_exit = do_EOF = do_quit
 
 
 def _cluster(
@@ -450,9 +505,13 @@ def _report(cluster: RecordedCluster, found: Moment | None) -> None:
             f"{tape.entries:,} entries, as recorded; {end}."
         )
     if found is not None:
-        click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")
-        for change in found.changes:
-            click.echo(f"  {_change_row(change)['text']}")
+        _report_stop(found)
+
+
+def _report_stop(found: Moment) -> None:
+    click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")
+    for change in found.changes:
+        click.echo(f"  {_change_row(change)['text']}")
 
 
 def _change_row(change: Change) -> dict[str, Any]:
