@@ -38,6 +38,7 @@ from nilometer.simulation.recorded_cluster import (
     RecordingFile,
     console_header,
 )
+from nilometer.simulation.recorded_produces import Produce
 from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
 from nilometer.wire.own_apis import ReplicaState
 
@@ -337,6 +338,15 @@ class _RecordedTimes(logging.Formatter):
     help="Show each change of the partition's replicas on its way; repeatable.",
 )
 @click.option(
+    "--produces",
+    "produced",
+    type=PartitionParam(),
+    multiple=True,
+    metavar="TOPIC-PARTITION",
+    help="Show the Produce requests for the partition when they are answered: whose they are, the offsets of "
+    "their records, and what the client was told; repeatable.",
+)
+@click.option(
     "--why",
     "partition",
     type=PartitionParam(),
@@ -368,6 +378,7 @@ def replay(
     until_ms: int | None,
     watches: tuple[Watch, ...],
     followed: tuple[tuple[str, int], ...],
+    produced: tuple[tuple[str, int], ...],
     partition: tuple[str, int] | None,
     nth: int | None,
     debug: bool,
@@ -387,7 +398,7 @@ def replay(
         raise click.UsageError("--nth counts what --break-on names: give it, too")
     files = _opened(paths)
     names = {f"{topic}-{number}" for topic, number in followed}
-    changes = list[dict[str, Any]]()
+    changes, produces = list[dict[str, Any]](), list[dict[str, Any]]()
     stops = _Stops(until_ms, watches, nth or 1)
 
     def is_wanted(moment: Moment) -> bool:
@@ -398,10 +409,20 @@ def replay(
                     changes.append(row)
                 else:
                     click.echo(f"{_time(moment.at_ms)} [broker {moment.broker.id}] {row['text']}")
+        for one in moment.produces:
+            if as_json:
+                produces.append({"broker": moment.broker.id, **_produce_row(one)})
+            else:
+                click.echo(
+                    f"{_time(moment.at_ms)} [broker {moment.broker.id}] {one.partition}: {one.text}, "
+                    f"arrived {_time(one.arrived_ms)}"
+                )
         return stops.stops_at(moment)
 
     with ExitStack() as stack:
-        cluster = stack.enter_context(closing(_cluster(files, any_source, _writer(stack, files, out))))
+        cluster = stack.enter_context(
+            closing(_cluster(files, any_source, _writer(stack, files, out), produced))
+        )
         stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
         try:
             found = cluster.play(is_wanted)
@@ -412,7 +433,7 @@ def replay(
         stack.callback(cluster.end)  # the debugger may go on
         why = None if partition is None else _why(cluster, *partition)
         if as_json:
-            _report_json(cluster, found, why, changes)
+            _report_json(cluster, found, why, changes, produces)
         else:
             _report(cluster, found)
             if why is not None:
@@ -447,10 +468,13 @@ class _Debugger(pdb.Pdb):
 
 
 def _cluster(
-    files: Sequence[RecordingFile], any_source: bool, writer: RecordingWriter | None
+    files: Sequence[RecordingFile],
+    any_source: bool,
+    writer: RecordingWriter | None,
+    produces_to: Collection[tuple[str, int]],
 ) -> RecordedCluster:
     try:
-        return RecordedCluster(files, any_source=any_source, writer=writer)
+        return RecordedCluster(files, any_source=any_source, writer=writer, produces_to=produces_to)
     except (OtherSource, ConfigError, NotARecording, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
@@ -519,6 +543,20 @@ def _change_row(change: Change) -> dict[str, Any]:
     return {"partition": change.partition, "text": text}
 
 
+def _produce_row(produce: Produce) -> dict[str, Any]:
+    answer, offsets = produce.answer, produce.offsets
+    row = produce._asdict()
+    del row["answer"]
+    return row | {
+        "base_offset": None if offsets is None else offsets.start,
+        "last_offset": None if offsets is None else offsets.stop - 1,
+        "answered_ms": None if answer is None else answer.at_ms,
+        "error_code": None if answer is None else answer.error.value,
+        "error": None if answer is None else answer.error.name.upper(),
+        "message": None if answer is None else answer.message,
+    }
+
+
 def _fail(cluster: RecordedCluster, message: str) -> NoReturn:
     broker = cluster.playing
     at = "" if broker is None else f"broker {broker.id} at {_time(broker.now_ms)}: "
@@ -573,7 +611,11 @@ def _say(why: _Why) -> None:
 
 
 def _report_json(
-    cluster: RecordedCluster, found: Moment | None, why: _Why | None, changes: Sequence[Mapping[str, Any]]
+    cluster: RecordedCluster,
+    found: Moment | None,
+    why: _Why | None,
+    changes: Sequence[Mapping[str, Any]],
+    produces: Sequence[Mapping[str, Any]],
 ) -> None:
     document: dict[str, Any] = {
         "brokers": [
@@ -589,6 +631,7 @@ def _report_json(
             if broker.has_begun
         ],
         "changes": changes,
+        "produces": produces,
         "stopped": None,
         "why": None,
     }

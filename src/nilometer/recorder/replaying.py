@@ -199,6 +199,10 @@ class Replay(Door):
         self.tape.back()
         return number, size
 
+    def protocol(self, number: int) -> asyncio.BaseProtocol | None:
+        """Return the broker's protocol of a connection that is open."""
+        return self._protocols.get(number)
+
     def close(self) -> None:
         """Take down what is left of the broker, silently, as when a process is killed."""
         self._diverge("the replay is over")  # every call that it still tries ends

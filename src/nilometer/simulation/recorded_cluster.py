@@ -9,7 +9,7 @@ the lowest recorded time does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from typing_extensions import Buffer
 
 from nilometer.broker.api import replicas
 from nilometer.broker.broker import Broker
+from nilometer.broker.connection import Connection as BrokerConnection
 from nilometer.broker.process import serve
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.status_file import BrokerStatusFile
@@ -30,6 +31,7 @@ from nilometer.recorder.tape_file import read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
 from nilometer.simulation.cluster_recorder import Conversation, Message, Stream
+from nilometer.simulation.recorded_produces import ClientConnection, Partition, Produce
 from nilometer.simulation.recording import Event, Kind, RecordingWriter, Status
 from nilometer.simulation.replay import Difference, ReplicaState, difference, first_state, state_of
 from nilometer.wire import own_apis as wire
@@ -175,6 +177,11 @@ class RecordedBroker:
             found.append(Change(name, None))
         return found
 
+    def principal_of(self, number: int) -> str:
+        """Return who has logged in on an accepted connection."""
+        protocol = self.replay.protocol(number)
+        return str(protocol.context.principal) if isinstance(protocol, BrokerConnection) else ""
+
     def replica(self, topic: str, partition: int) -> wire.ReplicaState | None:
         """Return the state of its replica, as DescribeReplicas does; None if there is none."""
         broker = self.broker
@@ -210,6 +217,8 @@ class Moment(NamedTuple):
     event: str
     """What came in last."""
     changes: Sequence[Change]
+    produces: Sequence[Produce]
+    """Those that are wanted, and were answered, or will not be."""
 
 
 class _Direction:
@@ -250,8 +259,10 @@ class RecordedCluster:
         *,
         any_source: bool = False,
         writer: RecordingWriter | None = None,
+        produces_to: Collection[Partition] = (),
     ) -> None:
-        """``writer`` gets the replicas' changes and the brokers' messages, for the console.
+        """``writer`` gets the replicas' changes and the brokers' messages, for the console; ``produces_to``:
+        the partitions whose Produce requests are wanted.
 
         Raises OtherSource and ConfigError.
         """
@@ -266,9 +277,11 @@ class RecordedCluster:
         self.brokers = [starts.pop(0) for _, starts in sorted(self._later.items())]
         """The present start of each, or its last one."""
         self._writer = writer
+        self.produces_to = produces_to
         self._started_ms = self.starts[0].header.started_ms
         self._at_us = 0
-        self._names: dict[TopicId, str] = {}
+        self.names: dict[TopicId, str] = {}
+        """The names of the topics, by their ids."""
         self._connections = self._between_brokers() if len(self.brokers) > 1 else {}
         self._messages = 0
         self.playing: RecordedBroker | None = None
@@ -284,7 +297,7 @@ class RecordedCluster:
             for link, is_own in one.file.links():
                 (clients if is_own else servers)[link] = one.id
         return {
-            link: _Connection(self._names, client, servers[link])
+            link: _Connection(self.names, client, servers[link])
             for link, client in clients.items()
             if link in servers
         }
@@ -334,7 +347,7 @@ class RecordedCluster:
         at_ms = broker.now_ms
         self._at_us = max(self._at_us, (at_ms - self._started_ms) * 1_000)
         changes = broker.changes()
-        self._names.update(broker.topic_names)
+        self.names.update(broker.topic_names)
         for change in changes:
             self._note_change(broker, change)
         for kind, direction, told in self._observed[broker.id].take():
@@ -343,7 +356,8 @@ class RecordedCluster:
         if not goes_on:
             self._note_end(broker)
             self.down.add(broker.id)
-        return Moment(broker, at_ms, broker.replay.newest_event, changes)
+        produces = self._observed[broker.id].take_produces()
+        return Moment(broker, at_ms, broker.replay.newest_event, changes, produces)
 
     def _begin_again(self, broker: RecordedBroker) -> None:
         """Let the next start take the place of the one before, whose last state was there until now."""
@@ -388,6 +402,7 @@ class RecordedCluster:
         )
 
     def _note_end(self, broker: RecordedBroker) -> None:
+        self._observed[broker.id].on_end()
         ended = broker.replay.ended
         text = "the recording breaks off here: the process was killed" if ended is None else ended
         self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=Status.DOWN)
@@ -407,25 +422,47 @@ class RecordedCluster:
 
 
 class _Observed:
-    """The connections of one broker to others that are recorded, too, and what was said on them."""
+    """The connections of one broker to others that are recorded, too, and what was said on them; and those of
+    clients, if their Produce requests are wanted."""
 
     def __init__(self, cluster: RecordedCluster, broker: RecordedBroker) -> None:
         self._cluster = cluster
         self._broker = broker
         self.connections: dict[int, _Connection] = {}
         self._told: list[tuple[Kind, _Direction, list[tuple[int, Message]]]] = []
+        self._clients: dict[int, ClientConnection] = {}
+        self._produces: list[Produce] = []
         broker.replay.observer = self
 
     def take(self) -> list[tuple[Kind, _Direction, list[tuple[int, Message]]]]:
         told, self._told = self._told, []
         return told
 
+    def take_produces(self) -> Sequence[Produce]:
+        produces, self._produces = self._produces, []
+        return produces
+
+    def on_end(self) -> None:
+        for client in self._clients.values():
+            self._produces += client.on_lost()
+        self._clients.clear()
+
     def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
         connection = self._cluster.connection(link_of(extra, is_own=not is_accepted))
         if connection is not None:
             self.connections[number] = connection
+        elif is_accepted and self._cluster.produces_to:
+            host, port = (extra["peername"] or ("", 0))[:2]
+            self._clients[number] = ClientConnection(
+                self._cluster.produces_to,
+                self._cluster.names,
+                f"{host}:{port}",
+                lambda: self._broker.principal_of(number),
+            )
 
     def on_sent(self, number: int, parts: Sequence[Buffer]) -> None:
+        if (client := self._clients.get(number)) is not None:
+            self._produces += client.on_sent(b"".join(map(bytes, parts)), self._broker.now_ms)
         connection = self.connections.get(number)
         if connection is None:
             return
@@ -435,6 +472,8 @@ class _Observed:
         self._told.append((Kind.SENT, direction, direction.stream.on_sent(data, self._cluster.next_number)))
 
     def on_arrived(self, number: int, data: bytes) -> None:
+        if (client := self._clients.get(number)) is not None:
+            self._produces += client.on_arrived(data, self._broker.now_ms)
         connection = self.connections.get(number)
         if connection is None:
             return
@@ -448,6 +487,8 @@ class _Observed:
         self._told.append((Kind.DELIVERED, direction, direction.stream.on_arrived(len(data))))
 
     def on_lost(self, number: int) -> None:
+        if (client := self._clients.pop(number, None)) is not None:
+            self._produces += client.on_lost()
         connection = self.connections.pop(number, None)
         if connection is not None:
             direction = connection.to(self._broker.id)
