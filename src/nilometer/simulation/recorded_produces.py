@@ -77,9 +77,10 @@ class Produce(NamedTuple):
             if self.producer_id >= 0
             else ""
         )
+        records = "1 record" if self.records == 1 else f"{self.records} records"
         transaction = f", transaction {self.transactional_id!r}" if self.transactional_id is not None else ""
         return (
-            f"Produce of {self.records} record{'' if self.records == 1 else 's'} by client {self.client_id!r} "
+            f"Produce of {records} by client {self.client_id!r} "
             f"({self.principal} at {self.client}), acks={self.acks}{writer}{transaction}: {self._outcome}"
         )
 
