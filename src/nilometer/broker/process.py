@@ -297,7 +297,7 @@ async def _serve_recorded(
     settings = config.recorder
     if settings is None:
         return await serve(config, ready_fd, status, make_runtime())
-    from nilometer.recorder.folder import new_header, new_path  # few brokers are recorded
+    from nilometer.recorder.folder import new_header, new_recording  # few brokers are recorded
     from nilometer.recorder.recording import record
     from nilometer.recorder.tape import Tape
     from nilometer.recorder.tape_file import SlotFile
@@ -305,11 +305,16 @@ async def _serve_recorded(
     runtime = make_runtime()
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
     try:
-        path = new_path(
+        path, number = new_recording(
             settings.folder, config.node_id, runtime.clock.wall_ms(), settings.recording_bytes_max
         )
         header = new_header(
-            config.texts, [*filter(is_sensitive, config.texts)], runtime.clock, runtime.open_files_max
+            config.texts,
+            [*filter(is_sensitive, config.texts)],
+            runtime.clock,
+            runtime.open_files_max,
+            runtime.disk.boot_id(),
+            number,
         )
         tape = Tape(SlotFile(path, header, settings.recording_bytes_max))
     except OSError as error:

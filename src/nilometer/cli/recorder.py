@@ -423,6 +423,8 @@ def replay(
         cluster = stack.enter_context(
             closing(_cluster(files, any_source, _writer(stack, files, out), produced))
         )
+        for doubt in cluster.doubts:
+            click.echo(doubt, err=True)
         stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
         try:
             found = cluster.play(is_wanted)
@@ -575,8 +577,8 @@ class _Why(NamedTuple):
 
 
 def _why(cluster: RecordedCluster, topic: str, partition: int) -> _Why:
-    states = {broker.id: broker.replica(topic, partition) for broker in cluster.brokers}
-    known = [state for state in states.values() if state is not None]
+    known = [state for broker in cluster.brokers if (state := broker.replica(topic, partition)) is not None]
+    states = {state.broker_id: state for state in known}
     if not known:
         click.echo(f"No recorded broker has a replica of {topic}-{partition} there.", err=True)
         sys.exit(1)

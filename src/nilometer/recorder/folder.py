@@ -10,9 +10,12 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
-from nilometer.recorder.tape import Header
-from nilometer.recorder.tape_file import is_being_written
+import msgspec
+
+from nilometer.recorder.tape import Header, NotARecording
+from nilometer.recorder.tape_file import is_being_written, read_recording
 from nilometer.runtime import Clock
 from nilometer.version import __version__
 
@@ -35,7 +38,12 @@ LEFT_OUT, NO_STORE = "left-out", "file:///left-out"
 
 
 def new_header(
-    settings: Mapping[str, str], sensitive: Collection[str], clock: Clock, open_files_max: int
+    settings: Mapping[str, str],
+    sensitive: Collection[str],
+    clock: Clock,
+    open_files_max: int,
+    boot: str = "",
+    number: int = 0,
 ) -> Header:
     """``settings``: the broker's, as given; ``sensitive``: the names of those that are left out."""
     source = digest_of_sources()  # it takes long: before the clocks are read
@@ -48,6 +56,8 @@ def new_header(
         started_ms=clock.wall_ms(),
         started_monotonic_ms=clock.monotonic_ms(),
         open_files_max=open_files_max,
+        boot=boot,
+        number=number,
     )
 
 
@@ -55,19 +65,35 @@ def _shown(name: str, value: str, sensitive: Collection[str]) -> str:
     return value if name not in sensitive else NO_STORE if "://" in value else LEFT_OUT
 
 
-def new_path(folder: str, node_id: int, wall_ms: int, bytes_max: int) -> str:
-    """Return the path of a new recording, after the oldest of this broker were removed that leave no room
-    for it. The newest one stays, and those that a process has open.
+class NewRecording(NamedTuple):
+    path: str
+    number: int
+
+
+def new_recording(folder: str, node_id: int, wall_ms: int, bytes_max: int) -> NewRecording:
+    """Return the path of a new recording and the number of the start, after the oldest of this broker were
+    removed that leave no room for it. The newest one stays, and those that a process has open.
 
     ``bytes_max``: how large the others may be. Raises OSError.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
+    paths = Path(folder).glob(f"*-broker-{node_id}{SUFFIX}")
+    known = sorted(((_number_of(path), path) for path in paths), reverse=True)
     left = bytes_max
-    for path in sorted(Path(folder).glob(f"*-broker-{node_id}{SUFFIX}"), reverse=True):
+    for _, path in known:
         with contextlib.suppress(FileNotFoundError):  # another start has removed it
             size = path.stat().st_size
             if size > left < bytes_max and not is_being_written(str(path)):
                 path.unlink()
             left -= size
     at = datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
-    return os.path.join(folder, f"{at}-broker-{node_id}{SUFFIX}")
+    number = 1 + max((number for number, _ in known), default=0)
+    return NewRecording(os.path.join(folder, f"{at}-broker-{node_id}{SUFFIX}"), number)
+
+
+def _number_of(path: Path) -> int:
+    """Return the number of a start; 0 if it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(next(read_recording(str(path))), type=Header).number
+    except (OSError, NotARecording, msgspec.MsgspecError):
+        return 0

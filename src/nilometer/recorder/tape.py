@@ -116,6 +116,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     open_files_max: int
     sensitive: list[str] = []
     """The names of settings whose values were left out."""
+    boot: str = ""
+    """The boot of the machine, within which the event loop's clock goes on. Empty: it is not known."""
+    number: int = 0
+    """Of the broker's starts, as far as their recordings were in its folder."""
 
 
 class RecordingEnded(Exception):

@@ -9,6 +9,7 @@ the lowest recorded time does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +24,14 @@ from nilometer.broker.process import serve
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.status_file import BrokerStatusFile
 from nilometer.identifiers import TopicId
-from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import digest_of_sources
-from nilometer.recorder.replaying import Replay, made_of
-from nilometer.recorder.tape import Header, NotARecording, TapeReader
+from nilometer.recorder.replaying import Replay
+from nilometer.recorder.tape import Header, NotARecording
 from nilometer.recorder.tape_file import read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
 from nilometer.simulation.cluster_recorder import Conversation, Message, Stream
+from nilometer.simulation.recorded_alignment import Survey, chains_of, shifts_of, sides_of, survey_of
 from nilometer.simulation.recorded_produces import ClientConnection, Partition, Produce
 from nilometer.simulation.recording import Event, Kind, RecordingWriter, Status
 from nilometer.simulation.replay import Difference, ReplicaState, difference, first_state, state_of
@@ -62,35 +63,13 @@ class RecordingFile:
         next(frames)
         return frames
 
-    def links(self) -> Iterator[tuple[Link, bool]]:
-        """Return the addresses of all connections, and whether the broker made it."""
-        tape, own = TapeReader(self.frames()), set[int]()
-        while tape.head is not None:
-            if tape.head.kind == kinds.CONNECTION:
-                tape.event_head()
-                number, origin = tape.number(), tape.number()
-                if not origin & 1:
-                    own.add(number)
-                tape.back()
-            elif tape.head.kind == kinds.MADE:
-                tape.event_head()
-                is_own = tape.number() in own
-                yield link_of(made_of(tape.packed()), is_own=is_own), is_own
-                tape.back()
-            tape.skip()
+    @functools.cached_property
+    def survey(self) -> Survey:
+        return survey_of(self.frames())
 
     @property
     def is_of_these_sources(self) -> bool:
         return self.header.source == digest_of_sources()
-
-
-Link = tuple[Any, Any]
-"""The address of the side that connected, and that of the other side."""
-
-
-def link_of(extra: Mapping[str, Any], *, is_own: bool) -> Link:
-    near, far = extra["sockname"], extra["peername"]
-    return (near, far) if is_own else (far, near)
 
 
 class Change(NamedTuple):
@@ -118,6 +97,16 @@ class RecordedBroker:
         self.broker: Broker | None = None
         self._states: dict[str, ReplicaState] = {}
         self.topic_names: dict[TopicId, str] = {}
+        self.shift_ms = 0
+        """How far its wall clock must be moved to agree with that of other starts of its machine."""
+
+    @property
+    def name(self) -> str:
+        return self.file.path.name
+
+    @property
+    def survey(self) -> Survey:
+        return self.file.survey
 
     def close(self) -> None:
         self.replay.close()
@@ -151,8 +140,8 @@ class RecordedBroker:
 
     @property
     def next_ms(self) -> int:
-        """The wall time of the event that comes in next."""
-        return self.now_ms + self.replay.next_delta_ms if self.has_begun else self.now_ms
+        """The wall time of the event that comes in next, moved by ``shift_ms``."""
+        return self.now_ms + self.shift_ms + (self.replay.next_delta_ms if self.has_begun else 0)
 
     def changes(self) -> list[Change]:
         """Return what has changed in the replicas since the last call."""
@@ -266,41 +255,45 @@ class RecordedCluster:
 
         Raises OtherSource and ConfigError.
         """
-        self.starts = sorted(
-            (RecordedBroker(file, any_source=any_source) for file in files),
-            key=lambda one: one.header.started_ms,
-        )
-        """All, the earliest first."""
-        self._later: dict[int, list[RecordedBroker]] = {}
-        for one in self.starts:
-            self._later.setdefault(one.id, []).append(one)
-        self.brokers = [starts.pop(0) for _, starts in sorted(self._later.items())]
-        """The present start of each, or its last one."""
+        found: dict[int, list[RecordedBroker]] = {}
+        for file in files:
+            one = RecordedBroker(file, any_source=any_source)
+            found.setdefault(one.id, []).append(one)
+        self.doubts: list[str] = []
+        """What is not certain of the order of the starts."""
+        self._later = [
+            chain for _, starts in sorted(found.items()) for chain in chains_of(starts, self.doubts.append)
+        ]
+        self.starts = [one for chain in self._later for one in chain]
+        """All, by their brokers, each one's in their order."""
+        for one, shift_ms in zip(self.starts, shifts_of(self.starts), strict=True):
+            one.shift_ms = shift_ms
+        self.brokers = [chain.pop(0) for chain in self._later]
+        """The present start of each, or its last one. A broker has several if its starts overlap."""
         self._writer = writer
         self.produces_to = produces_to
-        self._started_ms = self.starts[0].header.started_ms
+        self._started_ms = min(one.header.started_ms for one in self.starts)
         self._at_us = 0
         self.names: dict[TopicId, str] = {}
         """The names of the topics, by their ids."""
-        self._connections = self._between_brokers() if len(self.brokers) > 1 else {}
+        self._connections = self._between_brokers() if len(found) > 1 else {}
         self._messages = 0
         self.playing: RecordedBroker | None = None
         """The broker whose code runs."""
-        self.down: set[int] = set()
-        """Brokers whose present start has ended."""
-        self._observed = {one.id: _Observed(self, one) for one in self.brokers}
+        self._ended: set[RecordedBroker] = set()
+        self._observed = {one: _Observed(self, one) for one in self.brokers}
 
-    def _between_brokers(self) -> dict[Link, _Connection]:
-        """Return the connections whose two sides are recorded."""
-        clients, servers = dict[Link, int](), dict[Link, int]()
-        for one in self.starts:
-            for link, is_own in one.file.links():
-                (clients if is_own else servers)[link] = one.id
-        return {
-            link: _Connection(self.names, client, servers[link])
-            for link, client in clients.items()
-            if link in servers
-        }
+    @property
+    def down(self) -> set[int]:
+        """Brokers whose present starts have all ended."""
+        return {one.id for one in self.brokers} - {one.id for one in self.brokers if one not in self._ended}
+
+    def _between_brokers(self) -> dict[tuple[RecordedBroker, int], _Connection]:
+        """Return the connections whose two sides are recorded, by each side's start and number."""
+        found: dict[tuple[RecordedBroker, int], _Connection] = {}
+        for near, far in sides_of(self.starts):
+            found[near] = found[far] = _Connection(self.names, near[0].id, far[0].id)
+        return found
 
     def close(self) -> None:
         for one in self.starts:
@@ -319,10 +312,10 @@ class RecordedCluster:
 
     def _next(self) -> RecordedBroker | None:
         going: list[RecordedBroker] = []
-        for one in self.brokers:
-            if one.id not in self.down:
+        for one, later in zip(self.brokers, self._later, strict=True):
+            if one not in self._ended:
                 going.append(one)
-            elif later := self._later[one.id]:
+            elif later:
                 going.append(later[0])
         free = [one for one in going if not self._waits(one)]
         return min(free or going, key=lambda one: one.next_ms, default=None)
@@ -330,7 +323,7 @@ class RecordedCluster:
     def _waits(self, broker: RecordedBroker) -> bool:
         """Whether bytes come in next that another recording has not sent yet, but may."""
         arrival = broker.replay.next_arrival if broker.replay.is_at_event else None
-        connection = None if arrival is None else self._observed[broker.id].connections.get(arrival[0])
+        connection = None if arrival is None else self._observed[broker].connections.get(arrival[0])
         if arrival is None or connection is None:
             return False
         direction = connection.to(broker.id)
@@ -350,22 +343,21 @@ class RecordedCluster:
         self.names.update(broker.topic_names)
         for change in changes:
             self._note_change(broker, change)
-        for kind, direction, told in self._observed[broker.id].take():
+        for kind, direction, told in self._observed[broker].take():
             for number, message in told:
                 self._note_message(kind, direction, number, message)
         if not goes_on:
+            self._ended.add(broker)
             self._note_end(broker)
-            self.down.add(broker.id)
-        produces = self._observed[broker.id].take_produces()
+        produces = self._observed[broker].take_produces()
         return Moment(broker, at_ms, broker.replay.newest_event, changes, produces)
 
     def _begin_again(self, broker: RecordedBroker) -> None:
         """Let the next start take the place of the one before, whose last state was there until now."""
-        self._later[broker.id].remove(broker)
-        self.down.remove(broker.id)
-        (at,) = (index for index, one in enumerate(self.brokers) if one.id == broker.id)
+        (at,) = (index for index, later in enumerate(self._later) if broker in later)
+        self._later[at].remove(broker)
         self.brokers[at] = broker
-        self._observed[broker.id] = _Observed(self, broker)
+        self._observed[broker] = _Observed(self, broker)
         self._add(kind=Kind.BROKER, text="starts again", broker=broker.id, status=Status.RUNNING)
 
     # --- what the console shows
@@ -374,9 +366,9 @@ class RecordedCluster:
         self._messages += 1
         return self._messages
 
-    def connection(self, link: Link) -> _Connection | None:
+    def connection(self, broker: RecordedBroker, number: int) -> _Connection | None:
         """Return the connection, if both of its sides are recorded."""
-        return self._connections.get(link)
+        return self._connections.get((broker, number))
 
     def _note_change(self, broker: RecordedBroker, change: Change) -> None:
         if change.partition.startswith(INTERNAL):
@@ -402,11 +394,12 @@ class RecordedCluster:
         )
 
     def _note_end(self, broker: RecordedBroker) -> None:
-        self._observed[broker.id].on_end()
+        self._observed[broker].on_end()
         ended = broker.replay.ended
         text = "the recording breaks off here: the process was killed" if ended is None else ended
-        self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=Status.DOWN)
-        for connection in self._observed[broker.id].connections.values():
+        status = Status.DOWN if broker.id in self.down else Status.RUNNING
+        self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=status)
+        for connection in self._observed[broker].connections.values():
             connection.of(broker.id).is_over = True  # what it has sent may arrive yet
             direction = connection.to(broker.id)
             for number, message in direction.stream.on_dropped():
@@ -448,7 +441,7 @@ class _Observed:
         self._clients.clear()
 
     def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
-        connection = self._cluster.connection(link_of(extra, is_own=not is_accepted))
+        connection = self._cluster.connection(self._broker, number)
         if connection is not None:
             self.connections[number] = connection
         elif is_accepted and self._cluster.produces_to:

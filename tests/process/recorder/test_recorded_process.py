@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from nilometer.broker.settings.config import is_sensitive
 from nilometer.cli.recorder import recorder
-from nilometer.recorder.folder import new_header, new_path
+from nilometer.recorder.folder import new_header, new_recording
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, NotARecording
 from nilometer.recorder.tape_file import SlotFile
@@ -73,6 +73,25 @@ def test_a_killed_broker_is_replayed_to_its_last_turn(tmp_path: Path) -> None:
         assert again.replay.ended == "the broker has ended"
 
 
+def test_a_process_that_finds_the_log_directories_in_use_hides_nothing_of_the_other(tmp_path: Path) -> None:
+    with recorded(tmp_path) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        with pytest.raises(RuntimeError, match="give this broker other log.dirs"):
+            recorded(tmp_path).start()
+        assert produce(side, TOPIC, b"a record") is ErrorCode.none
+        broker.stop()
+    found = CliRunner().invoke(
+        recorder, ["replay", str(tmp_path / "logs-recordings"), "--why", f"{TOPIC}-0", "--json"]
+    )
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert [one["end"] for one in document["brokers"]] == ["the broker has ended"] * 2
+    (replica,) = document["why"]["replicas"]
+    assert (replica["log_end_offset"], replica["is_down"]) == (1, True)
+    assert "there were two processes" in found.stderr
+
+
 def test_a_recording_that_was_changed_differs_where_it_was_changed(tmp_path: Path) -> None:
     with recorded(tmp_path) as broker:
         side = side_of(broker)
@@ -128,10 +147,10 @@ def test_the_newest_and_those_that_are_written_stay(tmp_path: Path) -> None:
     )
     path = tmp_path / "20210101T0-broker-1.recording"
     written = SlotFile(str(path), header, 64 * 1024 * 1024)
-    new_path(str(tmp_path), 1, 0, bytes_max=1)
+    new_recording(str(tmp_path), 1, 0, bytes_max=1)
     assert len(list(tmp_path.iterdir())) == 2
     written.close()
-    new_path(str(tmp_path), 1, 0, bytes_max=1)
+    new_recording(str(tmp_path), 1, 0, bytes_max=1)
     assert [one.name[:4] for one in tmp_path.iterdir()] == ["2022"]
 
 
