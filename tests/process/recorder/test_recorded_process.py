@@ -77,7 +77,7 @@ def test_a_process_that_finds_the_log_directories_in_use_hides_nothing_of_the_ot
     with recorded(tmp_path) as broker:
         side = side_of(broker)
         side.create(TOPIC)
-        with pytest.raises(RuntimeError, match="give this broker other log.dirs"):
+        with pytest.raises(RuntimeError, match=r"give this broker other log\.dirs"):
             recorded(tmp_path).start()
         assert produce(side, TOPIC, b"a record") is ErrorCode.none
         broker.stop()

@@ -171,7 +171,7 @@ def test_partners_are_those_whose_times_differ_the_least(these: list[int], those
 
 
 def test_a_header_of_before_has_neither_boot_nor_number() -> None:
-    fields = {"source": "", "version": "", "python": "", "settings": {}}
-    times = {"started_ms": 1, "started_monotonic_ms": 1, "open_files_max": 1}
-    header = msgspec.msgpack.decode(msgspec.msgpack.encode({**fields, **times}), type=Header)
+    before: dict[str, object] = {"source": "", "version": "", "python": "", "settings": {}}
+    before |= {"started_ms": 1, "started_monotonic_ms": 1, "open_files_max": 1}
+    header = msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=Header)
     assert (header.boot, header.number) == ("", 0)
