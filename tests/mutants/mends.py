@@ -44,6 +44,10 @@ CLAIMS = "unit/broker/test_claims_of_tiers.py"
 FAILED_COPIES = "unit/broker/test_failed_copies.py"
 RECORDED_STARTS = "simulation/test_recorded_starts.py"
 RECORDED_FAILURES = "unit/recorder/test_failures.py"
+UNRECORDABLE = "unit/recorder/test_unrecordable.py"
+ALIGNMENT = "unit/recorder/test_recorded_alignment.py"
+REPLAY_OPTIONS = "process/recorder/test_replay_options.py"
+LOG_DIRECTORIES = "simulation/test_simulated_log_directories.py"
 GATHERING = "unit/runtime/test_gathering.py"
 SIMULATED_QUORUM = "simulation/test_simulated_quorum.py"
 
@@ -3376,6 +3380,62 @@ RECORDINGS = (
         "return [kind, *(one if isinstance(one, int | str) else None for one in args)]",
         'return [kind, *args] if kind == type(error).__name__ else ["OSError", error.errno, str(error)]',
         (RECORDED_FAILURES,),
+    ),
+    Mutant(
+        "move-ends-with-the-exchange",
+        "a simulated cluster is at rest although a move has left a second folder of a replica",
+        "                if len(places) > 1:  #",
+        "                if False:  #",
+        (LOG_DIRECTORIES,),
+    ),
+    Mutant(
+        "tape-ends-the-turn",
+        "an error of the recording's file that is not expected ends the broker's turn",
+        "except Exception as error:  # whatever it is, the broker goes on",
+        "except RecordingEnded as error:",
+        (UNRECORDABLE,),
+    ),
+    Mutant(
+        "recorded-nil",
+        "replay tells a broker nothing where it was told what cannot be recorded",
+        "self.add(_end_entry(reason))",
+        "pass",
+        (UNRECORDABLE,),
+    ),
+    Mutant(
+        "recorded-starts-by-wall-clock",
+        "starts of a broker follow each other by a clock that may be set back",
+        "key=lambda start: start.header.started_monotonic_ms) for one",
+        "key=lambda start: start.header.started_ms) for one",
+        (ALIGNMENT,),
+    ),
+    Mutant(
+        "recorded-start-takes-the-place",
+        "a second process of a broker hides in replay what the first one has",
+        "return after.header.started_monotonic_ms < before.survey.ended_ms",
+        "return False",
+        (ALIGNMENT,),
+    ),
+    Mutant(
+        "recorded-port-used-again",
+        "the two sides of a connection are joined by their order, whatever is missing on one",
+        "for near, far in paired(*times):",
+        "for near, far in zip(range(len(times[0])), range(len(times[1]))):",
+        (ALIGNMENT,),
+    ),
+    Mutant(
+        "recorded-console-ends-early",
+        "what the debugger sees is written behind the end of the console's file",
+        "stack.callback(cluster.end)",
+        "cluster.end()",
+        (REPLAY_OPTIONS,),
+    ),
+    Mutant(
+        "recording-given-twice",
+        "a recording that is given by its folder, too, is replayed twice",
+        "if (status.st_dev, status.st_ino) in seen:",
+        "if False:",
+        (REPLAY_OPTIONS,),
     ),
     Mutant(
         "gathering-as-the-version-of-python",
