@@ -632,6 +632,7 @@ def _report_json(
             for broker in cluster.starts
             if broker.has_begun
         ],
+        "doubts": cluster.doubts,
         "changes": changes,
         "produces": produces,
         "stopped": None,

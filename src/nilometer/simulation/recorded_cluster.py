@@ -250,8 +250,8 @@ class RecordedCluster:
         writer: RecordingWriter | None = None,
         produces_to: Collection[Partition] = (),
     ) -> None:
-        """``writer`` gets the replicas' changes and the brokers' messages, for the console; ``produces_to``:
-        the partitions whose Produce requests are wanted.
+        """``writer`` gets the replicas' changes and the brokers' messages, for the console, and the Produce
+        requests that are wanted; ``produces_to``: their partitions.
 
         Raises OtherSource and ConfigError.
         """
@@ -272,7 +272,7 @@ class RecordedCluster:
         """The present start of each, or its last one. A broker has several if its starts overlap."""
         self._writer = writer
         self.produces_to = produces_to
-        self._started_ms = min(one.header.started_ms for one in self.starts)
+        self._started_ms = min(one.header.started_ms + one.shift_ms for one in self.starts)
         self._at_us = 0
         self.names: dict[TopicId, str] = {}
         """The names of the topics, by their ids."""
@@ -338,7 +338,7 @@ class RecordedCluster:
             self._begin_again(broker)
         goes_on = broker.play(lambda: broker.replay.is_at_event)
         at_ms = broker.now_ms
-        self._at_us = max(self._at_us, (at_ms - self._started_ms) * 1_000)
+        self._at_us = max(self._at_us, (at_ms + broker.shift_ms - self._started_ms) * 1_000)
         changes = broker.changes()
         self.names.update(broker.topic_names)
         for change in changes:
@@ -350,6 +350,8 @@ class RecordedCluster:
             self._ended.add(broker)
             self._note_end(broker)
         produces = self._observed[broker].take_produces()
+        for one in produces:
+            self._add(kind=Kind.NOTE, text=one.text, broker=broker.id, partitions=(one.partition,))
         return Moment(broker, at_ms, broker.replay.newest_event, changes, produces)
 
     def _begin_again(self, broker: RecordedBroker) -> None:
@@ -397,7 +399,8 @@ class RecordedCluster:
         self._observed[broker].on_end()
         ended = broker.replay.ended
         text = "the recording breaks off here: the process was killed" if ended is None else ended
-        status = Status.DOWN if broker.id in self.down else Status.RUNNING
+        is_down = broker.id in self.down
+        text, status = (text, Status.DOWN) if is_down else (f"another process: {text}", Status.RUNNING)
         self._add(kind=Kind.BROKER, text=text, broker=broker.id, status=status)
         for connection in self._observed[broker].connections.values():
             connection.of(broker.id).is_over = True  # what it has sent may arrive yet

@@ -128,7 +128,7 @@ def test_a_file_that_is_given_twice_is_replayed_once(path: Path, tmp_path: Path)
     assert broker["is_at_end"]
 
 
-def test_it_is_shown_whose_produce_requests_wrote_which_offsets(path: Path) -> None:
+def test_it_is_shown_whose_produce_requests_wrote_which_offsets(path: Path, tmp_path: Path) -> None:
     rows = document(path, "--produces", f"{OTHER}-0")["produces"]
     assert {(row["partition"], row["principal"], row["broker"]) for row in rows} == {
         (f"{OTHER}-0", "User:ANONYMOUS", 1)
@@ -150,13 +150,19 @@ def test_it_is_shown_whose_produce_requests_wrote_which_offsets(path: Path) -> N
     assert (of_app["producer_epoch"], of_app["base_sequence"], of_app["acks"]) == (0, 0, -1)
     assert all(row["answered_ms"] is None or row["arrived_ms"] <= row["answered_ms"] for row in rows)
 
-    said = CliRunner().invoke(recorder, ["replay", str(path), "--quiet", "--produces", f"{OTHER}-0"])
+    night = tmp_path / "night"
+    said = CliRunner().invoke(
+        recorder, ["replay", str(path), "--quiet", "--produces", f"{OTHER}-0", "--record", str(night)]
+    )
     assert said.exit_code == 0, said.output
     assert "Produce of 2 records by client 'test' (User:ANONYMOUS at 127.0.0.1:" in said.output
     assert "acks=-1: offsets 3 to 4, answered after " in said.output
     assert "acks=0: nothing is answered with acks=0" in said.output
     assert "epoch 0 sequence 0: offsets 6 to 9" in said.output
     assert "answered CORRUPT_MESSAGE" in said.output
+    with night.open("rb") as file:
+        events = [one for one in read_recording(file).events if one.partitions == (f"{OTHER}-0",)]
+    assert len([one for one in events if one.text.startswith("Produce of ")]) == len(rows)
 
 
 def test_a_produce_request_without_a_response_is_shown_when_its_connection_ends() -> None:
