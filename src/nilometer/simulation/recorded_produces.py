@@ -134,11 +134,14 @@ class ClientConnection:
     def on_sent(self, data: bytes, at_ms: int) -> Iterator[Produce]:
         """Yield the requests to which ``data`` completes the responses."""
         for frame in self._frames(self._responses, data):
-            asked = self._unanswered.get(decode_correlation_id(frame))
-            if not asked:
+            try:
+                asked = self._unanswered.get(decode_correlation_id(frame))
+                if not asked:
+                    continue
+                header, parts = asked.popleft()
+                answers = _answers(header, frame, self._names, at_ms)
+            except UNREADABLE:  # no response, but what a login has instead
                 continue
-            header, parts = asked.popleft()
-            answers = _answers(header, frame, self._names, at_ms)
             yield from (part._replace(answer=answers.get(part.partition)) for part in parts)
 
     def on_lost(self) -> Iterator[Produce]:

@@ -182,5 +182,6 @@ def test_a_produce_request_without_a_response_is_shown_when_its_connection_ends(
 def test_what_is_no_request_is_not_shown() -> None:
     seen = ClientConnection({(TOPIC, 0)}, {}, "127.0.0.1:1", lambda: "User:app")
     assert list(seen.on_arrived(b"\0\0\0\2\0\0" + b"\0\0\0\x0c\0\0\0\x09" + bytes(8), 1)) == []
+    assert list(seen.on_sent(bytes(4) + b"\0\0\0\2\0\0", 1)) == [], "as to a login's first token"
     assert list(seen.on_arrived(b"\xff\xff\xff\xff", 1)) == []
     assert list(seen.on_arrived(b"\0", 1)) == []
