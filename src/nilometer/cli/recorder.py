@@ -8,39 +8,42 @@ from __future__ import annotations
 
 import logging
 import pdb
-import re
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json, print_table
-from nilometer.cli.commands import parse_time
-from nilometer.client.admin.replica_survey import ReplicaRow
+from nilometer.cli.recorder_reports import (
+    change_row,
+    produce_row,
+    report,
+    report_json,
+    report_stop,
+    say_why,
+    time_text,
+    unsaid_end,
+    why_of,
+)
+from nilometer.cli.recorder_stops import WATCHED, PartitionParam, Stops, UntilParam, Watch, WatchParam
 from nilometer.config import ConfigError
-from nilometer.console.views.hold import Hold, why_held
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import SUFFIX
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording, TapeReader
-from nilometer.recorder.tape_file import is_being_written
 from nilometer.simulation.recorded_cluster import (
-    Change,
     Moment,
     OtherSource,
     RecordedCluster,
     RecordingFile,
     console_header,
 )
-from nilometer.simulation.recorded_produces import Produce
-from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
-from nilometer.wire.own_apis import ReplicaState
+from nilometer.simulation.recording import EVENTS_READ_MAX, RecordingWriter
 
 TAIL_MAX = 10_000
 
@@ -115,7 +118,7 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
             (
                 row["file"],
                 row["broker"],
-                _time(row["started_ms"]),
+                time_text(row["started_ms"]),
                 f"{row['milliseconds'] / 1000:.3f}",
                 f"{row['bytes']:,}",
                 f"{row['events']:,}",
@@ -133,7 +136,7 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
 
 
 def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
-    tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), _unsaid_end(file), 0
+    tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), unsaid_end(file), 0
     first_ms, last = None, deque[str](maxlen=tail)
     while tape.head is not None:
         kind = tape.head.kind
@@ -163,13 +166,6 @@ def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
         "end": end,
         "tail": list(last),
     }
-
-
-def _unsaid_end(file: RecordingFile) -> str:
-    """Say what the end of a recording means that does not say so itself."""
-    if is_being_written(str(file.path)):
-        return "it is being written"
-    return "it breaks off: the process was killed"
 
 
 _CLOCKS = {kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU}
@@ -214,96 +210,6 @@ def _entry_text(tape: TapeReader) -> str:
     return f"job {head.job}: {text}" if head.job else text
 
 
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-WATCHED = {
-    "high watermark": "high_watermark",
-    "log end offset": "log_end_offset",
-    "log start offset": "log_start_offset",
-    "leader epoch": "leader_epoch",
-    "role": "role",
-    "ISR": "isr",
-    "epochs": "epochs",
-}
-"""What ``--break-on`` may name → the field of a replica's state."""
-_BREAK = re.compile(rf"({'|'.join(WATCHED)}) of (.+-\d+) (?:moves|changes)")
-
-
-class Watch(NamedTuple):
-    """What stops a replay."""
-
-    field: str
-    partition: str
-
-    def happens_in(self, moment: Moment) -> bool:
-        """Whether a replica of the partition, known before, has another value of the field."""
-        return any(
-            change.partition == self.partition
-            and change.difference is not None
-            and change.difference.kind is not Kind.REPLICA
-            and self.field in applied_fields(change.difference.change)
-            for change in moment.changes
-        )
-
-
-class _Stops:
-    """Where a replay stops: at a time, and from the nth time on wherever one of the watches happens."""
-
-    def __init__(self, until_ms: int | None, watches: Sequence[Watch], nth: int) -> None:
-        self._until_ms = until_ms
-        self._watches = watches
-        self._before = nth - 1
-
-    def stops_at(self, moment: Moment) -> bool:
-        if self._until_ms is not None and moment.at_ms >= self._until_ms:
-            self._until_ms = None  # it stops there once
-            return True
-        if not any(watch.happens_in(moment) for watch in self._watches):
-            return False
-        if self._before:
-            self._before -= 1
-            return False
-        return True
-
-
-class WatchParam(click.ParamType[Watch]):
-    name = "what"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Watch:
-        found = _BREAK.fullmatch(value)
-        if found is None:
-            self.fail(
-                f"{value!r} is not WHAT of TOPIC-PARTITION moves, with one of: {', '.join(WATCHED)}",
-                param,
-                ctx,
-            )
-        return Watch(WATCHED[found[1]], found[2])
-
-
-class PartitionParam(click.ParamType[tuple[str, int]]):
-    name = "topic-partition"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        topic, dash, number = value.rpartition("-")
-        if not dash or not topic or not number.isdecimal():
-            self.fail(f"{value!r} is not TOPIC-PARTITION, such as orders-0", param, ctx)
-        return topic, int(number)
-
-
-class UntilParam(click.ParamType[int]):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_time(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 class _RecordedTimes(logging.Formatter):
     """Log lines with the broker, and the time, at which they were written first."""
 
@@ -313,7 +219,7 @@ class _RecordedTimes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         broker = self._cluster.playing
-        at = "" if broker is None else f"{_time(broker.now_ms)} [broker {broker.id}] "
+        at = "" if broker is None else f"{time_text(broker.now_ms)} [broker {broker.id}] "
         return f"{at}{record.levelname} {record.getMessage()}"
 
 
@@ -399,23 +305,23 @@ def replay(
     files = _opened(paths)
     names = {f"{topic}-{number}" for topic, number in followed}
     changes, produces = list[dict[str, Any]](), list[dict[str, Any]]()
-    stops = _Stops(until_ms, watches, nth or 1)
+    stops = Stops(until_ms, watches, nth or 1)
 
     def is_wanted(moment: Moment) -> bool:
         for change in moment.changes:
             if change.partition in names:
-                row = {"broker": moment.broker.id, "at_ms": moment.at_ms, **_change_row(change)}
+                row = {"broker": moment.broker.id, "at_ms": moment.at_ms, **change_row(change)}
                 if as_json:
                     changes.append(row)
                 else:
-                    click.echo(f"{_time(moment.at_ms)} [broker {moment.broker.id}] {row['text']}")
+                    click.echo(f"{time_text(moment.at_ms)} [broker {moment.broker.id}] {row['text']}")
         for one in moment.produces:
             if as_json:
-                produces.append({"broker": moment.broker.id, **_produce_row(one)})
+                produces.append({"broker": moment.broker.id, **produce_row(one)})
             else:
                 click.echo(
-                    f"{_time(moment.at_ms)} [broker {moment.broker.id}] {one.partition}: {one.text}, "
-                    f"arrived {_time(one.arrived_ms)}"
+                    f"{time_text(moment.at_ms)} [broker {moment.broker.id}] {one.partition}: {one.text}, "
+                    f"arrived {time_text(one.arrived_ms)}"
                 )
         return stops.stops_at(moment)
 
@@ -433,13 +339,13 @@ def replay(
         except NotARecording as error:
             _fail(cluster, str(error))
         stack.callback(cluster.end)  # the debugger may go on
-        why = None if partition is None else _why(cluster, *partition)
+        why = None if partition is None else why_of(cluster, *partition)
         if as_json:
-            _report_json(cluster, found, why, changes, produces)
+            report_json(cluster, found, why, changes, produces)
         else:
-            _report(cluster, found)
+            report(cluster, found)
             if why is not None:
-                _say(why)
+                say_why(why)
         if found is None and (watches or until_ms is not None):
             click.echo("The recordings end before that.", err=True)
             sys.exit(1)
@@ -456,7 +362,7 @@ def _debugged(cluster: RecordedCluster, is_wanted: Callable[[Moment], bool]) -> 
     except Diverged as difference:
         _fail(cluster, f"the replay differs from the recording: {difference}")
     if found is not None:
-        _report_stop(found)
+        report_stop(found)
     return found
 
 
@@ -513,150 +419,8 @@ def _lines_shown(cluster: RecordedCluster | None) -> Generator[None]:
         root.removeHandler(handler)
 
 
-def _report(cluster: RecordedCluster, found: Moment | None) -> None:
-    for broker in cluster.starts:
-        tape = broker.replay.tape
-        if not broker.has_begun:
-            continue
-        ended = broker.replay.ended
-        end = (
-            "the recording goes on"
-            if tape.head is not None and ended is None
-            else _unsaid_end(broker.file)
-            if ended is None
-            else ended
-        )
-        click.echo(
-            f"Broker {broker.id}: {_time(broker.header.started_ms)} to {_time(broker.now_ms)}, "
-            f"{tape.entries:,} entries, as recorded; {end}."
-        )
-    if found is not None:
-        _report_stop(found)
-
-
-def _report_stop(found: Moment) -> None:
-    click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")
-    for change in found.changes:
-        click.echo(f"  {_change_row(change)['text']}")
-
-
-def _change_row(change: Change) -> dict[str, Any]:
-    text = f"{change.partition} is gone" if change.difference is None else change.difference.text
-    return {"partition": change.partition, "text": text}
-
-
-def _produce_row(produce: Produce) -> dict[str, Any]:
-    answer, offsets = produce.answer, produce.offsets
-    row = produce._asdict()
-    del row["answer"]
-    return row | {
-        "base_offset": None if offsets is None else offsets.start,
-        "last_offset": None if offsets is None else offsets.stop - 1,
-        "answered_ms": None if answer is None else answer.at_ms,
-        "error_code": None if answer is None else answer.error.value,
-        "error": None if answer is None else answer.error.name.upper(),
-        "message": None if answer is None else answer.message,
-    }
-
-
 def _fail(cluster: RecordedCluster, message: str) -> NoReturn:
     broker = cluster.playing
-    at = "" if broker is None else f"broker {broker.id} at {_time(broker.now_ms)}: "
+    at = "" if broker is None else f"broker {broker.id} at {time_text(broker.now_ms)}: "
     click.echo(f"Error: {at}{message}", err=True)
     sys.exit(1)
-
-
-class _Why(NamedTuple):
-    """Why a partition's high watermark is where it is, and the replicas of which there are recordings."""
-
-    name: str
-    held: Hold
-    states: Sequence[ReplicaState]
-    down: Collection[int]
-    """Brokers of which this is the last state: they had ended."""
-
-
-def _why(cluster: RecordedCluster, topic: str, partition: int) -> _Why:
-    known = [state for broker in cluster.brokers if (state := broker.replica(topic, partition)) is not None]
-    states = {state.broker_id: state for state in known}
-    if not known:
-        click.echo(f"No recorded broker has a replica of {topic}-{partition} there.", err=True)
-        sys.exit(1)
-    newest = max(known, key=lambda state: (state.leader_epoch, state.partition_epoch))
-    led = next((state.leader for state in known if state.leader is not None), None)
-    seen = {} if led is None else {one.broker_id: one for one in led.followers}
-    rows = [
-        ReplicaRow(
-            topic=topic,
-            partition=partition,
-            broker_id=broker_id,
-            state=states.get(broker_id),
-            failure=None if states.get(broker_id) is not None else "its recording does not have it",
-            in_sync=broker_id in newest.isr,
-            seen_by_leader=seen.get(broker_id),
-        )
-        for broker_id in newest.replicas
-    ]
-    return _Why(f"{topic}-{partition}", why_held(rows, newest.leader_id), known, cluster.down)
-
-
-def _say(why: _Why) -> None:
-    click.echo(f"{why.name}: {why.held.summary}")
-    for detail in why.held.details:
-        click.echo(f"  {detail}")
-    for state in why.states:
-        click.echo(
-            f"  Broker {state.broker_id}: {state.role} in epoch {state.leader_epoch}, "
-            f"LEO {state.log_end_offset}, HW {state.high_watermark}"
-            f"{' when it ended' if state.broker_id in why.down else ''}"
-        )
-
-
-def _report_json(
-    cluster: RecordedCluster,
-    found: Moment | None,
-    why: _Why | None,
-    changes: Sequence[Mapping[str, Any]],
-    produces: Sequence[Mapping[str, Any]],
-) -> None:
-    document: dict[str, Any] = {
-        "brokers": [
-            {
-                "broker": broker.id,
-                "started_ms": broker.header.started_ms,
-                "reached_ms": broker.now_ms,
-                "entries": broker.replay.tape.entries,
-                "is_at_end": broker.replay.tape.head is None or broker.replay.ended is not None,
-                "end": broker.replay.ended,
-            }
-            for broker in cluster.starts
-            if broker.has_begun
-        ],
-        "doubts": cluster.doubts,
-        "changes": changes,
-        "produces": produces,
-        "stopped": None,
-        "why": None,
-    }
-    if found is not None:
-        document["stopped"] = {
-            "broker": found.broker.id,
-            "at_ms": found.at_ms,
-            "event": found.event,
-            "changes": [_change_row(change) for change in found.changes],
-        }
-    if why is not None:
-        replicas = [
-            {
-                "broker": state.broker_id,
-                "role": state.role,
-                "is_down": state.broker_id in why.down,
-                "leader_epoch": state.leader_epoch,
-                "log_end_offset": state.log_end_offset,
-                "high_watermark": state.high_watermark,
-            }
-            for state in why.states
-        ]
-        held = {"summary": why.held.summary, "details": list(why.held.details), "is_held": why.held.is_held}
-        document["why"] = {"partition": why.name, **held, "replicas": replicas}
-    print_json(document)

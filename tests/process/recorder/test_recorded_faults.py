@@ -12,7 +12,9 @@ import pytest
 
 import nilometer
 from nilometer.kafka import Kafka
-from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile
+from nilometer.simulation.recorded_cluster import RecordedBroker, RecordedCluster, RecordingFile
+from nilometer.simulation.recorded_produces import Produce
+from nilometer.simulation.recording import EVENTS_READ_MAX, Header, RecordingWriter
 from nilometer.testing import Cluster
 from nilometer.wire.errors import KafkaError
 from support.chaos.administration import Mover
@@ -36,6 +38,15 @@ def replay_all(paths: list[Path]) -> None:
     for path in paths:
         with closing(RecordedBroker(RecordingFile(path))) as broker:
             assert not broker.play(lambda: False), path
+    lines = list[str]()
+    writer = RecordingWriter(lines.append, Header(title="all"), events_max=EVENTS_READ_MAX)
+    files = [RecordingFile(path) for path in paths]
+    with closing(RecordedCluster(files, writer=writer, produces_to=[("topic", 0), (TOPIC, 0)])) as cluster:
+        produces = list[Produce]()
+        assert cluster.play(lambda moment: bool(produces.extend(moment.produces))) is None
+        assert cluster.doubts == []
+        assert any(produce.offsets for produce in produces)
+        cluster.end()
 
 
 def work(servers: str, do: Callable[[Kafka], Awaitable[None]]) -> None:
