@@ -118,9 +118,9 @@ def in_order(starts: Sequence[S], doubt: Callable[[str], object]) -> list[S]:
 def chains_of(starts: Sequence[S], doubt: Callable[[str], object]) -> list[list[S]]:
     """Return the starts of one broker as chains, in each of which one follows the other. A start that
     began while another one went on, such as one that found the log directories in use, is in a chain of its
-    own."""
+    own. Of several recordings of a start the first one is taken."""
     chains: list[list[S]] = []
-    for one in in_order(starts, doubt):
+    for one in in_order(_without_copies(starts, doubt), doubt):
         chain = next((each for each in chains if not _overlap(each[-1], one)), None)
         if chain is not None:
             chain.append(one)
@@ -132,6 +132,17 @@ def chains_of(starts: Sequence[S], doubt: Callable[[str], object]) -> list[list[
             )
         chains.append([one])
     return chains
+
+
+def _without_copies(starts: Sequence[S], doubt: Callable[[str], object]) -> list[S]:
+    found: dict[object, S] = {}
+    for index, one in enumerate(starts):
+        header = one.header
+        start = (header.boot, header.started_monotonic_ms, header.started_ms) if header.boot else index
+        taken = found.setdefault(start, one)
+        if taken is not one:
+            doubt(f"Broker {one.id}: {taken.name} and {one.name} are of the same start: the former is taken.")
+    return list(found.values())
 
 
 def _overlap(before: Start, after: Start) -> bool:

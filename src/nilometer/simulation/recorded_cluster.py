@@ -255,9 +255,9 @@ class RecordedCluster:
 
         Raises OtherSource and ConfigError.
         """
+        self._given = [RecordedBroker(file, any_source=any_source) for file in files]
         found: dict[int, list[RecordedBroker]] = {}
-        for file in files:
-            one = RecordedBroker(file, any_source=any_source)
+        for one in self._given:
             found.setdefault(one.id, []).append(one)
         self.doubts: list[str] = []
         """What is not certain of the order of the starts."""
@@ -296,7 +296,7 @@ class RecordedCluster:
         return found
 
     def close(self) -> None:
-        for one in self.starts:
+        for one in self._given:
             one.close()
 
     def play(self, stop: Callable[[Moment], bool]) -> Moment | None:

@@ -88,7 +88,7 @@ class Produce(NamedTuple):
     def _outcome(self) -> str:
         answer, offsets = self.answer, self.offsets
         if answer is None:
-            return "nothing is answered with acks=0" if self.acks == 0 else "no response was sent"
+            return "nothing is answered with acks=0" if self.acks == 0 else "no response is recorded"
         after = f"after {answer.at_ms - self.arrived_ms} ms"
         if offsets:
             return f"offsets {offsets[0]} to {offsets[-1]}, answered {after}"

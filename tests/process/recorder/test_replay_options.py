@@ -175,7 +175,7 @@ def test_a_produce_request_without_a_response_is_shown_when_its_connection_ends(
     assert list(seen.on_sent(b"\0\0\0\4\0\0\0\1", 4)) == []  # to another request
     (found,) = seen.on_lost()
     assert (found.partition, found.client_id, found.arrived_ms, found.answer) == (f"{TOPIC}-0", None, 3, None)
-    assert found.text.endswith("acks=-1: no response was sent")
+    assert found.text.endswith("acks=-1: no response is recorded")
     assert list(seen.on_lost()) == []
 
 

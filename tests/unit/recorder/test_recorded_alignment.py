@@ -119,6 +119,17 @@ def test_a_start_that_began_while_another_went_on_does_not_take_its_place(tmp_pa
         assert f"{second.path.name} began while {first.path.name} went on" in doubt
 
 
+def test_a_copy_of_a_recording_is_not_another_start(tmp_path: Path) -> None:
+    first = recorded(tmp_path, 1, HOUR_MS, 5_000)
+    copy = tmp_path / "a copy.recording"
+    copy.write_bytes(first.path.read_bytes())
+    with closing(RecordedCluster([first, RecordingFile(copy)])) as cluster:
+        assert [one.name for one in cluster.starts] == [first.path.name]
+        assert cluster.doubts == [
+            f"Broker 1: {first.path.name} and {copy.name} are of the same start: the former is taken."
+        ]
+
+
 def test_the_newest_recording_stays_although_the_clock_was_set_back(tmp_path: Path) -> None:
     first = recorded(tmp_path, 1, 10 * HOUR_MS, 5_000)
     second = recorded(tmp_path, 1, 9 * HOUR_MS, 7_000)
