@@ -1,0 +1,260 @@
+"""Copies of recordings that can be given to others: without secrets, for replay on another machine.
+
+What a broker received has stand-ins where there was a secret (:mod:`nilometer.simulation.stand_ins`). Then
+the broker runs again on that. It does the same as before, with the stand-ins: some bytes that it sends
+differ, and some that it reads again in its own files, and the copy has their digests. So whatever a broker
+makes of a secret, a copy has what it makes of the stand-in, and replays equal.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.quorum import chooses_quorum
+from nilometer.recorder import tape as kinds
+from nilometer.recorder.collection import CollectionWriter
+from nilometer.recorder.replaying import Diverged
+from nilometer.recorder.tape import Header, TapeReader, packed, varint
+from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile, recordings_in
+from nilometer.simulation.stand_ins import RequestStream, StandIns, forms_of
+
+SECRETS = "secrets"
+"""What a copy says it leaves out."""
+STILL_WRITTEN = "it was being written when it was copied"
+
+
+OnCopied = Callable[[RecordingFile], object]
+
+
+class CopyRefused(Exception):
+    """A recording cannot be copied; the message says which one, and why."""
+
+
+class _EntryReader(TapeReader):
+    """Reads whole entries, as bytes."""
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        self._begin = 0
+        super().__init__(frames)
+
+    def advance(self) -> None:
+        self._begin = 0 if self._at == len(self._data) else self._at
+        super().advance()
+
+    def prefix(self) -> bytes:
+        """Return what stands before the fields."""
+        assert self.head is not None
+        return self._data[self._begin : self.head.at]
+
+    def whole(self) -> bytes:
+        """Return the entry. The tape is behind its fields then."""
+        self.back()
+        self.pass_fields()
+        return self._data[self._begin : self._at]
+
+
+@dataclass
+class _Stream:
+    """What changes in the bytes that arrived on one connection."""
+
+    places: list[int] = field(default_factory=list[int])
+    changes: list[bytes] = field(default_factory=list[bytes])
+    arrived: int = 0
+
+    def add(self, changes: Iterable[tuple[int, bytes]]) -> None:
+        for at, changed in changes:
+            self.places.append(at)
+            self.changes.append(changed)
+
+    def next(self, data: bytes) -> bytes:
+        """Return what a copy has of what arrives next."""
+        begin, self.arrived = self.arrived, self.arrived + len(data)
+        found = data
+        for number in range(max(0, bisect.bisect_right(self.places, begin) - 1), len(self.places)):
+            at, changed = self.places[number], self.changes[number]
+            if at >= self.arrived:
+                break
+            start, end = max(at, begin), min(at + len(changed), self.arrived)
+            if start < end:
+                found = found[: start - begin] + changed[start - at : end - at] + found[end - begin :]
+        return found
+
+
+class _Inputs(RecordingFile):
+    """A recording as its broker gets it in a copy."""
+
+    def __init__(self, file: RecordingFile, stand_ins: StandIns) -> None:
+        self.file = file
+        self.path = file.path
+        self.header = file.header
+        self.digests: dict[int, bytes] = {}
+        """Of entries whose digests differ, by their numbers."""
+        self._stand_ins = stand_ins
+        self._streams: dict[int, _Stream] = {}
+        self._is_open_ended = file.is_being_written
+        self._count = self._look_through()
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    def _look_through(self) -> int:
+        """Find what changes in what arrives; return how many entries there are, now."""
+        tape, sent = _EntryReader(self.file.frames()), dict[int, RequestStream]()
+        while tape.head is not None:
+            kind = tape.head.kind
+            if kind == kinds.CONNECTION:
+                tape.event_head()
+                number, origin = tape.number(), tape.number()
+                if origin & 1:
+                    sent[number] = RequestStream(self._stand_ins)
+            elif kind in _ARRIVED:
+                tape.event_head()
+                number = tape.number()
+                if (stream := sent.get(number)) is not None:
+                    self._add(number, stream.changes(tape.content()))
+            elif kind == kinds.LOST:
+                tape.event_head()
+                number = tape.number()
+                if (stream := sent.pop(number, None)) is not None:
+                    self._add(number, stream.rest())
+            tape.back()
+            tape.skip()
+        for number, stream in sent.items():
+            self._add(number, stream.rest())
+        return tape.entries
+
+    def _add(self, number: int, changes: Iterable[tuple[int, bytes]]) -> None:
+        for change in changes:
+            self._streams.setdefault(number, _Stream()).add((change,))
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield all entries, one by one."""
+        tape = _EntryReader(self.file.frames())
+        streams = {number: _Stream(one.places, one.changes) for number, one in self._streams.items()}
+        has_ended = False
+        while tape.head is not None and tape.entries <= self._count:
+            has_ended = tape.head.kind == kinds.END
+            entry = self._entry(tape, streams)
+            digest = self.digests.get(tape.entries)
+            yield entry if digest is None else entry[: -len(digest)] + digest
+            tape.back()
+            tape.skip()
+        if self._is_open_ended and not has_ended:
+            text = STILL_WRITTEN.encode()
+            yield bytes([kinds.END]) + varint(len(text)) + text
+
+    def _entry(self, tape: _EntryReader, streams: dict[int, _Stream]) -> bytes:
+        assert tape.head is not None
+        kind = tape.head.kind
+        if kind == kinds.ASK:
+            name, args, is_done, result = tape.packed()
+            cleaned = self._result(name, args, result) if is_done else result
+            if cleaned is not result:
+                return tape.prefix() + packed([name, args, is_done, cleaned])
+        elif kind in _ARRIVED:
+            tape.event_head()
+            stream = streams.get(tape.number())
+            if stream is not None:
+                cleaned = stream.next(tape.content())
+                whole = tape.whole()
+                return whole[: len(whole) - len(cleaned)] + cleaned
+        return tape.whole()
+
+    def _result(self, name: str, args: Sequence[Any], result: Any) -> Any:
+        if name == "read_file":
+            return self._stand_ins.file(args[0], result)
+        if name == "bytes" and args[0] >= RANDOM_SECRET_MIN:
+            return self._stand_ins.of_bytes(result)
+        return result
+
+
+_ARRIVED = (kinds.DATA, kinds.BUFFER)
+RANDOM_SECRET_MIN = 32
+"""Random bytes of which a broker can make a key are as many at least."""
+
+
+def write_copy(
+    files: Sequence[RecordingFile], path: Path, key: bytes, on_copied: OnCopied = lambda _: None
+) -> None:
+    """Write a collection of copies of ``files``, and check it: each copy replays equal, and no secret that
+    was found is in it. ``on_copied`` is told each that is checked.
+
+    ``key``: random, of this call. Raises CopyRefused, OSError, and what
+    :class:`~nilometer.simulation.recorded_cluster.RecordedBroker` raises. There is no file then.
+    """
+    stand_ins = StandIns(key)
+    for file in files:
+        _check_possible(file)
+    writer = CollectionWriter(str(path))
+    try:
+        found = [_Inputs(file, stand_ins) for file in files]  # all secrets, before any is replaced
+        for inputs, name in zip(found, _names(files), strict=True):
+            _learn_digests(inputs)
+            writer.add(name, _header(inputs.header), inputs.frames())
+        writer.close()
+        for copy in recordings_in(path):
+            _check(copy, stand_ins.secrets)
+            on_copied(copy)
+    except BaseException:
+        writer.abandon()
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _check_possible(file: RecordingFile) -> None:
+    if chooses_quorum(BrokerConfig(file.header.settings)):
+        raise CopyRefused(
+            f"{file.name} is of a broker with a metadata quorum: its metadata log, which has the cluster's "
+            "secret, is in the recording, and is not copied without it yet"
+        )
+
+
+def _names(files: Sequence[RecordingFile]) -> Iterator[str]:
+    seen = set[str]()
+    for file in files:
+        base = name = file.name.rpartition("/")[2].rpartition(":")[2]
+        number = 1
+        while name in seen:
+            number += 1
+            name = f"{number}-{base}"
+        seen.add(name)
+        yield name
+
+
+def _header(header: Header) -> Header:
+    return msgspec.structs.replace(header, left_out=sorted({*header.left_out, SECRETS}))
+
+
+def _learn_digests(inputs: _Inputs) -> None:
+    """Let the broker run with the stand-ins, and note which digests differ."""
+    digests: dict[int, bytes] = {}
+    try:
+        with closing(RecordedBroker(inputs)) as broker:
+            broker.replay.retold = digests
+            broker.play(lambda: False)
+    except Diverged as difference:
+        raise CopyRefused(
+            f"{inputs.name} cannot be copied: its replay with stand-ins for secrets differs: {difference}"
+        ) from None
+    inputs.digests = digests
+
+
+def _check(copy: RecordingFile, secrets: Iterable[bytes]) -> None:
+    try:
+        with closing(RecordedBroker(copy)) as broker:
+            broker.play(lambda: False)
+    except Diverged as difference:
+        raise CopyRefused(f"{copy.name} would not replay equal: {difference}") from None
+    forms = [form for secret in secrets for form in forms_of(secret)]
+    for frame in copy.frames():
+        if any(form in frame for form in forms):
+            raise CopyRefused(f"{copy.name} would have a secret that stands where none is known to be")

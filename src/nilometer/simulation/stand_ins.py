@@ -1,0 +1,227 @@
+"""Which bytes that a recorded broker received are secrets, and what stands in their place in a copy.
+
+A stand-in has the length of its secret, and each secret has one only, in all recordings that are copied
+together: so the copied brokers do what they did. Where a broker's decisions depend on a secret itself, the
+recording has the outcome (:data:`~nilometer.runtime.Runtime.with_secret`).
+
+A secret enters a broker
+
+- in files of the coordination store: the cluster's secret, and the keys of SCRAM users;
+- in requests: the salted password of a user that is added, a delegation token's HMAC, a value of a setting
+  that is sensitive, and what a client sends to log in, also where no login is possible. A broker that is not
+  the controller forwards requests;
+- in HTTP requests to the listener of metrics: ``Authorization`` and ``Cookie``;
+- as random bytes, of which a new secret of the cluster is made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nilometer.broker.settings.config import is_sensitive
+from nilometer.coordination.local import layout
+from nilometer.coordination.store import StoreDamaged
+from nilometer.security.scram import ScramMechanism, credential_of
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
+from nilometer.wire.own_apis import FORWARD_REQUEST, ForwardedRequest
+
+_LETTERS = (string.ascii_letters + string.digits + "-_").encode()
+_KEYS_IN_JSON = re.compile(
+    rb'("(?:current|previous|stored_key|server_key)":")'
+    rb"((?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)\""
+)
+"""In the documents of the coordination store. A broker's own names have a quote escaped there."""
+_SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
+SHOWN_MIN = 8
+"""Shorter secrets are in many files by chance: a copy is not searched for them."""
+
+
+class StandIns:
+    def __init__(self, key: bytes) -> None:
+        """``key``: random; without it a stand-in tells nothing of its secret."""
+        self._key = key
+        self.secrets: set[bytes] = set()
+        """Those that were found."""
+        self._derived: dict[bytes, bytes] = {}
+        """Keys that a broker makes of a salted password → those that it makes of its stand-in."""
+
+    def of_bytes(self, secret: bytes) -> bytes:
+        derived = self._derived.get(secret)
+        return derived or hashlib.shake_256(self._key + secret).digest(len(secret))
+
+    def _found(self, secret: bytes) -> bytes:
+        """Note a secret; return letters in its place."""
+        if len(secret) >= SHOWN_MIN:
+            self.secrets.add(secret)
+        return bytes(_LETTERS[byte & 63] for byte in self.of_bytes(secret))
+
+    # --- files
+
+    def file(self, path: str, content: bytes) -> bytes:
+        """Return what a copy has of the whole content of a file of the coordination store."""
+        try:
+            kind, data = layout.unwrap(path, content)
+        except StoreDamaged:
+            return content
+        cleaned = _KEYS_IN_JSON.sub(self._key_in_json, data)
+        return content if cleaned == data else layout.wrap(kind, cleaned)
+
+    def _key_in_json(self, found: re.Match[bytes]) -> bytes:
+        secret = base64.b64decode(found[2])
+        if len(secret) >= SHOWN_MIN:
+            self.secrets.add(secret)
+        return found[1] + base64.b64encode(self.of_bytes(secret)) + b'"'
+
+    # --- requests
+
+    def request(self, frame: bytes) -> bytes:
+        """Return what a copy has of a request, given without its length."""
+        if int.from_bytes(frame[:2], "big") not in _WITH_SECRETS:
+            return frame
+        try:
+            header, body = messages.decode_request(frame)
+        except (MalformedMessage, UnsupportedVersion):
+            return frame[:_HEADER] + self._found(frame[_HEADER:])  # whatever it is
+        if header.api_key == int(FORWARD_REQUEST):
+            return self._forwarded(frame, body)
+        for secret in _WITH_SECRETS[header.api_key](body):
+            if secret:
+                frame = frame[: header.size] + frame[header.size :].replace(secret, self._found(secret))
+        if header.api_key == int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
+            self._derive(body)
+        return frame
+
+    def _derive(self, body: Any) -> None:
+        for each in body.upsertions:
+            mechanism = ScramMechanism.numbered(each.mechanism)
+            if mechanism is not None:
+                keys, stand_ins = (
+                    credential_of(mechanism, salted, each.salt, each.iterations)
+                    for salted in (each.salted_password, self._found(each.salted_password))
+                )
+                self._derived[keys.stored_key] = stand_ins.stored_key
+                self._derived[keys.server_key] = stand_ins.server_key
+
+    def _forwarded(self, frame: bytes, body: ForwardedRequest) -> bytes:
+        inner = body.request
+        if int(FORWARD_REQUEST) == int.from_bytes(inner[:2], "big"):
+            return frame  # no broker forwards it
+        return frame.replace(base64.b64encode(inner), base64.b64encode(self.request(inner)))
+
+    def http_line(self, line: bytes) -> bytes:
+        """Return what a copy has of a line of an HTTP request."""
+        found = _SECRET_HEADER.match(line)
+        return line if found is None else found[1] + found[2] + self._found(found[3]) + line[found.end() :]
+
+
+_HEADER = 10
+"""API key, version, correlation id, and the length of the client id."""
+
+
+def _sensitive(body: Any) -> Iterator[bytes]:
+    for resource in body.resources:
+        for config in resource.configs:
+            if config.value is not None and is_sensitive(config.name):
+                yield config.value.encode()
+
+
+_WITH_SECRETS: Mapping[int, Callable[[Any], Iterator[bytes]]] = {
+    int(ApiKey.SASL_AUTHENTICATE): lambda body: iter((body.auth_bytes,)),
+    int(ApiKey.RENEW_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
+    int(ApiKey.EXPIRE_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
+    int(ApiKey.ALTER_CONFIGS): _sensitive,
+    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): _sensitive,
+    int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body: (one.salted_password for one in body.upsertions),
+    int(FORWARD_REQUEST): lambda _: iter(()),
+}
+"""The requests that may have secrets, and these."""
+
+
+def forms_of(secret: bytes) -> Iterator[bytes]:
+    """Yield how a secret may be written: as it is, in hexadecimal digits, in base64."""
+    yield secret
+    yield binascii.hexlify(secret)
+    yield binascii.hexlify(secret).upper()
+    yield base64.b64encode(secret).rstrip(b"=")
+    yield base64.urlsafe_b64encode(secret).rstrip(b"=")
+
+
+# The requests of a connection, in the pieces in which they arrived.
+
+FRAME_BYTES_MAX = 1 << 30
+LINE_BYTES_MAX = 1 << 16
+KEY_END = 6
+"""The length of a frame and the API key."""
+
+
+class RequestStream:
+    """What a client sent on a connection. Keeps no request that cannot have a secret."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
+        self._at = 0
+        """Where in the stream the pending bytes begin."""
+        self._pending = bytearray()
+        self._skip = 0
+        self._is_text: bool | None = None
+
+    def changes(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Take what arrived; yield what differs in a copy, with its place in the stream."""
+        if self._skip >= len(data):
+            self._skip -= len(data)
+            self._at += len(data)
+            return
+        self._at += self._skip
+        self._pending += data[self._skip :]
+        self._skip = 0
+        while (taken := self._take()) is not None:
+            at, found, cleaned = taken
+            if cleaned != found:
+                yield at, cleaned
+
+    def _take(self) -> tuple[int, bytes, bytes] | None:
+        """Return the next part that is there whole, its place and what a copy has of it."""
+        pending = self._pending
+        if self._is_text is None and len(pending) >= KEY_END:
+            self._is_text = int.from_bytes(pending[:4], "big") > FRAME_BYTES_MAX
+        if self._is_text is None:
+            return None
+        if self._is_text:
+            end = pending.find(b"\n") + 1
+            if not end and len(pending) < LINE_BYTES_MAX:
+                return None
+            return self._taken(end or len(pending), self._stand_ins.http_line)
+        if len(pending) < KEY_END:
+            return None
+        size = 4 + int.from_bytes(pending[:4], "big")
+        if int.from_bytes(pending[4:6], "big") not in _WITH_SECRETS:
+            at = self._at
+            self._skip = max(0, size - len(pending))
+            self._at += min(size, len(pending))
+            del pending[:size]
+            return at, b"", b""
+        if len(pending) < size:
+            return None
+        return self._taken(size, lambda frame: frame[:4] + self._stand_ins.request(frame[4:]))
+
+    def _taken(self, size: int, clean: Callable[[bytes], bytes]) -> tuple[int, bytes, bytes]:
+        at, found = self._at, bytes(self._pending[:size])
+        del self._pending[:size]
+        self._at += size
+        return at, found, clean(found)
+
+    def rest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what a copy has of a request that has not arrived whole."""
+        found = bytes(self._pending)
+        if self._is_text:
+            yield self._at, self._stand_ins.http_line(found)
+        elif len(found) > KEY_END:
+            yield self._at + KEY_END, self._stand_ins.of_bytes(found[KEY_END:])
