@@ -24,7 +24,7 @@ from nilometer.recorder.collection import CollectionWriter
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, TapeReader, packed, varint
 from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile, recordings_in
-from nilometer.simulation.stand_ins import RequestStream, StandIns, forms_of
+from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
 
 SECRETS = "secrets"
 """What a copy says it leaves out."""
@@ -108,14 +108,13 @@ class _Inputs(RecordingFile):
 
     def _look_through(self) -> int:
         """Find what changes in what arrives; return how many entries there are, now."""
-        tape, sent = _EntryReader(self.file.frames()), dict[int, RequestStream]()
+        tape, sent = _EntryReader(self.file.frames()), dict[int, RequestStream | ResponseStream]()
         while tape.head is not None:
             kind = tape.head.kind
             if kind == kinds.CONNECTION:
                 tape.event_head()
                 number, origin = tape.number(), tape.number()
-                if origin & 1:
-                    sent[number] = RequestStream(self._stand_ins)
+                sent[number] = (RequestStream if origin & 1 else ResponseStream)(self._stand_ins)
             elif kind in _ARRIVED:
                 tape.event_head()
                 number = tape.number()
@@ -174,7 +173,7 @@ class _Inputs(RecordingFile):
             return self._stand_ins.file(args[0], result)
         if name == "bytes" and args[0] >= RANDOM_SECRET_MIN:
             return self._stand_ins.of_bytes(result)
-        return result
+        return self._stand_ins.answer(name, result)
 
 
 _ARRIVED = (kinds.DATA, kinds.BUFFER)

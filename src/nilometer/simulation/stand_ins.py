@@ -11,7 +11,10 @@ A secret enters a broker
   that is sensitive, and what a client sends to log in, also where no login is possible. A broker that is not
   the controller forwards requests;
 - in HTTP requests to the listener of metrics: ``Authorization`` and ``Cookie``;
+- in responses of other brokers to its own logins: the signature of SCRAM, by which passwords can be guessed;
 - as random bytes, of which a new secret of the cluster is made.
+
+What a broker makes of a login is recorded as well, and has stand-ins too.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ _KEYS_IN_JSON = re.compile(
 )
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
+_SIGNATURE = re.compile(
+    rb"((?:\0\0\0[\x2e\x5a]|[\x2f\x5b])v=)((?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==)(?![A-Za-z0-9+/=]))"
+)
+"""With its length in front, in all versions of the response."""
+RESPONSE_BYTES_MAX = 1_024
+"""Of one to a login."""
 SHOWN_MIN = 8
 """Shorter secrets are in many files by chance: a copy is not searched for them."""
 
@@ -57,11 +66,17 @@ class StandIns:
         derived = self._derived.get(secret)
         return derived or hashlib.shake_256(self._key + secret).digest(len(secret))
 
-    def _found(self, secret: bytes) -> bytes:
-        """Note a secret; return letters in its place."""
+    def _note(self, secret: bytes) -> None:
         if len(secret) >= SHOWN_MIN:
             self.secrets.add(secret)
+
+    def _letters(self, secret: bytes) -> bytes:
         return bytes(_LETTERS[byte & 63] for byte in self.of_bytes(secret))
+
+    def _found(self, secret: bytes) -> bytes:
+        """Note a secret; return letters in its place."""
+        self._note(secret)
+        return self._letters(secret)
 
     # --- files
 
@@ -76,8 +91,7 @@ class StandIns:
 
     def _key_in_json(self, found: re.Match[bytes]) -> bytes:
         secret = base64.b64decode(found[2])
-        if len(secret) >= SHOWN_MIN:
-            self.secrets.add(secret)
+        self._note(secret)
         return found[1] + base64.b64encode(self.of_bytes(secret)) + b'"'
 
     # --- requests
@@ -115,6 +129,28 @@ class StandIns:
         if int(FORWARD_REQUEST) == int.from_bytes(inner[:2], "big"):
             return frame  # no broker forwards it
         return frame.replace(base64.b64encode(inner), base64.b64encode(self.request(inner)))
+
+    def login(self, message: bytes) -> bytes:
+        """Return what a copy has of a message of a login, without a request around it."""
+        if not message:
+            return message
+        for part in re.split(rb"\0|,p=|v=", message)[1:]:  # a password, a proof, a signature
+            self._note(part)
+        return self._letters(message)
+
+    def response(self, frame: bytes) -> bytes:
+        """Return what a copy has of a response of another broker."""
+        return _SIGNATURE.sub(lambda found: found[1] + self._found(found[2]), frame)
+
+    def answer(self, name: str, result: Any) -> Any:
+        """Return what a copy has of what a broker made of a login; of any other call its result."""
+        match name, result:
+            case "log in", [bytes() as message, rejection, shown]:
+                return [self.login(message), rejection, shown]
+            case "answer login", [[bytes() as message, rejection, shown], *state]:
+                return [[self.login(message), rejection, shown], *state]
+            case _:
+                return result
 
     def http_line(self, line: bytes) -> bytes:
         """Return what a copy has of a line of an HTTP request."""
@@ -154,6 +190,15 @@ def forms_of(secret: bytes) -> Iterator[bytes]:
     yield base64.urlsafe_b64encode(secret).rstrip(b"=")
 
 
+def bare_messages(handshake: bytes) -> int:
+    """Return how many messages without a request follow a SaslHandshake: some after version 0."""
+    try:
+        header, body = messages.decode_request(handshake)
+    except (MalformedMessage, UnsupportedVersion):
+        return 0
+    return 0 if header.api_version else 2 if body.mechanism.startswith("SCRAM") else 1
+
+
 # The requests of a connection, in the pieces in which they arrived.
 
 FRAME_BYTES_MAX = 1 << 30
@@ -172,6 +217,8 @@ class RequestStream:
         self._pending = bytearray()
         self._skip = 0
         self._is_text: bool | None = None
+        self._bare = 0
+        """How many messages of a login come next without a request around them."""
 
     def changes(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Take what arrived; yield what differs in a copy, with its place in the stream."""
@@ -202,7 +249,17 @@ class RequestStream:
         if len(pending) < KEY_END:
             return None
         size = 4 + int.from_bytes(pending[:4], "big")
-        if int.from_bytes(pending[4:6], "big") not in _WITH_SECRETS:
+        if self._bare:
+            if len(pending) < size:
+                return None
+            self._bare -= 1
+            return self._taken(size, lambda frame: frame[:4] + self._stand_ins.login(frame[4:]))
+        key = int.from_bytes(pending[4:6], "big")
+        if key == int(ApiKey.SASL_HANDSHAKE):
+            if len(pending) < size:
+                return None
+            self._bare = bare_messages(bytes(pending[4:size]))
+        if key not in _WITH_SECRETS:
             at = self._at
             self._skip = max(0, size - len(pending))
             self._at += min(size, len(pending))
@@ -225,3 +282,37 @@ class RequestStream:
             yield self._at, self._stand_ins.http_line(found)
         elif len(found) > KEY_END:
             yield self._at + KEY_END, self._stand_ins.of_bytes(found[KEY_END:])
+
+
+class ResponseStream:
+    """What another broker answered on a connection."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
+        self._at = 0
+        self._pending = b""
+        self._skip = 0
+
+    def changes(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Take what arrived; yield what differs in a copy, with its place in the stream."""
+        passed = min(self._skip, len(data))
+        self._skip -= passed
+        self._at += passed
+        pending, begin = self._pending + data[passed:], 0
+        while (left := len(pending) - begin) >= 4:
+            size = 4 + int.from_bytes(pending[begin : begin + 4], "big")
+            if size <= RESPONSE_BYTES_MAX:
+                if left < size:
+                    break
+                found = pending[begin : begin + size]
+                if (cleaned := self._stand_ins.response(found)) != found:
+                    yield self._at + begin, cleaned
+            self._skip = max(0, size - left)
+            begin += min(size, left)
+        self._at += begin
+        self._pending = pending[begin:]
+
+    def rest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what a copy has of a response that has not arrived whole."""
+        if b"v=" in self._pending:
+            yield self._at, self._stand_ins.of_bytes(self._pending)
