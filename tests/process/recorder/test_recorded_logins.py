@@ -54,7 +54,7 @@ def private_keys(folder: Path) -> set[bytes]:
 
 
 def log_in_by_scram(secured: SecuredBroker, mechanism: ScramMechanism, password: str) -> set[bytes]:
-    """Log in over TLS; return what alone would let somebody guess the password."""
+    """Log in over TLS; return what is enough to guess the password."""
     client = ScramClient(mechanism, ALICE, password, "a nonce".replace(" ", "-"))
     sent = set[bytes]()
     with WirePeer(f"{HOST}:{secured.sasl_ssl}", tls=secured.context) as peer:
