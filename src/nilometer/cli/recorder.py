@@ -41,6 +41,7 @@ from nilometer.simulation.recorded_cluster import (
     console_header,
     recordings_in,
 )
+from nilometer.simulation.recorded_copies import PAYLOADS
 from nilometer.simulation.recording import EVENTS_READ_MAX, Kind, RecordingWriter, applied_fields
 from nilometer.wire.own_apis import ReplicaState
 
@@ -417,16 +418,22 @@ def replay(
     metavar="OUT",
     help="The new file: a ZIP archive, for `nilometer recorder info` and `replay`.",
 )
+@click.option(
+    "--without-payloads",
+    is_flag=True,
+    help="Without the keys and values of records, too: what brokers decide is as recorded then, and the "
+    "bytes of their responses are not.",
+)
 @json_option
-def save(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def save(paths: tuple[Path, ...], out: Path, without_payloads: bool, as_json: bool) -> None:
     """Copy recordings into one file, without secrets, to replay it on another machine.
 
     FILE is a recording, or a folder of them: of one broker or several, and of all starts. The copy is
-    replayed before it is done. Records' keys and values are in it.
+    replayed before it is done. Records' keys and values are in it, unless --without-payloads is given.
     """
     files = _opened(paths)
     with _lines_shown(None):
-        rows = save_copies(files, out, None if as_json else lambda text: click.echo(text, err=True))
+        rows = save_copies(files, out, with_payloads=not without_payloads, is_quiet=as_json)
     if as_json:
         print_json({"file": str(out), "bytes": out.stat().st_size, "recordings": rows})
     else:
@@ -490,6 +497,11 @@ def _report(cluster: RecordedCluster, found: Moment | None) -> None:
         click.echo(
             f"Broker {broker.id}: {_time(broker.header.started_ms)} to {_time(broker.now_ms)}, "
             f"{tape.entries:,} entries, as recorded; {end}."
+        )
+    if any(PAYLOADS in broker.header.left_out for broker in cluster.starts):
+        click.echo(
+            "Records' keys and values have stand-ins: what the brokers decide is as recorded, the bytes of "
+            "their responses are those of the stand-ins."
         )
     if found is not None:
         click.echo(f"Stopped at {_time(found.at_ms)}, after: {found.event}, on broker {found.broker.id}.")

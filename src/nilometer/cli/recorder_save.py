@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,14 @@ KEY_BYTES = 32
 
 
 def save_copies(
-    files: Sequence[RecordingFile], out: Path, show: Callable[[str], object] | None
+    files: Sequence[RecordingFile],
+    out: Path,
+    *,
+    with_payloads: bool,
+    is_quiet: bool,
 ) -> list[dict[str, Any]]:
-    """Write copies of ``files`` to the new file ``out``; return a row for each. ``show`` is told of each.
+    """Write copies of ``files`` to the new file ``out``; return a row for each. ``is_quiet``: say nothing
+    when one is done.
 
     Raises ClickException; then ``out`` is as it was.
     """
@@ -35,11 +40,11 @@ def save_copies(
                 "left_out": copy.header.left_out,
             }
         )
-        if show is not None:
-            show(f"{copy.name} is replayed: it is as recorded")
+        if not is_quiet:
+            click.echo(f"{copy.name} is replayed, to its end", err=True)
 
     try:
-        write_copy(files, out, os.urandom(KEY_BYTES), on_copied)
+        write_copy(files, out, os.urandom(KEY_BYTES), with_payloads=with_payloads, on_copied=on_copied)
     except FileExistsError:
         raise click.ClickException(f"{out} exists already: give the name of a new file") from None
     except OSError as error:

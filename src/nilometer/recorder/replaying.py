@@ -114,6 +114,9 @@ class Replay(Door):
         self.retold: dict[int, bytes] | None = None
         """While a copy is made whose input has stand-ins: by the numbers of entries, the digests that differ
         for that reason. Otherwise all must be equal."""
+        self.read_paths: dict[int, str] | None = None
+        """While it is to be known: by the numbers of entries, the files of which they have what was read."""
+        self._known_paths: dict[KnownFile, str] = {}
         self.divergence: str | None = None
         self._is_over = False
         """Whether it goes on where the recording has ended: that is no divergence."""
@@ -501,6 +504,8 @@ class Replay(Door):
         if not succeeded:
             raise error_of(result)
         known = self.files.opened(path, result)
+        if self.read_paths is not None:
+            self._known_paths[known] = path
         return ABSENT, known
 
     def append(
@@ -570,6 +575,8 @@ class Replay(Door):
             raise error_of(failure)
         if kind == kinds.READ:
             data = tape.content()
+            if self.read_paths is not None:
+                self.read_paths[tape.entries] = self._known_paths[known]
         else:
             count, crc = tape.number(), int.from_bytes(tape.raw(4), "big")
             if count == 0:

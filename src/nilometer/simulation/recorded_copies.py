@@ -9,24 +9,30 @@ makes of a secret, a copy has what it makes of the stand-in, and replays equal.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from typing_extensions import Buffer
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.quorum import chooses_quorum
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.collection import CollectionWriter
 from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, TapeReader, packed, varint
+from nilometer.simulation.payloads import Payloads
 from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile, recordings_in
 from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.frames import FrameSplitter
+from nilometer.wire.messages import decode_request_header
 
-SECRETS = "secrets"
+SECRETS, PAYLOADS = "secrets", "payloads"
 """What a copy says it leaves out."""
 STILL_WRITTEN = "it was being written when it was copied"
 
@@ -95,16 +101,36 @@ class _Inputs(RecordingFile):
         self.file = file
         self.path = file.path
         self.header = file.header
+        self._paths: dict[int, str] = {}
+        """Of the files whose content entries have, by the entries' numbers."""
+        self._fetches: dict[int, dict[int, int]] = {}
+        """The versions of the broker's own Fetch requests, by connection and correlation id."""
         self.digests: dict[int, bytes] = {}
         """Of entries whose digests differ, by their numbers."""
         self._stand_ins = stand_ins
         self._streams: dict[int, _Stream] = {}
         self._is_open_ended = file.is_being_written
+        if stand_ins.payloads is not None:
+            self._learn_places(stand_ins.payloads)
         self._count = self._look_through()
 
     @property
     def name(self) -> str:
         return self.file.name
+
+    def _learn_places(self, payloads: Payloads) -> None:
+        """Let the broker run as it did, to know where records are. Raises CopyRefused."""
+        try:
+            with closing(RecordedBroker(self.file)) as broker:
+                broker.replay.read_paths = self._paths
+                broker.replay.observer = _Asked(self._fetches)
+                broker.play(lambda: False)
+                if broker.broker is not None and broker.broker.has_parts:
+                    image = broker.broker.parts.control.metadata.image
+                    found = (image.topic(name) for name in INTERNAL_TOPICS)
+                    payloads.internal_ids |= {one.id for one in found if one is not None}
+        except Diverged as difference:
+            raise CopyRefused(f"{self.name} does not replay equal: {difference}") from None
 
     def _look_through(self) -> int:
         """Find what changes in what arrives; return how many entries there are, now."""
@@ -114,7 +140,11 @@ class _Inputs(RecordingFile):
             if kind == kinds.CONNECTION:
                 tape.event_head()
                 number, origin = tape.number(), tape.number()
-                sent[number] = (RequestStream if origin & 1 else ResponseStream)(self._stand_ins)
+                sent[number] = (
+                    RequestStream(self._stand_ins)
+                    if origin & 1
+                    else ResponseStream(self._stand_ins, self._fetches.get(number, {}))
+                )
             elif kind in _ARRIVED:
                 tape.event_head()
                 number = tape.number()
@@ -159,6 +189,10 @@ class _Inputs(RecordingFile):
             cleaned = self._result(name, args, result) if is_done else result
             if cleaned is not result:
                 return tape.prefix() + packed([name, args, is_done, cleaned])
+        elif kind == kinds.READ and self._stand_ins.payloads is not None:
+            if (path := self._paths.get(tape.entries)) is not None:
+                content = tape.content()
+                return tape.whole()[: -len(content) or None] + self._stand_ins.payloads.read(path, content)
         elif kind in _ARRIVED:
             tape.event_head()
             stream = streams.get(tape.number())
@@ -176,29 +210,62 @@ class _Inputs(RecordingFile):
         return self._stand_ins.answer(name, result)
 
 
+class _Asked:
+    """Notes a broker's own Fetch requests. Implements :class:`~nilometer.recorder.replaying.Observer`."""
+
+    def __init__(self, fetches: dict[int, dict[int, int]]) -> None:
+        self._fetches = fetches
+        self._frames: dict[int, FrameSplitter] = {}
+
+    def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
+        if not is_accepted:
+            self._frames[number] = FrameSplitter()
+
+    def on_sent(self, number: int, parts: Sequence[Buffer]) -> None:
+        frames = self._frames.get(number)
+        if frames is not None:
+            for frame in frames.feed(b"".join(bytes(part) for part in parts)):
+                header = decode_request_header(frame)
+                if header.api_key == int(ApiKey.FETCH):
+                    asked = self._fetches.setdefault(number, {})
+                    asked[header.correlation_id] = header.api_version
+
+    def on_arrived(self, number: int, data: bytes) -> None: ...
+
+    def on_lost(self, number: int) -> None:
+        self._frames.pop(number, None)
+
+
 _ARRIVED = (kinds.DATA, kinds.BUFFER)
 RANDOM_SECRET_MIN = 32
 """Random bytes of which a broker can make a key are as many at least."""
 
 
 def write_copy(
-    files: Sequence[RecordingFile], path: Path, key: bytes, on_copied: OnCopied = lambda _: None
+    files: Sequence[RecordingFile],
+    path: Path,
+    key: bytes,
+    *,
+    with_payloads: bool = True,
+    on_copied: OnCopied = lambda _: None,
 ) -> None:
     """Write a collection of copies of ``files``, and check it: each copy replays equal, and no secret that
     was found is in it. ``on_copied`` is told each that is checked.
 
-    ``key``: random, of this call. Raises CopyRefused, OSError, and what
-    :class:`~nilometer.simulation.recorded_cluster.RecordedBroker` raises. There is no file then.
+    ``key``: random, of this call. ``with_payloads``: with the keys and values of records. Raises CopyRefused,
+    OSError, and what :class:`~nilometer.simulation.recorded_cluster.RecordedBroker` raises. There is no file
+    then.
     """
-    stand_ins = StandIns(key)
+    stand_ins = StandIns(key, None if with_payloads else Payloads(key))
+    left_out = {SECRETS} if with_payloads else {SECRETS, PAYLOADS}
     for file in files:
-        _check_possible(file)
+        _check_possible(file, with_payloads=with_payloads)
     writer = CollectionWriter(str(path))
     try:
         found = [_Inputs(file, stand_ins) for file in files]  # all secrets, before any is replaced
         for inputs, name in zip(found, _names(files), strict=True):
             _learn_digests(inputs)
-            writer.add(name, _header(inputs.header), inputs.frames())
+            writer.add(name, _header(inputs.header, left_out), inputs.frames())
         writer.close()
         for copy in recordings_in(path):
             _check(copy, stand_ins.secrets)
@@ -209,8 +276,14 @@ def write_copy(
         raise
 
 
-def _check_possible(file: RecordingFile) -> None:
-    if chooses_quorum(BrokerConfig(file.header.settings)):
+def _check_possible(file: RecordingFile, *, with_payloads: bool) -> None:
+    config = BrokerConfig(file.header.settings)
+    if config.tier is not None and not with_payloads:
+        raise CopyRefused(
+            f"{file.name} is of a broker with remote storage: records that were read there are in the "
+            "recording, and are not copied without their keys and values yet"
+        )
+    if chooses_quorum(config):
         raise CopyRefused(
             f"{file.name} is of a broker with a metadata quorum: its metadata log, which has the cluster's "
             "secret, is in the recording, and is not copied without it yet"
@@ -229,8 +302,8 @@ def _names(files: Sequence[RecordingFile]) -> Iterator[str]:
         yield name
 
 
-def _header(header: Header) -> Header:
-    return msgspec.structs.replace(header, left_out=sorted({*header.left_out, SECRETS}))
+def _header(header: Header, left_out: Set[str]) -> Header:
+    return msgspec.structs.replace(header, left_out=sorted({*header.left_out, *left_out}))
 
 
 def _learn_digests(inputs: _Inputs) -> None:
@@ -242,7 +315,7 @@ def _learn_digests(inputs: _Inputs) -> None:
             broker.play(lambda: False)
     except Diverged as difference:
         raise CopyRefused(
-            f"{inputs.name} cannot be copied: its replay with stand-ins for secrets differs: {difference}"
+            f"{inputs.name} cannot be copied: its replay with stand-ins differs: {difference}"
         ) from None
     inputs.digests = digests
 

@@ -31,6 +31,7 @@ from nilometer.broker.settings.config import is_sensitive
 from nilometer.coordination.local import layout
 from nilometer.coordination.store import StoreDamaged
 from nilometer.security.scram import ScramMechanism, credential_of
+from nilometer.simulation.payloads import Payloads
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
@@ -47,6 +48,8 @@ _SIGNATURE = re.compile(
     rb"((?:\0\0\0[\x2e\x5a]|[\x2f\x5b])v=)((?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==)(?![A-Za-z0-9+/=]))"
 )
 """With its length in front, in all versions of the response."""
+RESPONSE_START = 8
+"""The length of a response and the correlation id."""
 RESPONSE_BYTES_MAX = 1_024
 """Of one to a login."""
 SHOWN_MIN = 8
@@ -54,8 +57,10 @@ SHOWN_MIN = 8
 
 
 class StandIns:
-    def __init__(self, key: bytes) -> None:
-        """``key``: random; without it a stand-in tells nothing of its secret."""
+    def __init__(self, key: bytes, payloads: Payloads | None = None) -> None:
+        """``key``: random; without it a stand-in tells nothing of its secret. ``payloads``: also records'
+        keys and values have stand-ins; None: they stay."""
+        self.payloads = payloads
         self._key = key
         self.secrets: set[bytes] = set()
         """Those that were found."""
@@ -96,10 +101,17 @@ class StandIns:
 
     # --- requests
 
+    def looks_at(self, key: int) -> bool:
+        """Whether requests of this API may differ in a copy."""
+        return key in _WITH_SECRETS or (key == int(ApiKey.PRODUCE) and self.payloads is not None)
+
     def request(self, frame: bytes) -> bytes:
         """Return what a copy has of a request, given without its length."""
-        if int.from_bytes(frame[:2], "big") not in _WITH_SECRETS:
+        key = int.from_bytes(frame[:2], "big")
+        if not self.looks_at(key):
             return frame
+        if key == int(ApiKey.PRODUCE) and self.payloads is not None:
+            return self.payloads.produced(frame)
         try:
             header, body = messages.decode_request(frame)
         except (MalformedMessage, UnsupportedVersion):
@@ -259,7 +271,7 @@ class RequestStream:
             if len(pending) < size:
                 return None
             self._bare = bare_messages(bytes(pending[4:size]))
-        if key not in _WITH_SECRETS:
+        if not self._stand_ins.looks_at(key):
             at = self._at
             self._skip = max(0, size - len(pending))
             self._at += min(size, len(pending))
@@ -287,8 +299,10 @@ class RequestStream:
 class ResponseStream:
     """What another broker answered on a connection."""
 
-    def __init__(self, stand_ins: StandIns) -> None:
+    def __init__(self, stand_ins: StandIns, fetches: Mapping[int, int]) -> None:
+        """``fetches``: the versions of the Fetch requests there, by their correlation ids."""
         self._stand_ins = stand_ins
+        self._fetches = fetches
         self._at = 0
         self._pending = b""
         self._skip = 0
@@ -299,20 +313,26 @@ class ResponseStream:
         self._skip -= passed
         self._at += passed
         pending, begin = self._pending + data[passed:], 0
-        while (left := len(pending) - begin) >= 4:
+        while (left := len(pending) - begin) >= RESPONSE_START:
             size = 4 + int.from_bytes(pending[begin : begin + 4], "big")
-            if size <= RESPONSE_BYTES_MAX:
+            version = self._fetches.get(int.from_bytes(pending[begin + 4 : begin + RESPONSE_START], "big"))
+            if version is not None or size <= RESPONSE_BYTES_MAX:
                 if left < size:
                     break
                 found = pending[begin : begin + size]
-                if (cleaned := self._stand_ins.response(found)) != found:
+                if (cleaned := self._cleaned(found, version)) != found:
                     yield self._at + begin, cleaned
             self._skip = max(0, size - left)
             begin += min(size, left)
         self._at += begin
         self._pending = pending[begin:]
 
+    def _cleaned(self, frame: bytes, version: int | None) -> bytes:
+        if version is not None and self._stand_ins.payloads is not None:
+            return frame[:4] + self._stand_ins.payloads.fetched(version, frame[4:])
+        return self._stand_ins.response(frame)
+
     def rest(self) -> Iterator[tuple[int, bytes]]:
         """Yield what a copy has of a response that has not arrived whole."""
-        if b"v=" in self._pending:
-            yield self._at, self._stand_ins.of_bytes(self._pending)
+        if len(self._pending) > RESPONSE_START:
+            yield self._at + RESPONSE_START, bytes(len(self._pending) - RESPONSE_START)
