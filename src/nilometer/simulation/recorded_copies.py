@@ -256,14 +256,17 @@ def write_copy(
     OSError, and what :class:`~nilometer.simulation.recorded_cluster.RecordedBroker` raises. There is no file
     then.
     """
-    stand_ins = StandIns(key, None if with_payloads else Payloads(key))
+    stand_ins = StandIns(key)
     left_out = {SECRETS} if with_payloads else {SECRETS, PAYLOADS}
     for file in files:
         _check_possible(file, with_payloads=with_payloads)
     writer = CollectionWriter(str(path))
     try:
-        found = [_Inputs(file, stand_ins) for file in files]  # all secrets, before any is replaced
-        for inputs, name in zip(found, _names(files), strict=True):
+        for file in files:
+            _Inputs(file, stand_ins)  # all secrets are known before any has its stand-in
+        stand_ins.payloads = None if with_payloads else Payloads(key)
+        for file, name in zip(files, _names(files), strict=True):
+            inputs = _Inputs(file, stand_ins)
             _learn_digests(inputs)
             writer.add(name, _header(inputs.header, left_out), inputs.frames())
         writer.close()

@@ -57,10 +57,10 @@ SHOWN_MIN = 8
 
 
 class StandIns:
-    def __init__(self, key: bytes, payloads: Payloads | None = None) -> None:
-        """``key``: random; without it a stand-in tells nothing of its secret. ``payloads``: also records'
-        keys and values have stand-ins; None: they stay."""
-        self.payloads = payloads
+    def __init__(self, key: bytes) -> None:
+        """``key``: random; without it a stand-in tells nothing of its secret."""
+        self.payloads: Payloads | None = None
+        """Makes stand-ins for records' keys and values; None: they stay."""
         self._key = key
         self.secrets: set[bytes] = set()
         """Those that were found."""

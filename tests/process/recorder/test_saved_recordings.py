@@ -171,6 +171,19 @@ def request_of(broker: NilometerBroker) -> bytes:
         return browser.recv(1 << 16)
 
 
+def test_a_recording_is_saved_while_it_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "out.zip"
+    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+        side = side_of(broker)
+        side.create(TOPIC)
+        assert produce(side, TOPIC, b"a record") is ErrorCode.none
+        assert run("save", tmp_path / "logs-recordings", "--output", out).exit_code == 0
+        broker.stop()
+    (row,) = json.loads(run("info", out, "--json").stdout)
+    assert row["end"] == "it was being written when it was copied"
+    assert run("replay", out, "--quiet").exit_code == 0
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one")
