@@ -11,7 +11,7 @@ Records of internal topics stay: they are the state of groups and transactions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from crc32c import crc32c
@@ -19,13 +19,12 @@ from crc32c import crc32c
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import TopicId, topic_id_of
 from nilometer.wire import messages
-from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import CorruptBatch, KafkaError, MalformedMessage, UnsupportedVersion
 from nilometer.wire.primitives import decode_zigzag
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 _CRC_AT, _CRC_START = 17, 21
-_REQUEST_HEADER, _RESPONSE_HEADER = 10, 4
+_REQUEST_HEADER = 10
 _TIMESTAMP_BYTES_MAX = 10
 ROUNDS = 4
 """Of a permutation of keys."""
@@ -48,33 +47,18 @@ class Payloads:
             _, body = messages.decode_request(frame)
         except (MalformedMessage, UnsupportedVersion):
             return frame[:_REQUEST_HEADER] + bytes(len(frame) - _REQUEST_HEADER)
-        return self._message(frame, body.topic_data, lambda topic: topic.partition_data)
+        return changed_message(
+            frame,
+            ((topic, topic.partition_data) for topic in body.topic_data),
+            lambda topic: None if self.is_kept(topic) else self.batches,
+        )
 
-    def fetched(self, version: int, frame: bytes) -> bytes:
-        """Return what a copy has of the response to a broker's own Fetch request."""
-        try:
-            _, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
-        except MalformedMessage:
-            return frame[:_RESPONSE_HEADER] + bytes(len(frame) - _RESPONSE_HEADER)
-        return self._message(frame, body.responses, lambda topic: topic.partitions)
-
-    def _message(self, frame: bytes, topics: Any, parts: Callable[[Any], Any]) -> bytes:
-        changed, at = bytearray(frame), 0
-        for topic in topics:
-            name = getattr(topic, "topic", None) or getattr(topic, "name", None)
-            if name is None and topic.topic_id is not None:
-                is_internal = topic_id_of(topic.topic_id) in self.internal_ids
-            else:
-                is_internal = name in INTERNAL_TOPICS
-            for part in parts(topic):
-                if not part.records:
-                    continue
-                records = bytes(part.records)
-                at = frame.index(records, at)
-                if not is_internal:
-                    changed[at : at + len(records)] = self.batches(records)
-                at += len(records)
-        return bytes(changed)
+    def is_kept(self, topic: Any) -> bool:
+        """Whether a topic of a message is internal."""
+        name = getattr(topic, "topic", None) or getattr(topic, "name", None)
+        if name is None:
+            return topic_id_of(topic.topic_id) in self.internal_ids
+        return name in INTERNAL_TOPICS
 
     def read(self, path: str, data: bytes) -> bytes:
         """Return what a copy has of what was read in a file."""
@@ -87,30 +71,9 @@ class Payloads:
     # --- batches
 
     def batches(self, data: bytes) -> bytes:
-        """Return batches without payloads; of an incomplete last one its header. What does not begin as a
-        batch does is zero bytes."""
-        kept, at = bytearray(), 0
-        while at < len(data):
-            if at and len(data) - at < HEADER_BYTES:
-                kept += data[at:]  # of the next batch's header
-                break
-            try:
-                header = read_header(data, at)
-                size = header.size
-                if at + size > len(data):
-                    kept += data[at : at + HEADER_BYTES] + bytes(len(data) - at - HEADER_BYTES)
-                    break
-                check_batch(data, at, header)
-            except KafkaError:
-                kept += bytes(len(data) - at)
-                break
-            kept += self._batch(data[at : at + size], header)
-            at += size
-        return bytes(kept)
+        return changed_batches(data, self._batch)
 
     def _batch(self, batch: bytes, header: BatchHeader) -> bytes:
-        if header.is_control:
-            return batch
         changed = bytearray(batch)
         try:
             if header.is_compressed:
@@ -118,7 +81,6 @@ class Payloads:
             self._records(changed, header.records_count)
         except (CorruptBatch, IndexError):
             changed[HEADER_BYTES:] = bytes(len(batch) - HEADER_BYTES)
-        changed[_CRC_AT:_CRC_START] = crc32c(bytes(changed[_CRC_START:])).to_bytes(4, "big")
         return bytes(changed)
 
     def _records(self, batch: bytearray, count: int) -> None:
@@ -164,6 +126,54 @@ class Payloads:
 
     def _digest(self, what: bytes, data: bytes, size: int) -> bytes:
         return hashlib.shake_256(self._key + what + len(data).to_bytes(4, "big") + data).digest(size)
+
+
+Change = Callable[[bytes], bytes]
+
+
+def changed_message(
+    frame: bytes, topics: Iterable[tuple[Any, Any]], change_of: Callable[[Any], Change | None]
+) -> bytes:
+    """Return a message with other records. ``topics``: each with its partitions; ``change_of`` returns what
+    changes the records of a topic; None: nothing."""
+    changed, at = bytearray(frame), 0
+    for topic, parts in topics:
+        change = change_of(topic)
+        for part in parts:
+            if part.records:
+                records = bytes(part.records)
+                at = frame.index(records, at)
+                if change is not None:
+                    changed[at : at + len(records)] = change(records)
+                at += len(records)
+    return bytes(changed)
+
+
+def changed_batches(data: bytes, change: Callable[[bytes, BatchHeader], bytes]) -> bytes:
+    """Return batches with other records, which ``change`` makes, and their CRCs; control records stay. Of an
+    incomplete last batch the header is left. What does not begin as a batch does is zero bytes."""
+    kept, at = bytearray(), 0
+    while at < len(data):
+        if at and len(data) - at < HEADER_BYTES:
+            kept += data[at:]  # of the next batch's header
+            break
+        try:
+            header = read_header(data, at)
+            size = header.size
+            if at + size > len(data):
+                kept += data[at : at + HEADER_BYTES] + bytes(len(data) - at - HEADER_BYTES)
+                break
+            check_batch(data, at, header)
+        except KafkaError:
+            kept += bytes(len(data) - at)
+            break
+        batch = data[at : at + size]
+        if not header.is_control:
+            batch = change(batch, header)
+            batch = batch[:_CRC_AT] + crc32c(batch[_CRC_START:]).to_bytes(4, "big") + batch[_CRC_START:]
+        kept += batch
+        at += size
+    return bytes(kept)
 
 
 def _zeros(value: bytes) -> bytes:

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 from typing_extensions import Buffer
 
+from nilometer.broker.quorum.key_file import UNSEAL
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.quorum import chooses_quorum
+from nilometer.broker.settings.quorum import PREVIOUS_SECRET_FILE, SECRET_FILE, chooses_quorum
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.collection import CollectionWriter
@@ -27,7 +28,13 @@ from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import Header, TapeReader, packed, varint
 from nilometer.simulation.payloads import Payloads
 from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile, recordings_in
-from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
+from nilometer.simulation.stand_ins import (
+    RequestStream,
+    ResponseStream,
+    SecretsInPieces,
+    StandIns,
+    forms_of,
+)
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.frames import FrameSplitter
 from nilometer.wire.messages import decode_request_header
@@ -110,7 +117,10 @@ class _Inputs(RecordingFile):
         self._stand_ins = stand_ins
         self._streams: dict[int, _Stream] = {}
         self._is_open_ended = file.is_being_written
-        if stand_ins.payloads is not None:
+        config = BrokerConfig(file.header.settings)
+        self._has_quorum = chooses_quorum(config)
+        self._key_files = {config.optional_string(name) for name in (SECRET_FILE, PREVIOUS_SECRET_FILE)}
+        if stand_ins.payloads is not None or self._has_quorum:
             self._learn_places(stand_ins.payloads)
         self._count = self._look_through()
 
@@ -118,14 +128,16 @@ class _Inputs(RecordingFile):
     def name(self) -> str:
         return self.file.name
 
-    def _learn_places(self, payloads: Payloads) -> None:
+    def _learn_places(self, payloads: Payloads | None) -> None:
         """Let the broker run as it did, to know where records are. Raises CopyRefused."""
         try:
             with closing(RecordedBroker(self.file)) as broker:
                 broker.replay.read_paths = self._paths
-                broker.replay.observer = _Asked(self._fetches)
+                asked = broker.replay.observer = _Asked(self._fetches)
                 broker.play(lambda: False)
-                if broker.broker is not None and broker.broker.has_parts:
+                if asked.has_fetched_snapshot:
+                    raise SecretsInPieces("a snapshot of the metadata that was fetched")
+                if payloads is not None and broker.broker is not None and broker.broker.has_parts:
                     image = broker.broker.parts.control.metadata.image
                     found = (image.topic(name) for name in INTERNAL_TOPICS)
                     payloads.internal_ids |= {one.id for one in found if one is not None}
@@ -189,10 +201,10 @@ class _Inputs(RecordingFile):
             cleaned = self._result(name, args, result) if is_done else result
             if cleaned is not result:
                 return tape.prefix() + packed([name, args, is_done, cleaned])
-        elif kind == kinds.READ and self._stand_ins.payloads is not None:
+        elif kind == kinds.READ:
             if (path := self._paths.get(tape.entries)) is not None:
                 content = tape.content()
-                return tape.whole()[: -len(content) or None] + self._stand_ins.payloads.read(path, content)
+                return tape.whole()[: -len(content) or None] + self._stand_ins.read(path, content)
         elif kind in _ARRIVED:
             tape.event_head()
             stream = streams.get(tape.number())
@@ -204,7 +216,10 @@ class _Inputs(RecordingFile):
 
     def _result(self, name: str, args: Sequence[Any], result: Any) -> Any:
         if name == "read_file":
-            return self._stand_ins.file(args[0], result)
+            is_key = args[0] in self._key_files
+            return self._stand_ins.key_file(result) if is_key else self._stand_ins.file(args[0], result)
+        if name == UNSEAL:
+            return None if result is None else self._stand_ins.unsealed(result)
         if name == "bytes" and args[0] >= RANDOM_SECRET_MIN:
             return self._stand_ins.of_bytes(result)
         return self._stand_ins.answer(name, result)
@@ -215,6 +230,7 @@ class _Asked:
 
     def __init__(self, fetches: dict[int, dict[int, int]]) -> None:
         self._fetches = fetches
+        self.has_fetched_snapshot = False
         self._frames: dict[int, FrameSplitter] = {}
 
     def on_made(self, number: int, extra: Mapping[str, Any], *, is_accepted: bool) -> None:
@@ -226,6 +242,7 @@ class _Asked:
         if frames is not None:
             for frame in frames.feed(b"".join(bytes(part) for part in parts)):
                 header = decode_request_header(frame)
+                self.has_fetched_snapshot |= header.api_key == int(ApiKey.FETCH_SNAPSHOT)
                 if header.api_key == int(ApiKey.FETCH):
                     asked = self._fetches.setdefault(number, {})
                     asked[header.correlation_id] = header.api_version
@@ -273,9 +290,11 @@ def write_copy(
         for copy in recordings_in(path):
             _check(copy, stand_ins.secrets)
             on_copied(copy)
-    except BaseException:
+    except BaseException as error:
         writer.abandon()
         path.unlink(missing_ok=True)
+        if isinstance(error, SecretsInPieces):
+            raise CopyRefused(f"secrets cannot be told in what a recording has: {error}") from None
         raise
 
 
@@ -285,11 +304,6 @@ def _check_possible(file: RecordingFile, *, with_payloads: bool) -> None:
         raise CopyRefused(
             f"{file.name} is of a broker with remote storage: records that were read there are in the "
             "recording, and are not copied without their keys and values yet"
-        )
-    if chooses_quorum(config):
-        raise CopyRefused(
-            f"{file.name} is of a broker with a metadata quorum: its metadata log, which has the cluster's "
-            "secret, is in the recording, and is not copied without it yet"
         )
 
 

@@ -27,15 +27,28 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from nilometer.broker.settings.config import is_sensitive
 from nilometer.coordination.local import layout
+from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
+from nilometer.raft.recovery import TOPIC_ID
 from nilometer.security.scram import ScramMechanism, credential_of
-from nilometer.simulation.payloads import Payloads
+from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_message
+from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
-from nilometer.wire.own_apis import FORWARD_REQUEST, ForwardedRequest
+from nilometer.wire.own_apis import (
+    ASK_QUORUM,
+    FORWARD_REQUEST,
+    ForwardedRequest,
+    Propose,
+    QuorumQuestion,
+)
+from nilometer.wire.record_batch import BatchHeader
+from nilometer.wire.records import decode_records
 
 _LETTERS = (string.ascii_letters + string.digits + "-_").encode()
 _KEYS_IN_JSON = re.compile(
@@ -54,6 +67,17 @@ RESPONSE_BYTES_MAX = 1_024
 """Of one to a login."""
 SHOWN_MIN = 8
 """Shorter secrets are in many files by chance: a copy is not searched for them."""
+
+
+class SecretsInPieces(Exception):
+    """Something is recorded in pieces in which secrets cannot be told; the message says what."""
+
+
+def _no_snapshot(_batch: bytes, _header: BatchHeader) -> bytes:
+    raise SecretsInPieces("a snapshot of the metadata that was read")
+
+
+SNAPSHOT_SUFFIX = ".checkpoint"
 
 
 class StandIns:
@@ -99,6 +123,65 @@ class StandIns:
         self._note(secret)
         return found[1] + base64.b64encode(self.of_bytes(secret)) + b'"'
 
+    def key_file(self, content: bytes) -> bytes:
+        """Return what a copy has of the key file of a quorum's nodes."""
+        key = content.strip()
+        return content.replace(key, self._found(key))
+
+    def unsealed(self, document: bytes) -> bytes:
+        """Return what a copy has of the cluster's secret, as a quorum's node has decrypted it."""
+        return _KEYS_IN_JSON.sub(self._key_in_json, document)
+
+    # --- the log of a metadata quorum
+
+    def command(self, command: bytes) -> bytes:
+        """Return what a copy has of a record of the metadata log. Raises SecretsInPieces."""
+        try:
+            found = commands.decode(command)
+        except msgspec.DecodeError:
+            return command
+        if isinstance(found, commands.SnapshotPart) and (found.position or not found.is_last):
+            raise SecretsInPieces("a snapshot of the metadata that was written in parts")
+        return _KEYS_IN_JSON.sub(self._key_in_json, command)
+
+    def metadata(self, data: bytes) -> bytes:
+        """Return what a copy has of batches of the metadata log. Raises SecretsInPieces."""
+        return changed_batches(data, self._metadata_batch)
+
+    def _metadata_batch(self, batch: bytes, header: BatchHeader) -> bytes:
+        if header.is_compressed:
+            raise SecretsInPieces("a compressed batch of the metadata log")
+        for record in decode_records(batch, 0, header):
+            if record.value:
+                batch = batch.replace(record.value, self.command(record.value))
+        return batch
+
+    def read(self, path: str, data: bytes) -> bytes:
+        """Return what a copy has of what was read in a file. Raises SecretsInPieces."""
+        folder, _, name = path.rpartition("/")
+        if not folder.endswith(f"/{METADATA_TOPIC}-0"):
+            return data if self.payloads is None else self.payloads.read(path, data)
+        if name.endswith(".log"):
+            return self.metadata(data)
+        if name.endswith(SNAPSHOT_SUFFIX):
+            return changed_batches(data, _no_snapshot)
+        return data
+
+    def fetched(self, version: int, frame: bytes) -> bytes:
+        """Return what a copy has of the response to a broker's own Fetch request."""
+        try:
+            _, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
+        except MalformedMessage:
+            return frame[:4] + bytes(len(frame) - 4)
+        topics = ((topic, topic.partitions) for topic in body.responses)
+        return changed_message(frame, topics, self._change_of)
+
+    def _change_of(self, topic: Any) -> Change | None:
+        if getattr(topic, "topic", None) == METADATA_TOPIC or (getattr(topic, "topic_id", None) == TOPIC_ID):
+            return self.metadata
+        payloads = self.payloads
+        return None if payloads is None or payloads.is_kept(topic) else payloads.batches
+
     # --- requests
 
     def looks_at(self, key: int) -> bool:
@@ -118,6 +201,8 @@ class StandIns:
             return frame[:_HEADER] + self._found(frame[_HEADER:])  # whatever it is
         if header.api_key == int(FORWARD_REQUEST):
             return self._forwarded(frame, body)
+        if header.api_key == int(ASK_QUORUM):
+            return self._asked(frame, body.question)
         for secret in _WITH_SECRETS[header.api_key](body):
             if secret:
                 frame = frame[: header.size] + frame[header.size :].replace(secret, self._found(secret))
@@ -164,6 +249,12 @@ class StandIns:
             case _:
                 return result
 
+    def _asked(self, frame: bytes, question: QuorumQuestion) -> bytes:
+        if not isinstance(question, Propose):
+            return frame
+        cleaned = self.command(question.command)
+        return frame.replace(base64.b64encode(question.command), base64.b64encode(cleaned))
+
     def http_line(self, line: bytes) -> bytes:
         """Return what a copy has of a line of an HTTP request."""
         found = _SECRET_HEADER.match(line)
@@ -189,6 +280,7 @@ _WITH_SECRETS: Mapping[int, Callable[[Any], Iterator[bytes]]] = {
     int(ApiKey.INCREMENTAL_ALTER_CONFIGS): _sensitive,
     int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body: (one.salted_password for one in body.upsertions),
     int(FORWARD_REQUEST): lambda _: iter(()),
+    int(ASK_QUORUM): lambda _: iter(()),
 }
 """The requests that may have secrets, and these."""
 
@@ -328,8 +420,8 @@ class ResponseStream:
         self._pending = pending[begin:]
 
     def _cleaned(self, frame: bytes, version: int | None) -> bytes:
-        if version is not None and self._stand_ins.payloads is not None:
-            return frame[:4] + self._stand_ins.payloads.fetched(version, frame[4:])
+        if version is not None:
+            return frame[:4] + self._stand_ins.fetched(version, frame[4:])
         return self._stand_ins.response(frame)
 
     def rest(self) -> Iterator[tuple[int, bytes]]:
