@@ -25,6 +25,7 @@ from nilometer.broker.settings.config import (
 )
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.logging_settings import ROOT, LogSettings
+from nilometer.broker.settings.recorder import recorded_settings
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
@@ -309,8 +310,8 @@ async def _serve_recorded(
             settings.folder, config.node_id, runtime.clock.wall_ms(), settings.recording_bytes_max
         )
         header = new_header(
-            config.texts,
-            [*filter(is_sensitive, config.texts)],
+            recorded_settings(config.given),
+            [*filter(is_sensitive, config.given)],
             runtime.clock,
             runtime.open_files_max,
             runtime.disk.boot_id(),

@@ -1,7 +1,9 @@
-"""``nilometer recorder info | replay``: what recordings of brokers contain, and the brokers again.
+"""``nilometer recorder info | replay | save``: what recordings of brokers contain, the brokers again, and
+copies without secrets.
 
 Exit codes: 0 it was replayed as it was recorded, to its end or to where it was to stop; 1 the replay differs
-from the recording, the recording is of other sources, or what was to stop it did not happen.
+from the recording, the recording is of other sources, or what was to stop it did not happen; or a copy is not
+possible.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from nilometer.cli.recorder_reports import (
     unsaid_end,
     why_of,
 )
+from nilometer.cli.recorder_save import save_copies
 from nilometer.cli.recorder_stops import WATCHED, PartitionParam, Stops, UntilParam, Watch, WatchParam
 from nilometer.config import ConfigError
 from nilometer.recorder import tape as kinds
@@ -42,6 +45,7 @@ from nilometer.simulation.recorded_cluster import (
     RecordedCluster,
     RecordingFile,
     console_header,
+    recordings_in,
 )
 from nilometer.simulation.recording import EVENTS_READ_MAX, RecordingWriter
 
@@ -70,7 +74,7 @@ def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
-                found.append(RecordingFile(one))
+                found += recordings_in(one)
             except (NotARecording, OSError) as error:
                 if one == path:
                     raise click.UsageError(str(error)) from None
@@ -101,7 +105,7 @@ def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
         try:
             rows.append(_described(file, tail))
         except (NotARecording, ValueError, TypeError, OverflowError) as error:  # anyone may have made it
-            click.echo(f"{file.path} cannot be read, and is left out: {error}", err=True)
+            click.echo(f"{file.name} cannot be read, and is left out: {error}", err=True)
             damaged += 1
     _show(rows, tail, as_json=as_json)
     if damaged:
@@ -113,7 +117,18 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
         print_json(rows)
         return
     print_table(
-        ("file", "broker", "started", "seconds", "bytes", "events", "connections", "replayable", "end"),
+        (
+            "file",
+            "broker",
+            "started",
+            "seconds",
+            "bytes",
+            "events",
+            "connections",
+            "replayable",
+            "without",
+            "end",
+        ),
         [
             (
                 row["file"],
@@ -124,6 +139,7 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
                 f"{row['events']:,}",
                 row["connections"],
                 "yes" if row["is_of_these_sources"] else "other sources",
+                ", ".join(row["left_out"]),
                 row["end"],
             )
             for row in rows
@@ -152,17 +168,18 @@ def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
             tape.back()
         tape.skip()
     return {
-        "file": str(file.path),
+        "file": file.name,
         "broker": int(file.header.settings.get("node.id", file.header.settings.get("broker.id", -1))),
         "started_ms": file.header.started_ms,
         "milliseconds": elapsed_ms - (first_ms or 0),
-        "bytes": file.path.stat().st_size,
+        "bytes": file.bytes,
         "events": sum(count for kind, count in counts.items() if kinds.EVENT <= kind < kinds.END),
         "connections": counts[kinds.CONNECTION],
         "entries": {kinds.NAMES[kind]: count for kind, count in sorted(counts.items())},
         "version": file.header.version,
         "python": file.header.python,
         "is_of_these_sources": file.is_of_these_sources,
+        "left_out": file.header.left_out,
         "end": end,
         "tail": list(last),
     }
@@ -373,6 +390,38 @@ class _Debugger(pdb.Pdb):
         sys.exit()
 
     do_q = do_exit = do_EOF = do_quit
+
+
+@recorder.command()
+@files_argument
+@click.option(
+    "--output",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="OUT",
+    help="The new file: a ZIP archive, for `nilometer recorder info` and `replay`.",
+)
+@click.option(
+    "--without-payloads",
+    is_flag=True,
+    help="Without the keys and values of records, too: what brokers decide is as recorded then, and the "
+    "bytes of their responses are not.",
+)
+@json_option
+def save(paths: tuple[Path, ...], out: Path, without_payloads: bool, as_json: bool) -> None:
+    """Copy recordings into one file, without secrets, to replay it on another machine.
+
+    FILE is a recording, or a folder of them: of one broker or several, and of all starts. The copy is
+    replayed before it is done. Records' keys and values are in it, unless --without-payloads is given.
+    """
+    files = _opened(paths)
+    with _lines_shown(None):
+        rows = save_copies(files, out, with_payloads=not without_payloads, is_quiet=as_json)
+    if as_json:
+        print_json({"file": str(out), "bytes": out.stat().st_size, "recordings": rows})
+    else:
+        click.echo(f"{out}: {len(rows)} recordings without {', '.join(rows[0]['left_out'])}, replayed.")
 
 
 def _cluster(

@@ -12,8 +12,8 @@ import click
 from nilometer.cli.cluster_options import print_json
 from nilometer.client.admin.replica_survey import ReplicaRow
 from nilometer.console.views.hold import Hold, why_held
-from nilometer.recorder.tape_file import is_being_written
 from nilometer.simulation.recorded_cluster import Change, Moment, RecordedCluster, RecordingFile
+from nilometer.simulation.recorded_copies import PAYLOADS
 from nilometer.simulation.recorded_produces import Produce
 from nilometer.wire.own_apis import ReplicaState
 
@@ -25,7 +25,7 @@ def time_text(at_ms: int) -> str:
 
 def unsaid_end(file: RecordingFile) -> str:
     """Say what the end of a recording means that does not say so itself."""
-    if is_being_written(str(file.path)):
+    if file.is_being_written:
         return "it is being written"
     return "it breaks off: the process was killed"
 
@@ -47,6 +47,11 @@ def report(cluster: RecordedCluster, found: Moment | None) -> None:
         click.echo(
             f"Broker {broker.id}: {time_text(broker.header.started_ms)} to {time_text(broker.now_ms)}, "
             f"{tape.entries:,} entries, as recorded; {end}."
+        )
+    if any(PAYLOADS in broker.header.left_out for broker in cluster.starts):
+        click.echo(
+            "Records' keys and values have stand-ins: what the brokers decide is as recorded, the bytes of "
+            "their responses are those of the stand-ins."
         )
     if found is not None:
         report_stop(found)

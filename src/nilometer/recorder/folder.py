@@ -37,6 +37,10 @@ LEFT_OUT, NO_STORE = "left-out", "file:///left-out"
 """In the place of a secret value, and of a URI with one."""
 
 
+LOGIN_MODULE = "sasl.jaas.config"
+"""Its value has stand-ins already: it must be readable."""
+
+
 def new_header(
     settings: Mapping[str, str],
     sensitive: Collection[str],
@@ -62,7 +66,9 @@ def new_header(
 
 
 def _shown(name: str, value: str, sensitive: Collection[str]) -> str:
-    return value if name not in sensitive else NO_STORE if "://" in value else LEFT_OUT
+    if name not in sensitive or name.endswith(LOGIN_MODULE):
+        return value
+    return NO_STORE if "://" in value else LEFT_OUT
 
 
 class NewRecording(NamedTuple):

@@ -381,6 +381,7 @@ class Recorder(Door):
             SeamEntropy(self, system.entropy),
             system.open_files_max,
             open_object_store,
+            self.with_secret,
         )
 
 

@@ -120,6 +120,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The boot of the machine, within which the event loop's clock goes on. Empty: it is not known."""
     number: int = 0
     """Of the broker's starts, as far as their recordings were in its folder."""
+    left_out: list[str] = []
+    """Of a copy: what has stand-ins in its place, such as secrets."""
 
 
 class RecordingEnded(Exception):
@@ -315,6 +317,11 @@ class TapeReader:
 
     def skip(self) -> None:
         """Go to the next entry without reading the fields of this one."""
+        self.pass_fields()
+        self.advance()
+
+    def pass_fields(self) -> None:
+        """Pass all fields of this entry, of which none was read."""
         assert self.head is not None
         for field in FIELDS[self.head.kind]:
             if field == "n":
@@ -323,7 +330,6 @@ class TapeReader:
                 self.content()
             else:
                 self.raw(int(field))
-        self.advance()
 
     def _damaged(self, how: str) -> NotARecording:
         return NotARecording(f"the recording is damaged: entry {self.entries} is {how}")

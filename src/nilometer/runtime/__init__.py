@@ -12,7 +12,7 @@ replaces the event loop as a whole. Code outside this folder must not use thread
 
 from nilometer.runtime.disk import Disk, DiskLock, DiskWatch, File, LockHeld
 from nilometer.runtime.network import Listener, Network
-from nilometer.runtime.runtime import Clock, Entropy, Runtime
+from nilometer.runtime.runtime import Clock, Entropy, Runtime, WithSecret, with_secret
 
 __all__ = [
     "Clock",
@@ -25,4 +25,6 @@ __all__ = [
     "LockHeld",
     "Network",
     "Runtime",
+    "WithSecret",
+    "with_secret",
 ]

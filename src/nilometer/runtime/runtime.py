@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -122,6 +122,19 @@ def open_object_store(uri: str, writer: str) -> ListedStore:
     return S3ObjectStore(uri)
 
 
+class WithSecret(Protocol):
+    def __call__(self, name: str, work: Callable[[], T]) -> T:
+        """Return what ``work`` makes of a secret: it is no secret itself, and the flight recorder has it.
+
+        Its replay does not call ``work``: it needs no secret, and works with another one in its place.
+        """
+        ...
+
+
+def with_secret(name: str, work: Callable[[], T]) -> T:
+    return work()
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     clock: Clock
@@ -132,6 +145,7 @@ class Runtime:
     """How many files may be kept open."""
     open_object_store: OpenObjectStore = open_object_store
     """Opens what remote storage is in."""
+    with_secret: WithSecret = with_secret
 
     @classmethod
     def system(cls) -> Runtime:

@@ -7,7 +7,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class SaslRejected(Exception):
@@ -20,6 +20,26 @@ class SaslRejected(Exception):
     def __init__(self, message: str, shown: str | None = None) -> None:
         super().__init__(message)
         self.shown = shown
+
+
+Outcome = list[Any]
+"""What became of a message: the answer, why it was rejected, and the text for the other side."""
+
+
+def outcome_of(respond: Callable[[], bytes | None]) -> Outcome:
+    """Return the outcome of a message as a value, which the flight recorder can write."""
+    try:
+        return [respond(), None, None]
+    except SaslRejected as error:
+        return [None, str(error), error.shown]
+
+
+def answer_of(outcome: Outcome) -> bytes | None:
+    """Return the answer. Raises SaslRejected."""
+    answer, rejection, shown = outcome
+    if rejection is not None:
+        raise SaslRejected(rejection, shown)
+    return answer
 
 
 class SaslServer(Protocol):
@@ -203,10 +223,11 @@ class LoginModule:
 
 def client_jaas(module: str, user: str, password: str) -> str:
     """Return the login module of a client as text, which :func:`parse_jaas` reads."""
-    return f"{module} required username={_quoted(user)} password={_quoted(password)};"
+    return f"{module} required username={quoted(user)} password={quoted(password)};"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return the value of an option, as :func:`parse_jaas` reads it."""
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 

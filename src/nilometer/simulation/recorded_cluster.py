@@ -24,10 +24,11 @@ from nilometer.broker.process import serve
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.status_file import BrokerStatusFile
 from nilometer.identifiers import TopicId
+from nilometer.recorder.collection import member_bytes, members_of, read_member
 from nilometer.recorder.folder import digest_of_sources
 from nilometer.recorder.replaying import Replay
 from nilometer.recorder.tape import Header, NotARecording
-from nilometer.recorder.tape_file import read_recording
+from nilometer.recorder.tape_file import is_being_written, read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
 from nilometer.simulation.cluster_recorder import Conversation, Message, Stream
@@ -47,21 +48,41 @@ class OtherSource(Exception):
 class RecordingFile:
     """A recording of one start of a broker. Raises NotARecording and OSError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, member: str | None = None) -> None:
+        """``member``: of a collection."""
         self.path = path
-        first = next(read_recording(str(path)), None)
+        self._member = member
+        first = next(self._contents(), None)
         if first is None:
-            raise NotARecording(f"{path} has no header")
+            raise NotARecording(f"{self.name} has no header")
         try:
             self.header = msgspec.msgpack.decode(first, type=Header)
         except msgspec.DecodeError as error:
-            raise NotARecording(f"{path} has no header: {error}") from None
+            raise NotARecording(f"{self.name} has no header: {error}") from None
+
+    @property
+    def name(self) -> str:
+        return str(self.path) if self._member is None else f"{self.path}:{self._member}"
+
+    def _contents(self) -> Iterator[bytes]:
+        path = str(self.path)
+        return read_recording(path) if self._member is None else read_member(path, self._member)
 
     def frames(self) -> Iterator[bytes]:
         """Return all frames but the header."""
-        frames = read_recording(str(self.path))
+        frames = self._contents()
         next(frames)
         return frames
+
+    @property
+    def bytes(self) -> int:
+        """How much of a disk it takes."""
+        path = str(self.path)
+        return self.path.stat().st_size if self._member is None else member_bytes(path, self._member)
+
+    @property
+    def is_being_written(self) -> bool:
+        return self._member is None and is_being_written(str(self.path))
 
     @functools.cached_property
     def survey(self) -> Survey:
@@ -70,6 +91,12 @@ class RecordingFile:
     @property
     def is_of_these_sources(self) -> bool:
         return self.header.source == digest_of_sources()
+
+
+def recordings_in(path: Path) -> list[RecordingFile]:
+    """Open a recording, or all those of a collection. Raises NotARecording and OSError."""
+    members = members_of(str(path))
+    return [RecordingFile(path, one) for one in ([None] if members is None else members)]
 
 
 class Change(NamedTuple):
@@ -87,7 +114,7 @@ class RecordedBroker:
         self.header = file.header
         if not any_source and not file.is_of_these_sources:
             raise OtherSource(
-                f"{file.path} was recorded by other sources, of version {self.header.version}: replay it "
+                f"{file.name} was recorded by other sources, of version {self.header.version}: replay it "
                 "with those, or try it with --any-source"
             )
         self.file = file
@@ -102,7 +129,7 @@ class RecordedBroker:
 
     @property
     def name(self) -> str:
-        return self.file.path.name
+        return self.file.name.rpartition("/")[2]
 
     @property
     def survey(self) -> Survey:
@@ -495,6 +522,6 @@ def console_header(files: Sequence[RecordingFile]) -> recording.Header:
     brokers = {int(BrokerConfig(file.header.settings).node_id) for file in files}
     return recording.Header(
         title="Recorded brokers",
-        description=", ".join(file.path.name for file in files),
+        description=", ".join(file.name.rpartition("/")[2] for file in files),
         names={number: f"broker {number}" for number in sorted(brokers)},
     )

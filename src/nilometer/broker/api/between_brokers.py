@@ -152,7 +152,9 @@ async def _begin(parts: Parts, request: Request, body: prove_broker.ProveBrokerR
     return request.respond(
         secret_number=secret.number,
         nonce=exchange.acceptor_nonce,
-        proof=broker_proof(secret, Side.ACCEPTOR, exchange),
+        proof=parts.runtime.with_secret(
+            "broker proof", lambda: broker_proof(secret, Side.ACCEPTOR, exchange)
+        ),
     )
 
 
@@ -162,7 +164,9 @@ def _finish(parts: Parts, request: Request, body: prove_broker.ProveBrokerReques
     if pending is None:
         raise CloseConnection("a proof without a preceding nonce exchange")
     exchange, secret = pending
-    if not is_proof(secret, Side.INITIATOR, exchange, body.proof):
+    if not parts.runtime.with_secret(
+        "is proof", lambda: is_proof(secret, Side.INITIATOR, exchange, body.proof)
+    ):
         logger.warning(
             "%s:%d claims to be broker %d, but its proof is wrong: it is not a broker of this cluster",
             context.client_address,

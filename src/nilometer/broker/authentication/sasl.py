@@ -12,7 +12,7 @@ import base64
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Buffer
 
@@ -21,10 +21,18 @@ from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.responses import CloseConnection, Response
 from nilometer.broker.settings.listener_security import SaslSettings
 from nilometer.cluster.image import ClusterImage
-from nilometer.runtime import Clock, Runtime
+from nilometer.runtime import Clock, Runtime, WithSecret
 from nilometer.security.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from nilometer.security.principal import USER, Principal
-from nilometer.security.sasl import PLAIN, PlainServer, SaslRejected, SaslServer, session_lifetime_ms
+from nilometer.security.sasl import (
+    PLAIN,
+    PlainServer,
+    SaslRejected,
+    SaslServer,
+    answer_of,
+    outcome_of,
+    session_lifetime_ms,
+)
 from nilometer.security.scram import ScramCredential, ScramMechanism, ScramServer, TokenLogin
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, any_api_key
@@ -58,12 +66,16 @@ class SaslListener:
         self._image = image
         self._placeholder_key = placeholder_key
         self._entropy = runtime.entropy
+        self._with_secret = runtime.with_secret
         self._delegation_tokens = tokens
         self.tokens = _token_validator(settings, runtime)
         """Validates the tokens of OAUTHBEARER; None if that is not enabled."""
 
     def server(self, mechanism: str) -> SaslServer:
         """Begin an exchange of an enabled mechanism."""
+        return AnsweredServer(self._server(mechanism), self._with_secret)
+
+    def _server(self, mechanism: str) -> SaslServer:
         if mechanism == PLAIN:
             return PlainServer(self.settings.passwords)
         if mechanism == OAUTHBEARER:
@@ -88,6 +100,55 @@ class SaslListener:
     def has_token(self, token_id: str) -> bool:
         """Return whether a session that began with this delegation token may go on."""
         return self._delegation_tokens is not None and self._delegation_tokens.is_valid(token_id)
+
+
+ANSWER_LOGIN = "answer login"
+"""What a server makes of what a client sends to log in, in recordings."""
+
+
+class AnsweredServer(SaslServer):
+    """An exchange whose outcome is recorded: replay has neither passwords nor keys."""
+
+    def __init__(self, server: SaslServer, with_secret: WithSecret) -> None:
+        self._server = server
+        self._with_secret = with_secret
+        self._user: str | None = None
+        self._expires_ms: int | None = None
+        self._token_id: str | None = None
+        self._failure: str | None = None
+
+    def respond(self, message: bytes) -> bytes:
+        server = self._server
+
+        def work() -> list[Any]:
+            outcome = outcome_of(lambda: server.respond(message))
+            return [outcome, server.user, server.expires_ms, server.token_id, server.failure]
+
+        outcome, self._user, self._expires_ms, self._token_id, self._failure = self._with_secret(
+            ANSWER_LOGIN, work
+        )
+        answer = answer_of(outcome)
+        assert answer is not None, "a server answers each message"
+        return answer
+
+    def work_before(self, message: bytes) -> Callable[[], None] | None:
+        return self._server.work_before(message)
+
+    @property
+    def user(self) -> str | None:
+        return self._user
+
+    @property
+    def expires_ms(self) -> int | None:
+        return self._expires_ms
+
+    @property
+    def token_id(self) -> str | None:
+        return self._token_id
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
 
 
 def _token_validator(settings: SaslSettings, runtime: Runtime) -> TokenValidator | None:

@@ -115,13 +115,14 @@ class BrokerPeers:
                 f"{answer.secret_number} of the cluster's secret, which this broker does not have",
                 "Both brokers must use the same coordination store.",
             )
-        if not is_proof(secret, Side.ACCEPTOR, exchange, answer.proof):
+        with_secret = self._runtime.with_secret
+        if not with_secret("is proof", lambda: is_proof(secret, Side.ACCEPTOR, exchange, answer.proof)):
             self._refuse(
                 f"{connection.host}:{connection.port} is not broker {broker_id} of this cluster: "
                 "its proof is wrong",
                 f"Check the advertised.listeners of broker {broker_id}.",
             )
-        own = broker_proof(secret, Side.INITIATOR, exchange)
+        own = with_secret("broker proof", lambda: broker_proof(secret, Side.INITIATOR, exchange))
         await self._ask(connection, wire.ProveBrokerRequest(proof=own))
 
     def _refuse(self, what: str, advice: str) -> NoReturn:

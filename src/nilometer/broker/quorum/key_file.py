@@ -35,7 +35,7 @@ from nilometer.cluster.cluster_secret import (
     is_proof,
 )
 from nilometer.coordination.store import StoreDamaged, StoreRefused
-from nilometer.runtime import Disk, Entropy
+from nilometer.runtime import Disk, Entropy, WithSecret, with_secret
 from nilometer.wire import own_apis
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -106,6 +106,8 @@ def read_key(disk: Disk, path: str, setting: str = SECRET_FILE) -> bytes:
 # makes of the secret; the number of the secret is authenticated with it. Data that is not sealed is JSON.
 
 SEALED = b"\x01"
+UNSEAL = "unseal"
+"""In recordings: the call whose result is the cluster's secret."""
 KEY_ID_BYTES = 8
 SEAL_NONCE_BYTES = 12
 NEEDS_LIBRARY = (
@@ -118,38 +120,53 @@ class KeySealing:
     """Implements :class:`~nilometer.coordination.quorum.store.Sealing` for a node with this key, or without
     one. The cipher is imported when it is needed."""
 
-    def __init__(self, key: QuorumKey | None, entropy: Entropy) -> None:
+    def __init__(
+        self, key: QuorumKey | None, entropy: Entropy, with_secret: WithSecret = with_secret
+    ) -> None:
         self._key = key
         self._entropy = entropy
+        self._with_secret = with_secret
 
     def seal(self, number: int, data: bytes) -> bytes:
         if self._key is None:
             return data
         secret, nonce = self._key.secret, self._entropy.bytes(SEAL_NONCE_BYTES)
-        sealed = _cipher(secret).encrypt(nonce, data, _bound_to(number))
-        return SEALED + bytes.fromhex(key_id(secret)) + nonce + sealed
+
+        def seal() -> bytes:
+            sealed = _cipher(secret).encrypt(nonce, data, _bound_to(number))
+            return SEALED + bytes.fromhex(key_id(secret)) + nonce + sealed
+
+        return self._with_secret("seal", seal)
 
     def unseal(self, number: int, data: bytes) -> bytes:
         if not data.startswith(SEALED):
             return data  # of a quorum that had no key then
         begin = len(SEALED) + KEY_ID_BYTES
-        name = data[len(SEALED) : begin].hex()
-        secret = None if self._key is None else self._key.named(name)
-        if secret is None:
+        name, key = data[len(SEALED) : begin].hex(), self._key
+        if key is None or not self._with_secret("is key", lambda: key.named(name) is not None):
             has = "not given" if self._key is None else "another one"
             raise StoreRefused(
                 f"the cluster's secret is encrypted with the key {name}, and {SECRET_FILE} is {has}: give "
                 "the key of the other nodes. While it is changed, "
                 f"{PREVIOUS_SECRET_FILE} names the former one"
             )
-        nonce, sealed = data[begin : begin + SEAL_NONCE_BYTES], data[begin + SEAL_NONCE_BYTES :]
-        cipher = _cipher(secret)
-        from cryptography.exceptions import InvalidTag
+        found = self._with_secret(UNSEAL, lambda: _unsealed(key, name, number, data[begin:]))
+        if found is None:
+            raise StoreDamaged("the cluster's secret in the metadata quorum is damaged")
+        return found
 
-        try:
-            return cipher.decrypt(nonce, sealed, _bound_to(number))
-        except (InvalidTag, ValueError):
-            raise StoreDamaged("the cluster's secret in the metadata quorum is damaged") from None
+
+def _unsealed(key: QuorumKey, name: str, number: int, data: bytes) -> bytes | None:
+    """Return what a nonce and a sealed secret have; None if they are damaged."""
+    secret = key.named(name)
+    assert secret is not None, "the key has this name"
+    cipher = _cipher(secret)
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return cipher.decrypt(data[:SEAL_NONCE_BYTES], data[SEAL_NONCE_BYTES:], _bound_to(number))
+    except (InvalidTag, ValueError):
+        return None
 
 
 def _bound_to(number: int) -> bytes:
@@ -181,6 +198,7 @@ async def prove(
     *,
     expected_id: int = ANY_NODE,
     asked_at: str = "",
+    with_secret: WithSecret = with_secret,
 ) -> None:
     """Prove that this node has the key, and let the other side prove it: as node ``expected_id``, or as the
     one whose address is ``asked_at``, which is then asked who it is and nothing else. Raises KafkaError."""
@@ -194,14 +212,18 @@ async def prove(
     )
     answer = await _ask(connection, request)
     exchange = ProofExchange("", own_id, expected_id, nonce, answer.nonce, asked_at)
-    proved = [one for one in key.secrets if is_proof(one, Side.ACCEPTOR, exchange, answer.proof)]
+    proved = [
+        one
+        for one in key.secrets
+        if with_secret("is proof", lambda one=one: is_proof(one, Side.ACCEPTOR, exchange, answer.proof))
+    ]
     if not proved:
         where = f"{connection.host}:{connection.port}"
         raise KafkaError(
             ErrorCode.cluster_authorization_failed,
             f"{where} is no node of this quorum: it does not have the key of nilometer.quorum.secret.file",
         )
-    proof = broker_proof(proved[0], Side.INITIATOR, exchange)
+    proof = with_secret("broker proof", lambda: broker_proof(proved[0], Side.INITIATOR, exchange))
     await _ask(connection, own_apis.ProveBrokerRequest(proof=proof))
 
 
@@ -215,9 +237,17 @@ async def _ask(connection: Connection, request: own_apis.ProveBrokerRequest) -> 
 class Proving:
     """The other side of a connection proves itself."""
 
-    def __init__(self, key: QuorumKey, entropy: Entropy, own_id: int, own_address: str) -> None:
+    def __init__(
+        self,
+        key: QuorumKey,
+        entropy: Entropy,
+        own_id: int,
+        own_address: str,
+        with_secret: WithSecret = with_secret,
+    ) -> None:
         """``own_address``: where the others reach this node, by :func:`address_text`."""
         self._key = key
+        self._with_secret = with_secret
         self._entropy = entropy
         self._own_id = own_id
         self._own_address = own_address
@@ -241,10 +271,12 @@ class Proving:
             expected, asked_at = request.expected_broker_id, request.asked_at
             exchange = ProofExchange("", request.broker_id, expected, request.nonce, nonce, asked_at)
             self._exchange = exchange
-            self._secret = self._key.named(request.key_id) or self._key.secret
-            proof = broker_proof(self._secret, Side.ACCEPTOR, exchange)
+            secret = self._secret = self._key.named(request.key_id) or self._key.secret
+            proof = self._with_secret("broker proof", lambda: broker_proof(secret, Side.ACCEPTOR, exchange))
             return own_apis.ProveBrokerResponse(nonce=nonce, proof=proof)
-        if self.is_proved or not is_proof(self._secret, Side.INITIATOR, exchange, request.proof):
+        if self.is_proved or not self._with_secret(
+            "is proof", lambda: is_proof(self._secret, Side.INITIATOR, exchange, request.proof)
+        ):
             return None
         self.is_proved = True
         return own_apis.ProveBrokerResponse()

@@ -269,7 +269,15 @@ class QuorumLinks:
 
         async def prove_key(connection: Connection) -> None:
             if key is not None:
-                await prove(connection, key, own_id, entropy, expected_id=expected_id, asked_at=asked_at)
+                await prove(
+                    connection,
+                    key,
+                    own_id,
+                    entropy,
+                    expected_id=expected_id,
+                    asked_at=asked_at,
+                    with_secret=self._runtime.with_secret,
+                )
 
         return await Connection.open(
             self._runtime,

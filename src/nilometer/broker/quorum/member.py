@@ -121,7 +121,7 @@ class QuorumMember:
             cluster_id=cluster_id,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_ms=settings.heartbeat_ms,
-            sealing=KeySealing(key, runtime.entropy),
+            sealing=KeySealing(key, runtime.entropy, runtime.with_secret),
         )
         service.node = node
         try:

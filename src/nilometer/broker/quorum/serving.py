@@ -231,7 +231,8 @@ class QuorumService:
         if self._key is None:
             return None
         address = "" if own is None else address_text(own.host, own.port)
-        return Proving(self._key, self._runtime.entropy, self._settings.node_id, address)
+        runtime = self._runtime
+        return Proving(self._key, runtime.entropy, self._settings.node_id, address, runtime.with_secret)
 
     def _user_of(self, connection: Connection) -> Principal | None:
         tls = self._settings.tls.get(connection.context.listener)

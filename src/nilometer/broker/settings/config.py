@@ -118,6 +118,8 @@ class BrokerConfig(Settings):
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
+        self.given = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
+        """All settings that were given, also those of single listeners."""
         texts, overrides = split_overrides(texts)
         without_effect = IGNORED_KEYS | KNOWN_KEYS_WITHOUT_EFFECT
         self.without_effect = tuple(sorted(name for name in texts if name in without_effect))
@@ -155,6 +157,8 @@ class BrokerConfig(Settings):
             self.log_dirs,
             self.coordination,
             has_sasl=bool(self.sasl or self.quorum_sasl),
+            has_oauth=any(each.oauth for each in (*self.sasl.values(), *self.quorum_sasl.values()))
+            or any(each.oauth for each in (self.inter_broker_security, self.quorum_security)),
             has_tokens=self.is_given("delegation.token.secret.key"),
         )
         """None if this broker is not recorded."""

@@ -16,7 +16,7 @@ from nilometer.http.client import HttpFailed, request
 from nilometer.http.url import HttpUrl
 from nilometer.runtime import Runtime
 from nilometer.security.oauthbearer import OAuthBearerClient
-from nilometer.security.sasl import PLAIN, PlainClient, SaslClient, SaslRejected
+from nilometer.security.sasl import PLAIN, PlainClient, SaslClient, SaslRejected, answer_of, outcome_of
 from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
@@ -92,6 +92,8 @@ HANDSHAKE = api(ApiKey.SASL_HANDSHAKE, 1)
 AUTHENTICATE = api(ApiKey.SASL_AUTHENTICATE, 1)
 """Versions that every broker since Kafka 2.2 serves: they are sent before the broker's versions are known."""
 NONCE_BYTES = 24
+LOG_IN = "log in"
+"""What a client sends to log in, in recordings."""
 
 
 class AuthenticationFailed(KafkaError):
@@ -136,14 +138,20 @@ async def log_in(
     if answer.error_code != ErrorCode.none:
         offered = ", ".join(answer.mechanisms)
         raise AuthenticationFailed(f"{where} does not offer {mechanism}, but {offered or 'no SASL'}")
-    message: bytes | None = client.begin()
+
+    def exchange(work: Callable[[], bytes | None]) -> bytes | None:
+        return answer_of(runtime.with_secret(LOG_IN, lambda: outcome_of(work)))
+
+    message = exchange(client.begin)
     try:
         while message is not None:
             answer = await send(AUTHENTICATE.request(auth_bytes=message))
             if answer.error_code != ErrorCode.none:
                 raise AuthenticationFailed(f"{where}: {answer.error_message or answer.error_code.name}")
             received: bytes = answer.auth_bytes
-            message = await runtime.disk.offload(lambda received=received: client.respond(received))
+            message = await runtime.disk.offload(
+                lambda received=received: exchange(lambda: client.respond(received))
+            )
     except SaslRejected as error:
         raise AuthenticationFailed(f"{where}: {error}") from None
     return milliseconds(answer.session_lifetime)

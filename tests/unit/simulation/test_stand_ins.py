@@ -1,0 +1,135 @@
+"""Where secrets are in what a broker receives, however it arrives in pieces."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nilometer.coordination.local import layout
+from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import Message, api, decode_request, encode_request, encode_response
+from nilometer.wire.own_apis import ForwardedRequest
+from support.wire.wire_peer import make
+
+PASSWORD = b"\0alice\0a password of alice"
+SALTED = bytes(range(32))
+SIGNATURE = base64.b64encode(bytes(range(100, 164)))
+SECRETS = (PASSWORD, PASSWORD[7:], SALTED, SIGNATURE, b"Basic c2VjcmV0")
+
+
+def request(key: int, version: int, **fields: object) -> bytes:
+    return encode_request(7, "a client", api(key, version).request(**fields))
+
+
+def upsertions() -> Message:
+    user = make(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        0,
+        "ScramCredentialUpsertion",
+        name="alice",
+        mechanism=1,
+        iterations=4096,
+        salt=b"salt",
+        salted_password=SALTED,
+    )
+    return api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0).request(deletions=(), upsertions=(user,))
+
+
+METADATA = request(ApiKey.METADATA, 9, topics=None)
+BARE = request(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN") + len(PASSWORD).to_bytes(4, "big") + PASSWORD
+ALTERATION = encode_request(7, "a client", upsertions())
+FORWARDED = encode_request(
+    8,
+    "a broker",
+    ForwardedRequest(
+        principal_type="User",
+        principal_name="admin",
+        client_address="::1",
+        client_port=1,
+        listener="PLAINTEXT",
+        request=ALTERATION[4:],
+    ),
+)
+LOGINS = [
+    request(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    + request(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=PASSWORD)
+    for version in (0, 1, 2)
+]
+STREAMS = [
+    METADATA + BARE + METADATA,
+    METADATA + ALTERATION + METADATA,
+    METADATA + FORWARDED + METADATA,
+    *(login + METADATA for login in LOGINS),
+    b"GET /metrics HTTP/1.1\r\nHost: here\r\nAuthorization: Basic c2VjcmV0\r\n\r\n",
+    LOGINS[0][:-5],  # the end never comes
+]
+
+
+def copied(stream: RequestStream | ResponseStream, pieces: Sequence[bytes]) -> bytes:
+    changed = bytearray(b"".join(pieces))
+    for piece in pieces:
+        for at, found in stream.changes(piece):
+            changed[at : at + len(found)] = found
+    for at, found in stream.rest():
+        changed[at : at + len(found)] = found
+    return bytes(changed)
+
+
+def cut(data: bytes, at: Sequence[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(place % len(data) for place in at)})
+    return [data[begin:end] for begin, end in itertools.pairwise(places)]
+
+
+def secrets_in(data: bytes) -> list[bytes]:
+    return [secret for secret in SECRETS if any(form in data for form in forms_of(secret))]
+
+
+@pytest.mark.parametrize("data", STREAMS)
+@given(at=st.lists(st.integers(0, 10_000), max_size=8))
+def test_no_secret_is_left_in_a_stream_however_it_is_cut(data: bytes, at: list[int]) -> None:
+    whole = copied(RequestStream(StandIns(b"key")), [data])
+    assert copied(RequestStream(StandIns(b"key")), cut(data, at)) == whole
+    assert len(whole) == len(data)
+    assert secrets_in(whole) == []
+
+
+def test_what_is_no_secret_stays() -> None:
+    whole = copied(RequestStream(StandIns(b"key")), [METADATA + ALTERATION + METADATA])
+    assert whole.startswith(METADATA)
+    assert whole.endswith(METADATA)
+    _, body = decode_request(whole[len(METADATA) + 4 : -len(METADATA)])
+    (user,) = body.upsertions
+    assert (user.name, user.salt, len(user.salted_password)) == ("alice", b"salt", 32)
+
+
+@given(at=st.lists(st.integers(0, 10_000), max_size=8), version=st.sampled_from((0, 1, 2)))
+def test_signatures_are_taken_out_of_responses(at: list[int], version: int) -> None:
+    fields = {"error_code": 0, "error_message": None, "auth_bytes": b"v=" + SIGNATURE}
+    answer = api(ApiKey.SASL_AUTHENTICATE, version).response(**fields)
+    data = b"".join(encode_response(number, 36, version, answer) for number in range(3))
+    pieces = cut(data, at)
+    found = copied(ResponseStream(StandIns(b"key"), {}), pieces)
+    assert secrets_in(found) == []
+    assert len(found) == len(data)
+
+
+def test_a_file_keeps_its_form_and_equal_secrets_have_equal_stand_ins() -> None:
+    secret = base64.b64encode(SALTED)
+    document = b'{"format":1,"number":0,"current":"' + secret + b'","previous":null}'
+    stand_ins = StandIns(b"key")
+    one = stand_ins.file("/a", layout.wrap("secret", document))
+    kind, data = layout.unwrap("/a", one)
+    assert (kind, len(data)) == ("secret", len(document))
+    assert secrets_in(data) == []
+    assert one == stand_ins.file("/b", layout.wrap("secret", document))
+    assert one != StandIns(b"another").file("/a", layout.wrap("secret", document))
+    assert stand_ins.secrets == {SALTED}
+    escaped = layout.wrap("entry", b'{"topic":"\\"current\\":\\"' + secret + b'\\""}')
+    assert stand_ins.file("/c", escaped) == escaped, "a name of a user's own"
+    assert stand_ins.file("/d", document) == document, "no file of the store"
