@@ -98,7 +98,9 @@ COMMANDS: dict[str, _Lazy] = {
         "model_check",
         "Check the replication core in every order of events of a small cluster.",
     ),
-    "recorder": _Lazy("recorder", "recorder", "Show recordings of brokers, and replay them."),
+    "recorder": _Lazy(
+        "recorder", "recorder", "Show recordings of brokers, replay them, and save copies without secrets."
+    ),
     "simulate": _Lazy("simulate", "simulate", "Simulate whole clusters under faults, by seed."),
     "audit": _Lazy(
         "pipelines.folder_commands", "audit", "Check every replica's files, and compare the replicas."

@@ -34,6 +34,7 @@ from nilometer.coordination.local import layout
 from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
 from nilometer.raft.recovery import TOPIC_ID
+from nilometer.recorder.tape import varint
 from nilometer.security.scram import ScramMechanism, credential_of
 from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_message
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
@@ -56,6 +57,7 @@ _KEYS_IN_JSON = re.compile(
     rb"((?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)\""
 )
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
+_OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
 _SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
 _SIGNATURE = re.compile(
     rb"((?:\0\0\0[\x2e\x5a]|[\x2f\x5b])v=)((?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==)(?![A-Za-z0-9+/=]))"
@@ -114,7 +116,8 @@ class StandIns:
         try:
             kind, data = layout.unwrap(path, content)
         except StoreDamaged:
-            return content
+            found = _OF_STORE.match(content)  # a damaged one stays so
+            return content if found is None else found[0] + self._found(content[found.end() :])
         cleaned = _KEYS_IN_JSON.sub(self._key_in_json, data)
         return content if cleaned == data else layout.wrap(kind, cleaned)
 
@@ -205,7 +208,7 @@ class StandIns:
             return self._asked(frame, body.question)
         for secret in _WITH_SECRETS[header.api_key](body):
             if secret:
-                frame = frame[: header.size] + frame[header.size :].replace(secret, self._found(secret))
+                frame = frame[: header.size] + _replaced(frame[header.size :], secret, self._found(secret))
         if header.api_key == int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
             self._derive(body)
         return frame
@@ -263,6 +266,19 @@ class StandIns:
 
 _HEADER = 10
 """API key, version, correlation id, and the length of the client id."""
+
+
+def _replaced(body: bytes, secret: bytes, stand_in: bytes) -> bytes:
+    """Replace a field of a message, which has its length in front in one of three forms."""
+    size = len(secret)
+    for length in (
+        size.to_bytes(4, "big"),
+        size.to_bytes(2, "big") if size < 1 << 15 else b"",
+        varint(size + 1),
+    ):
+        if length and length + secret in body:
+            return body.replace(length + secret, length + stand_in)
+    return body.replace(secret, stand_in)
 
 
 def _sensitive(body: Any) -> Iterator[bytes]:

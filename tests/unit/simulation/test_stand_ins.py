@@ -99,6 +99,15 @@ def test_no_secret_is_left_in_a_stream_however_it_is_cut(data: bytes, at: list[i
     assert secrets_in(whole) == []
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("message", [b"\0", b"\0a\0b", b"test"])
+def test_a_short_message_is_replaced_where_it_is(version: int, message: bytes) -> None:
+    frame = request(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=message)
+    header, body = decode_request(StandIns(b"key").request(frame[4:]))
+    assert (header.client_id, len(body.auth_bytes)) == ("a client", len(message))
+    assert body.auth_bytes != message
+
+
 def test_what_is_no_secret_stays() -> None:
     whole = copied(RequestStream(StandIns(b"key")), [METADATA + ALTERATION + METADATA])
     assert whole.startswith(METADATA)
@@ -133,3 +142,8 @@ def test_a_file_keeps_its_form_and_equal_secrets_have_equal_stand_ins() -> None:
     escaped = layout.wrap("entry", b'{"topic":"\\"current\\":\\"' + secret + b'\\""}')
     assert stand_ins.file("/c", escaped) == escaped, "a name of a user's own"
     assert stand_ins.file("/d", document) == document, "no file of the store"
+    torn = layout.wrap("secret", document)[:70]
+    assert secret[:8] in torn
+    found = stand_ins.file("/e", torn)
+    assert secret[:8] not in found
+    assert len(found) == len(torn)
