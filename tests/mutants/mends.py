@@ -2836,6 +2836,20 @@ TIERED = (
         ("unit/broker/test_tiers_of_deleted_topics.py",),
     ),
     Mutant(
+        "offline-replicas-forget-their-tier",
+        "the tier of a topic that is deleted after its only disk has failed stays for a week",
+        "if key not in self._running and key not in self._replicas.offline:",
+        "if key not in self._running:",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
+        "led-before-any-round",
+        "the tier of a topic that is deleted before its leader's first round stays for a week",
+        "        leads = partition.has_leader_role and self._may_have_tier(partition)\n",
+        "        leads = False\n",
+        ("unit/broker/test_tiers_of_deleted_topics.py",),
+    ),
+    Mutant(
         "one-slow-round-holds-others",
         "a round that waits for remote storage keeps another partition from its round",
         "for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):",

@@ -130,8 +130,10 @@ class RemoteLogs:
         await self._cache.close()
 
     def __iter__(self) -> Iterator[RemotePartition]:
-        """Yield the tiers in use, for reports."""
-        yield from self._by_key.values()
+        """Yield the tiers in use, for reports: of the partitions that are hosted."""
+        for remote in self._by_key.values():
+            if remote.partition in self._replicas:
+                yield remote
 
     def _configure(self, image: ClusterImage) -> None:
         """Take the settings that can change while a broker runs."""
@@ -164,7 +166,9 @@ class RemoteLogs:
                     remote.is_queued = True
                     self._due.append(remote)
         for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
-            if key not in self._running:
+            # A replica that is offline may have led: if no other one does until its topic is deleted, this
+            # broker removes the tier.
+            if key not in self._running and key not in self._replicas.offline:
                 # What is known of a topic's deletion may come after this round, or only as a new image.
                 self._forget(key, is_deleted=self._metadata.image.topic_by_id(key.topic_id) is None)
         for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):
@@ -256,8 +260,11 @@ class RemoteLogs:
         return False
 
     def _on_role_changed(self, partition: Partition) -> None:
-        if partition.key in self._by_key:
-            self._by_key[partition.key].on_role_changed()
+        """Let the tier of this replica know of it, before the first round of that, too: the topic may be
+        deleted, or another broker lead, before the round."""
+        leads = partition.has_leader_role and self._may_have_tier(partition)
+        if leads or partition.key in self._by_key:
+            self._of(partition).on_role_changed()
 
     # -- deleted topics
 
