@@ -29,7 +29,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
-from nilometer.steps import with_pauses
+from nilometer.steps import Pause, next_iteration, with_pauses
 from nilometer.tier.format import (
     HEAD,
     DamagedObject,
@@ -66,14 +66,17 @@ class Chain:
     """The chain in one partition's folder, as one process knows it. For one task at a time.
 
     ``writer``: a random id of the process, which the manifests written through it have. ``claim``: that of
-    its cluster.
+    its cluster. ``pause``: before each step of reading and writing a manifest of many segments.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, writer: str, claim: int = 0) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, writer: str, claim: int = 0, pause: Pause = next_iteration
+    ) -> None:
         self._store = store
         self._folder = folder
         self._writer = writer
         self._claim = claim
+        self._pause = pause
         self._last: Manifest | None = None
         self._end: int = -1
         """The highest number that exists, be it void."""
@@ -222,7 +225,7 @@ class Chain:
 
     async def _create(self, manifest: Manifest) -> bool:
         name = self._folder + manifest_name(manifest.number)
-        data = await with_pauses(encoding_manifest(manifest))
+        data = await with_pauses(encoding_manifest(manifest), self._pause)
         try:
             return await self._store.create(name, data)
         except ObjectStoreError as error:
@@ -293,4 +296,4 @@ class Chain:
             data = await self._store.get(self._folder + manifest_name(number))
         except ObjectNotFound:
             return None
-        return await with_pauses(decoding_manifest(data, number))
+        return await with_pauses(decoding_manifest(data, number), self._pause)

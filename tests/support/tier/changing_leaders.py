@@ -21,6 +21,7 @@ from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
+from nilometer.steps import next_iteration
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.errors import UnexpectedAppendOffset
 from nilometer.storage.log import Log
@@ -165,7 +166,7 @@ class World:
 
         parts = RemoteParts(
             runtime=runtime, store=store, cache=RemoteCache(store, runtime.disk, 1 << 20),
-            cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once,
+            cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once, pause=next_iteration,
             writer=f"{broker.number}-{self.chance.random()}", metadata_entry=lambda: TOPIC.metadata_entry,
         )  # fmt: skip
         partition: Any = broker

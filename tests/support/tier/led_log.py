@@ -11,6 +11,7 @@ from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
+from nilometer.steps import Pause, next_iteration
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import AppendOrigin
@@ -70,6 +71,7 @@ class LedLog:
         store: Store | None = None,
         facts: TopicFacts = TOPIC,
         claim: int = 0,
+        pause: Pause = next_iteration,
     ) -> None:
         """``log``: of another folder, for a leader that goes on with it in the same store."""
         self.disk: Any = OffloadingDisk() if log is None else log.files.disk
@@ -88,7 +90,7 @@ class LedLog:
         parts = RemoteParts(
             runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
             cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
-            metadata_entry=lambda: self.facts.metadata_entry,
+            pause=pause, metadata_entry=lambda: self.facts.metadata_entry,
         )  # fmt: skip
         partition: Any = self
         self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())

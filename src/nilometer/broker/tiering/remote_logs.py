@@ -117,6 +117,7 @@ class RemoteLogs:
             claim=config.claim,
             metadata_entry=lambda: metadata.image.number,
             before_copy=self._copies.wait,
+            pause=turns.wait_next,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
         replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
@@ -350,7 +351,7 @@ class RemoteLogs:
         manifest knew."""
         if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
             return
-        chain = Chain(self._store, folder, self._parts.writer, self._parts.claim)
+        chain = Chain(self._store, folder, self._parts.writer, self._parts.claim, self._parts.pause)
         try:
             last = await chain.read()
         except ManifestsGone:

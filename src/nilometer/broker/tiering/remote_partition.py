@@ -91,7 +91,7 @@ class RemotePartition:
         self._parts = parts
         self._facts = facts
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
-        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
+        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim, parts.pause)
         self._using_chain = asyncio.Lock()
         self._readings_begun = self._last_reading = 0
         """How often the chain was read, and the number of the last time that succeeded: of several that wait
@@ -368,7 +368,7 @@ class RemotePartition:
             return (yield from manifest.dropping(expired, self._now_ms)) if expired else None
 
         if (manifest := self._chain.last) is not None:
-            found = await with_pauses(gone(manifest))
+            found = await with_pauses(gone(manifest), self._parts.pause)
             if self._leads(epoch):
                 self._advance_log_start(plan.next_log_start(found, self.view()))
                 await self._write(epoch, remaining)
@@ -414,7 +414,7 @@ class RemotePartition:
         if manifest.writer != self._parts.writer:
             return  # another cluster copies under this epoch
         listed = (name.removeprefix(self.folder) for name in names)
-        for own in await with_pauses(plan.orphans(manifest, listed)):
+        for own in await with_pauses(plan.orphans(manifest, listed), self._parts.pause):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
             await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
@@ -541,16 +541,16 @@ class RemotePartition:
     async def _compare_epochs(self) -> None:
         """Compare what the last manifest names by its epochs, in steps, so that what asks for all of it next
         does not hold the event loop: for a new leader epoch, or a new writer, nothing is compared yet."""
-        while (last := self._chain.last) is not None:
-            if not self._lineage.compare_some(last, self.view(), self._as_of):
+        while (last := self._chain.last) is not None and self._lineage.has_more(last, self._as_of):
+            await self._parts.pause()
+            if last is self._chain.last and not self._lineage.compare_some(last, self.view(), self._as_of):
                 return
-            await asyncio.sleep(0)
 
     async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
         """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
         compared with it."""
         if segment.last_crc is None:
-            await asyncio.sleep(0)
+            await self._parts.pause()
             return None
         log, offset = self.partition.log, segment.last_offset
         return await self._parts.runtime.disk.offload(lambda: crc_at(log, offset))
@@ -599,7 +599,7 @@ class RemotePartition:
                 self._chain.check_may_write(epoch)
                 self._check_lineage()
                 self._inherit_log_start()
-                following = await with_pauses(decide(self._last_or_first))
+                following = await with_pauses(decide(self._last_or_first), self._parts.pause)
                 if following is None:
                     return False
                 if not self._leads(epoch):
