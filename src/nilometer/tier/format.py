@@ -198,13 +198,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         is_here = place is not None and self.segments[place] == segment
         return is_here or any(one.name == name for one in self.dropped)
 
-    def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
-        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
-        its segments at other offsets."""
-        return at_once(self.adding(segment, now_ms))
-
     def adding(self, segment: RemoteSegment, now_ms: int) -> Generator[int, None, Manifest]:
-        """As :meth:`with_segment`, in steps."""
+        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
+        its segments at other offsets. In steps."""
         first = bisect_left(self.segments, segment.base_offset, key=_base_offset)
         kept = yield from self.dropping(self.segments[first:], now_ms)
         return structs.replace(kept, segments=(*kept.segments, segment))

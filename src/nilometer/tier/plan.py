@@ -19,7 +19,6 @@ from typing import NamedTuple
 from msgspec import structs
 
 from nilometer.identifiers import Offset
-from nilometer.steps import at_once
 from nilometer.tier.format import (
     FORMAT_VERSION,
     HEAD,
@@ -145,19 +144,14 @@ def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
     return None
 
 
-def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
-    """Return the oldest remote segments that the whole retention no longer keeps.
+def expiring(
+    manifest: Manifest, log: LogView, retention: Retention, now_ms: int
+) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+    """Return the oldest remote segments that the whole retention no longer keeps; in steps.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
     local segments that begin behind the tier; the largest timestamp of a segment.
     """
-    return at_once(expiring(manifest, log, retention, now_ms))
-
-
-def expiring(
-    manifest: Manifest, log: LogView, retention: Retention, now_ms: int
-) -> Generator[int, None, tuple[RemoteSegment, ...]]:
-    """As :func:`expired`, in steps of so many segments."""
     segments = manifest.segments
     size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
     excess = size - retention.bytes if retention.bytes >= 0 else 0
@@ -247,13 +241,8 @@ def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, .
     return tuple(itertools.islice(due, max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)))
 
 
-def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """Return the manifest after the objects called ``names`` were removed from the store."""
-    return at_once(removing(manifest, names))
-
-
 def removing(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, Manifest]:
-    """As :func:`without_removed`, in steps of so many names."""
+    """Return the manifest after the objects called ``names`` were removed from the store; in steps."""
     gone, kept = set[str](), list[Dropped]()
     for some in in_lines(names):
         gone.update(some)

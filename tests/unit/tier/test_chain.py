@@ -10,6 +10,7 @@ from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
+from nilometer.steps import at_once
 from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, DamagedObject, Manifest, encode_manifest, manifest_name
 from support.tier.remote_segments import FOLDER, manifest, segment
@@ -64,7 +65,8 @@ async def write(chain: Chain, epoch: int, count: int = 1) -> None:
     """Append ``count`` manifests, each with one more segment."""
     for _ in range(count):
         last = chain.last or manifest()
-        assert await chain.append(epoch, last.with_segment(segment(last.end_offset, last.end_offset + 9), 0))
+        one = segment(last.end_offset, last.end_offset + 9)
+        assert await chain.append(epoch, at_once(last.adding(one, 0)))
 
 
 def bases(last: Manifest | None) -> list[int]:

@@ -8,7 +8,7 @@ from msgspec import structs
 from nilometer.steps import at_once
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
-from nilometer.tier.format import manifest_name
+from nilometer.tier.format import Manifest, RemoteSegment, manifest_name
 from nilometer.tier.plan import (
     LocalSegment,
     LogView,
@@ -16,7 +16,6 @@ from nilometer.tier.plan import (
     divergent,
     due_removals,
     epochs_within,
-    expired,
     expiring,
     inherited_log_start,
     is_lost,
@@ -24,11 +23,15 @@ from nilometer.tier.plan import (
     next_log_start,
     next_to_copy,
     orphans,
-    without_removed,
+    removing,
 )
 from support.tier.remote_segments import manifest, segment
 
 UNLIMITED = Retention(-1, -1)
+
+
+def expired(held: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
+    return at_once(expiring(held, log, retention, now_ms))
 
 
 def view(
@@ -139,7 +142,7 @@ def test_a_quarter_of_what_is_dropped_is_removed_before_a_manifest_says_so(
     counts = list[int]()
     while due := due_removals(held, 5, 1):
         counts.append(len(due))
-        held = without_removed(held, due)
+        held = at_once(removing(held, due))
     assert counts == [4, 3, 2, 2, 2, 2, 1]
 
 
@@ -217,7 +220,7 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     assert due_removals(later, 1_999, 1_000) == ()
     names = due_removals(later, 2_000, 1_000)
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
-    assert without_removed(later, names) == structs.replace(later, dropped=())
+    assert at_once(removing(later, names)) == structs.replace(later, dropped=())
 
 
 def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,7 +294,7 @@ class TierWorld:
         yield from self._expires(state, index, broker, last, view)
         if due := plan.due_removals(last, state.now, 1):
             removed = self._removed(state, due)
-            yield from self._appends(removed, index, plan.without_removed(last, due), "forget removed")
+            yield from self._appends(removed, index, at_once(plan.removing(last, due)), "forget removed")
 
     def _looks(self, state: TierState, index: int, broker: _Broker) -> Iterator[tuple[Step, TierState]]:
         if broker.worked != broker.leads:
@@ -402,7 +402,7 @@ class TierWorld:
             after = self._discarded(_with(state, index, broker._replace(copied=None)), index, entry)
             yield ("discard", index, 0), after
             return
-        yield from self._appends(state, index, last.with_segment(entry, state.now), NAME)
+        yield from self._appends(state, index, at_once(last.adding(entry, state.now)), NAME)
 
     def _discarded(self, state: TierState, index: int, entry: RemoteSegment) -> TierState:
         after = self._read(state, index)
@@ -415,14 +415,15 @@ class TierWorld:
         self, state: TierState, index: int, broker: _Broker, last: Manifest, view: plan.LogView
     ) -> Iterator[tuple[Step, TierState]]:
         retention = plan.Retention(-1, self._bounds.retention)
-        start = plan.next_log_start(plan.expired(last, view, retention, state.now), view)
+        start = plan.next_log_start(at_once(plan.expiring(last, view, retention, state.now)), view)
         start = min(start, broker.high_watermark)
         after = _begins_at(state, index, start)
         if start > broker.start and not 0 <= self._bounds.retention <= len(broker.records) - start:
             kept = f"broker {index} begins at {start} of {len(broker.records)}"
             after = after._replace(violation=Violation(KEPT, kept))
         view = self._view(after, after.brokers[index], index)
-        gone = [one for one in plan.expired(last, view, retention, state.now) if one.end_offset <= start]
+        found = at_once(plan.expiring(last, view, retention, state.now))
+        gone = [one for one in found if one.end_offset <= start]
         if gone:
             yield from self._appends(after, index, last.without(gone, state.now), "expire")
 

@@ -32,7 +32,7 @@ from nilometer.simulation.model_check.tier_store import (
     Stored,
 )
 from nilometer.simulation.model_check.world import Step
-from nilometer.steps import without_waiting
+from nilometer.steps import at_once, without_waiting
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import Manifest, RemoteSegment, encode_manifest
@@ -126,7 +126,7 @@ class ClaimWorld:
             if last.leader_epoch >= 0 or plan.next_to_copy(last, view) is not None:
                 yield from self._appends(state, index, "claim", last)
         elif one.copied is not None:
-            yield from self._appends(state, index, "name", last.with_segment(one.copied, 0))
+            yield from self._appends(state, index, "name", at_once(last.adding(one.copied, 0)))
         elif (wanted := plan.next_to_copy(last, view)) is not None:
             yield ("upload", index, 0), self._uploaded(state, index, one, wanted)
 
