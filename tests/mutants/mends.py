@@ -2656,15 +2656,15 @@ TIERED = (
     Mutant(
         "times-of-an-outdated-tier",
         "a search by time passes over records that another broker has copied to remote storage",
-        "if self._lacks_records:  # another one has copied them since the chain was read here",
+        "if await self._lacks_records():  # another one has copied them since the chain was read here",
         "if False:",
         ("unit/broker/test_times_in_a_tier.py",),
     ),
     Mutant(
         "times-of-a-lost-tier-looked-for-each-time",
         "each search by time reads the chain again while remote storage lacks records",
-        "if self._lacks_records and not self._has_just_looked:",
-        "if self._lacks_records:",
+        "if await self._lacks_records() and not self._has_just_looked:",
+        "if await self._lacks_records():",
         ("unit/broker/test_times_in_a_tier.py",),
     ),
     Mutant(

@@ -75,16 +75,6 @@ def first_manifest(topic: TopicFacts, log_start_offset: Offset) -> Manifest:
     return Manifest(FORMAT_VERSION, 0, 0, -1, "", 0, log_start_offset, (), (), topic)
 
 
-def is_lost(manifest: Manifest | None, log: LogView) -> bool:
-    """Return whether the tier lacks what it must have: records below the first local one.
-
-    Then nothing is decided: another store may have been configured by mistake.
-    """
-    if log.log_start_offset >= log.local_start_offset:
-        return False
-    return manifest is None or local_deletion_bound(manifest, log) < log.local_start_offset
-
-
 def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tuple[int, int], ...]:
     """Return the leader epochs of the records in ``[start, end)``; the first entry begins at ``start``.
 
@@ -153,8 +143,10 @@ def expiring(
     local segments that begin behind the tier; the largest timestamp of a segment.
     """
     segments = manifest.segments
-    size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
-    excess = size - retention.bytes if retention.bytes >= 0 else 0
+    excess = 0
+    if retention.bytes >= 0:
+        size = (yield from manifest.summing()).log_bytes
+        excess = size + _bytes_behind(manifest.end_offset, log) - retention.bytes
     for count, segment in enumerate(segments):
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
         is_old |= not segment.log_bytes
@@ -208,13 +200,20 @@ def _bytes_behind(offset: Offset, log: LogView) -> int:
     return behind + (log.size - sum(one.size for one in log.sealed) if active_base >= offset else 0)
 
 
-def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
-    """Return the offset below which local segments are in the tier, without a gap from the log start on."""
-    bound, segments = log.log_start_offset, manifest.segments
-    for segment in segments[bisect_right(segments, bound, key=_end_offset) :]:
-        if segment.base_offset > bound:
-            break
-        bound = segment.last_offset + 1
+def bounding(manifest: Manifest | None, log: LogView) -> Generator[int, None, Offset]:
+    """Return the offset below which local segments may be deleted: the tier has them, without a gap from the
+    log start on. In steps.
+
+    If it is below the first local offset, the tier lacks what it must have. Then nothing is decided: another
+    store may have been configured by mistake.
+    """
+    bound, segments = log.log_start_offset, () if manifest is None else manifest.segments
+    for some in in_lines(segments[bisect_right(segments, bound, key=_end_offset) :]):
+        for segment in some:
+            if segment.base_offset > bound:
+                return bound
+            bound = segment.last_offset + 1
+        yield len(some)
     return bound
 
 

@@ -31,7 +31,7 @@ from nilometer.tier.format import Manifest
 
 
 def delete_before_the_manifest(patch: Patch) -> None:
-    def note_all(self: RemotePartition) -> None:
+    async def note_all(self: RemotePartition) -> None:
         self.partition.log.note_tiered(self.partition.log.segments.active.base_offset)
 
     patch.setattr(RemotePartition, "_note_tiered", note_all)

@@ -15,6 +15,7 @@ from msgspec import structs
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
 from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.steps import next_iteration
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
@@ -121,7 +122,9 @@ def sweeping(led: LedLog, *, number: int, claim: int = 0) -> tuple[RemoteLogs, S
     )
     logs: Any = RemoteLogs.__new__(RemoteLogs)
     logs._metadata, logs._broker_id, logs._store = SimpleNamespace(image=image), 1, led.store
-    logs._parts = SimpleNamespace(cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim)
+    logs._parts = SimpleNamespace(
+        cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim, pause=next_iteration
+    )
     logs._config = SimpleNamespace(unknown_topic_grace_ms=1_000)
     logs._runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: now.ms))
     logs._unknown_since_ms, logs._swept_ms = {}, -1

@@ -28,7 +28,7 @@ SEEDS_MAX = 60
 
 
 def deletes_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
-    def note_all(self: RemotePartition) -> None:
+    async def note_all(self: RemotePartition) -> None:
         self.partition.log.note_tiered(self.partition.log.segments.active.base_offset)
 
     patch.setattr(RemotePartition, "_note_tiered", note_all)

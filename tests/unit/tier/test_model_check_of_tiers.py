@@ -132,7 +132,8 @@ def copy_what_is_undecided(manifest: Manifest, log: plan.LogView) -> plan.LocalS
     return next((one for one in log.sealed if one.end_offset > tiered), None)
 
 
-def end_of_what_is_sealed(manifest: Manifest, log: plan.LogView) -> int:
+def end_of_what_is_sealed(manifest: Manifest, log: plan.LogView) -> Generator[int, None, int]:
+    yield 1
     return log.sealed[-1].end_offset if log.sealed else log.log_start_offset
 
 
@@ -230,7 +231,7 @@ GRACE = TierBounds(values=2, retention=1, grace_periods=1, rolls=(1,))
 PLANTED: dict[str, tuple[Patch, TierBounds, str]] = {
     "what is undecided is copied": (planned("next_to_copy", copy_what_is_undecided), OPEN, STABLE),
     "what is sealed is deleted locally": (
-        planned("local_deletion_bound", end_of_what_is_sealed), EXPIRING, READABLE),
+        planned("bounding", end_of_what_is_sealed), EXPIRING, READABLE),
     "divergent records stay": (planned("divergent", lambda manifest, log: ()), UNCLEAN, SAME_LOG),
     "records beyond the end stay": (planned("divergent", compare_nothing_beyond_the_end), UNCLEAN, SAME_LOG),
     "earlier epochs are cut": (planned("divergent", compare_by_the_last_epoch), EXPIRING, READABLE),

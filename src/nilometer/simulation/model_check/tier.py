@@ -253,7 +253,7 @@ class TierWorld:
             last = self._buckets.values[state.bucket].last
             if last is None or last.leader_epoch != state.epoch:
                 return None
-            if plan.local_deletion_bound(last, self._view(state, leader, 0)) < leader.local:
+            if at_once(plan.bounding(last, self._view(state, leader, 0))) < leader.local:
                 return None
         if is_short:
             local = leader.local
@@ -318,7 +318,7 @@ class TierWorld:
         broker = state.brokers[index]
         view = self._view(state, broker, index)
         visible = None if last is None else last.without(plan.divergent(last, view), state.now)
-        if plan.is_lost(visible, view):
+        if _is_lost(visible, view):
             if broker.leads < state.epoch:
                 return state
             if not state.unclean:
@@ -334,7 +334,7 @@ class TierWorld:
     def _noted(self, state: TierState, broker: _Broker, last: Manifest, index: int = 0) -> _Broker:
         view = self._view(state, broker, index)
         visible = last.without(plan.divergent(last, view), state.now)
-        return broker._replace(tiered=max(broker.tiered, plan.local_deletion_bound(visible, view)))
+        return broker._replace(tiered=max(broker.tiered, at_once(plan.bounding(visible, view))))
 
     def _appends(
         self, state: TierState, index: int, following: Manifest, name: str
@@ -613,7 +613,7 @@ class TierWorld:
         has_claimed = known is not None and known.leader_epoch == state.epoch
         # A leader that was elected uncleanly may have cut, before it knew of the next one, what that one has
         # in remote storage only: it is found with the next look.
-        if state.unclean and (not has_claimed or state.unclean > 1) and plan.is_lost(visible, view):
+        if state.unclean and (not has_claimed or state.unclean > 1) and _is_lost(visible, view):
             return None
         offset = leader.start
         if last is not None and not has_begun:  # it has still to learn where an earlier leader began
@@ -655,6 +655,10 @@ def _claim(last: Manifest, view: plan.LogView, epoch: int, now: int) -> Manifest
     if last.leader_epoch == epoch:
         return None
     return last if last.leader_epoch >= 0 or plan.next_to_copy(last, view) is not None else None
+
+
+def _is_lost(visible: Manifest | None, view: plan.LogView) -> bool:
+    return at_once(plan.bounding(visible, view)) < view.local_start_offset
 
 
 def _differing(last: Manifest, leader: _Broker, bucket: Stored) -> Violation | None:

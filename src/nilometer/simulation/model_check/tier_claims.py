@@ -156,7 +156,7 @@ class ClaimWorld:
             return state
         if not self._may_write(index, one):
             return state
-        bound = plan.local_deletion_bound(self._visible_to(index, one, last), _view(one))
+        bound = at_once(plan.bounding(self._visible_to(index, one, last), _view(one)))
         return _with(state, index, one._replace(tiered=max(one.tiered, bound)))
 
     def _visible_to(self, index: int, one: _Cluster, last: Manifest) -> Manifest:
