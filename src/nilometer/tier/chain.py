@@ -86,6 +86,8 @@ class Chain:
         """What the last manifest says of when it was written that this process has tried to write."""
         self.is_read = False
         """Whether the end has been found: whether :attr:`last` is None because the chain was empty."""
+        self.is_pruned = True
+        """False if :meth:`prune` has still to remove what the last manifest of this process lets go."""
         self._uncertain: int | None = None
         """The number of a manifest of which it is unknown whether it was, or will be, created."""
 
@@ -158,7 +160,8 @@ class Chain:
             self._last = None
             raise Deposed(f"{self._folder}: other brokers wrote to it while this one was stopped")
         self._last, self._end, self._uncertain = following, following.number, None
-        await self._prune(following)
+        self.is_pruned = False
+        await self.prune()
         return True
 
     async def remove_all(self) -> None:
@@ -235,8 +238,12 @@ class Chain:
             except ObjectNotFound:
                 raise error from None
 
-    async def _prune(self, last: Manifest) -> None:
-        """Let ``head`` name ``last``, and remove old manifests. What fails is done with a later manifest."""
+    async def prune(self) -> None:
+        """Let ``head`` name the last manifest, if this process wrote it, and remove old ones. What fails is
+        done with the next call, or by who writes the next manifest."""
+        last = self._last
+        if self.is_pruned or last is None or last.writer != self._writer:
+            return
         try:
             await self._store.put(self._folder + HEAD, b"%d" % last.number)
             for number in range(last.oldest, last.number - MANIFESTS_KEPT):
@@ -244,6 +251,7 @@ class Chain:
                 self._removed_below = number + 1
         except ObjectStoreError:
             return
+        self.is_pruned = True
 
     async def _find_start(self) -> Manifest | None:
         """Return a manifest to begin with, the nearer to the end the better; None without ``head``."""

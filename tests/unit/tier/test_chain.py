@@ -86,6 +86,37 @@ async def test_another_chain_of_a_writer_goes_on_with_its_times() -> None:
     assert again.last is not None and again.last.written_ms == 5_001
 
 
+@pytest.mark.parametrize("request_of", [("put", "head"), ("remove", manifest_name(0))])
+async def test_what_fails_after_the_last_manifest_is_done_later(request_of: tuple[str, str]) -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 0, MANIFESTS_KEPT + 1)
+    store.before[request_of] = LOST
+    await write(chain, 0)
+    assert (FOLDER + manifest_name(0) in bucket.objects, chain.is_pruned) == (True, False)
+    await chain.prune()
+    assert len(bucket.objects) == 1 + MANIFESTS_KEPT + 1  # with the head
+    assert chain.is_pruned
+    store.before["put", "head"] = AssertionError("nothing is left to do")
+    await chain.prune()
+
+
+async def test_what_a_later_leader_has_written_is_pruned_by_that_one() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    store.before["put", "head"] = LOST
+    await chain.read()
+    await write(chain, 0)
+    assert not chain.is_pruned
+    later, _ = chain_on(bucket, "later")
+    await later.read()
+    await write(later, 1)
+    await chain.read()
+    store.before["put", "head"] = AssertionError("another one's")
+    await chain.prune()
+
+
 async def test_another_process_reads_what_was_written() -> None:
     bucket = Bucket()
     chain, _ = chain_on(bucket)

@@ -226,6 +226,8 @@ class RemotePartition:
             self._advance_log_start(self.partition.log.local_start_offset)
             await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
+        async with self._using_chain:
+            await self._chain.prune()
         await self._sweep(epoch)
         return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
 
@@ -278,9 +280,10 @@ class RemotePartition:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the topic is tiered no more, and nothing of it is left in the store."""
+        """Whether the topic is tiered no more, and nothing of it is left in the store but the last manifests,
+        which void what a former leader still creates."""
         last = self._chain.last
-        is_empty = last is None or not (last.segments or last.dropped)
+        is_empty = last is None or (self._chain.is_pruned and not (last.segments or last.dropped))
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Decision:
