@@ -26,6 +26,8 @@ The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
@@ -164,13 +166,19 @@ class Chain:
         await self.prune()
         return True
 
-    async def remove_all(self) -> None:
+    async def remove_all(self, may_end: Callable[[Manifest], bool]) -> None:
         """Remove everything in the folder, since its topic was deleted: for several processes at once, and
-        again after an error. Raises Contested, ObjectStoreError, DamagedObject."""
+        again after an error.
+
+        ``may_end``: whether the chain may end behind this manifest, the last one; if not, all stays. It may
+        raise Contested. Raises Contested, ObjectStoreError, DamagedObject.
+        """
         try:
             last = await self.read()
             while last is not None and not last.is_deleted:
                 self._check_claim(last)
+                if not may_end(last):
+                    return
                 ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
                 await self._append(last.rank, ended)
                 last = self._last

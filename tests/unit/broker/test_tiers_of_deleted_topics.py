@@ -63,7 +63,9 @@ class Broker:
         self.led = with_segments(Hosted())
         self.hosted = Replicas(self.led)
         self.tasks = list[asyncio.Task[None]]()
-        self.topic: Any = SimpleNamespace(id=self.led.key.topic_id, name="events", partitions=[None])
+        self.topic: Any = SimpleNamespace(
+            id=self.led.key.topic_id, name="events", partitions=[SimpleNamespace(leader_epoch=0)]
+        )
         self.is_known = True
         image = SimpleNamespace(topic_by_id=lambda _: self.topic if self.is_known else None)
         self.logs: Any = RemoteLogs.__new__(RemoteLogs)
@@ -238,6 +240,31 @@ def test_a_replica_that_is_offline_has_led(monkeypatch: pytest.MonkeyPatch) -> N
         assert broker.objects
         broker.tell()
         await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_is_offline_leaves_the_tier_to_the_leader_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of whose epoch it learns with the deletion only."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.round()
+        broker.hosted.clear()
+        broker.hosted.offline.add(broker.led.key)
+        later = Hosted(log=broker.led.log, store=broker.led.store)
+        later.leader_epoch = 1
+        later.remote.on_role_changed()
+        await later.remote.run_round()
+        broker.topic.partitions[0].leader_epoch = 1
+        broker.tell()
+        await broker.rest()
+        assert broker.objects, "its writer removes it"
+        assert caplog.messages == []
+        await later.remote.delete()
         assert broker.objects == []
 
     asyncio.run(main())

@@ -56,6 +56,10 @@ class ScriptedStore(VirtualObjectStore):
 LOST = ObjectStoreError("no answer")
 
 
+def always(_last: Manifest) -> bool:
+    return True
+
+
 def chain_on(bucket: Bucket, writer: str = "a") -> tuple[Chain, ScriptedStore]:
     store = ScriptedStore(bucket)
     return Chain(store, FOLDER, writer), store
@@ -194,7 +198,7 @@ async def test_a_higher_claim_takes_the_chain_from_any_epoch_of_a_lower_one() ->
     assert bases(await present.read()) == [0, 10]
     await write(present, 2)
     with pytest.raises(Contested):
-        await former.remove_all()
+        await former.remove_all(always)
     assert bases(await present.read()) == [0, 10, 20]
 
 
@@ -209,7 +213,7 @@ async def test_brokers_write_nothing_to_an_archive() -> None:
     with pytest.raises(Contested, match="is in an archive"):
         await write(leader, 3)
     with pytest.raises(Contested, match="is in an archive"):
-        await leader.remove_all()
+        await leader.remove_all(always)
     assert await leader.read() == archive.last
 
 
@@ -421,11 +425,11 @@ async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() ->
     await other.read()
     store.before["remove", manifest_name(10)] = LOST
     with pytest.raises(ObjectStoreError, match="no answer"):
-        await chain.remove_all()
+        await chain.remove_all(always)
     with pytest.raises(Deposed, match="deleted"):
         await other.append(2, manifest(segment(0, 99)))
     assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
-    await other.remove_all()
+    await other.remove_all(always)
     assert bucket.objects == {}
 
 
@@ -434,24 +438,24 @@ async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again(
     chain, remover = chain_on(bucket)[0], chain_on(bucket, "remover")[0]
     await chain.read()
     await write(chain, 1)
-    await remover.remove_all()
+    await remover.remove_all(always)
     for _ in range(2):
         with pytest.raises(ManifestsGone, match="all of them were removed"):
             await chain.read()
-    await chain.remove_all()
+    await chain.remove_all(always)
     assert bucket.objects == {}
 
 
 async def test_a_removal_that_stopped_before_its_head_goes_on() -> None:
     bucket = Bucket({f"{FOLDER}head": b"7", f"{FOLDER}x.log": b""})
-    await chain_on(bucket)[0].remove_all()
+    await chain_on(bucket)[0].remove_all(always)
     assert bucket.objects == {}
 
 
 async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
     bucket = Bucket({f"{FOLDER}head": b"0", FOLDER + manifest_name(0): b"x"})
     with pytest.raises(DamagedObject, match="CRC"):
-        await chain_on(bucket)[0].remove_all()
+        await chain_on(bucket)[0].remove_all(always)
     assert len(bucket.objects) == 2
 
 

@@ -192,6 +192,7 @@ class RemoteLogs:
         remote = RemotePartition(partition, self._parts, self._facts, traffic)
         if found is not None:
             remote.had_led |= found.had_led
+            remote.newest_epoch = max(remote.newest_epoch, found.newest_epoch)
             if partition not in self._replicas and found.partition in self._replicas:
                 return remote  # for a read that waited while its replica was replaced
         self._by_key[partition.key] = remote
@@ -274,8 +275,11 @@ class RemoteLogs:
             self._configure(image)
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
-            for index in range(len(topic.partitions)):
-                self._forget(TopicIdPartition(topic.id, index), is_deleted=True)
+            for index, state in enumerate(topic.partitions):
+                key = TopicIdPartition(topic.id, index)
+                if (remote := self._by_key.get(key)) is not None:  # its replica may be offline
+                    remote.newest_epoch = max(remote.newest_epoch, state.leader_epoch)
+                self._forget(key, is_deleted=True)
 
     def _on_reload(self, image: ClusterImage) -> None:
         """The next round forgets partitions that are gone, and removes the tiers of deleted topics."""
@@ -358,8 +362,11 @@ class RemoteLogs:
             last = None
         known = last is None or last.topic.metadata_entry <= self._metadata.image.number
         if known and self._is_unknown(topic) and (last is None or last.claim == self._parts.claim):
+            age_ms = self._runtime.clock.wall_ms() - (0 if last is None else last.written_ms)
+            if abs(age_ms) < self._config.unknown_topic_grace_ms:
+                raise Contested(f"{folder} was written to {age_ms // 1000} s ago, by another cluster")
             logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
-            await chain.remove_all()
+            await chain.remove_all(lambda found: last is not None and found.number == last.number)
 
     # -- reading
 

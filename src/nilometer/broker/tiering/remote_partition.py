@@ -34,7 +34,15 @@ from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, seale
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
-from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, Sums, TopicFacts, partition_folder
+from nilometer.tier.format import (
+    DamagedObject,
+    Manifest,
+    RemoteSegment,
+    Sums,
+    TopicFacts,
+    manifest_name,
+    partition_folder,
+)
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
 from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
@@ -103,6 +111,10 @@ class RemotePartition:
         self._summed: Manifest | None = None
         """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
         self._sums = Sums(0, -1)
+        self.newest_epoch = partition.leader_epoch
+        """The newest leader epoch of the partition that is known here."""
+        self._deposed_since_ms: int | None = None
+        """Since when this broker has led, and may not write; None if it may."""
         self._lineage = LogLineage(parts.claim)
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
@@ -130,9 +142,10 @@ class RemotePartition:
         return self._chain.last
 
     def on_role_changed(self) -> None:
-        """Forget what is in the tier, which another epoch's leader may have cut; note if the broker leads."""
+        """Forget what is in the tier, which another epoch's leader may have cut; note who leads."""
         self.partition.log.note_tiered(0)
         self.had_led |= self.partition.has_leader_role
+        self.newest_epoch = max(self.newest_epoch, self.partition.leader_epoch)
 
     @property
     def remote_bytes(self) -> int:
@@ -202,10 +215,11 @@ class RemotePartition:
     async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
             self._led_epoch, self._orphans_since_ms = epoch, self._monotonic_ms
+            self._deposed_since_ms = None
         elif self._has_ended:
             return False
         manifest = await self._read_chain()
-        self._chain.check_may_write(epoch)
+        self._check_may_lead(epoch)
         self._check_lineage()
         if manifest is not None and self._is_behind(manifest):
             return False
@@ -230,6 +244,24 @@ class RemotePartition:
             await self._chain.prune()
         await self._sweep(epoch)
         return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
+
+    def _check_may_lead(self, epoch: int) -> None:
+        """Raises Deposed; Contested if this broker does not learn who has deposed it."""
+        try:
+            self._chain.check_may_write(epoch)
+        except Contested:
+            raise
+        except Deposed as reason:
+            if self._deposed_since_ms is None:
+                self._deposed_since_ms = self._monotonic_ms
+            if self._leads(epoch) and self._monotonic_ms - self._deposed_since_ms >= BEHIND_MS_MAX:
+                raise Contested(
+                    f"{reason}. By its metadata this one leads: a second cluster with this id writes to this "
+                    "store, or the metadata were restored from an older backup. If no broker of the other "
+                    f"cluster runs, set nilometer.tier.claim={self._parts.claim + 1} on all brokers to go on"
+                ) from None
+            raise
+        self._deposed_since_ms = None
 
     def _is_behind(self, manifest: Manifest) -> bool:
         """Return whether this broker's metadata are older than those of the manifest's writer.
@@ -430,7 +462,19 @@ class RemotePartition:
         """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
         self._check_lineage()
         async with self._using_chain:
-            await self._chain.remove_all()
+            await self._chain.remove_all(self._may_end)
+
+    def _may_end(self, last: Manifest) -> bool:
+        """Whether this process removes all behind ``last``: if that is of the newest leader epoch, its writer
+        does. Raises Contested if it is of a later one, which no leader of this cluster has had."""
+        newest = self._parts.claim, self.newest_epoch
+        if last.rank > newest:
+            raise Contested(
+                f"{self.folder}{manifest_name(last.number)} has epoch {last.leader_epoch}, and the last "
+                f"leader that is known here had {self.newest_epoch}. Does a second cluster with this id "
+                "write to this store?"
+            )
+        return last.rank < newest or last.writer == self._parts.writer
 
     # -- what the rounds share
 
