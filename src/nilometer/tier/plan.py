@@ -117,10 +117,12 @@ def divergent(
 
 
 def still_local(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
-    """Return the segments whose records the leader's log has itself: those that begin at its first one or
-    behind it."""
-    segments = manifest.segments
-    return segments[bisect_left(segments, log.local_start_offset, key=_base_offset) :]
+    """Return the segments that are not needed for what the leader's log does not have itself: those behind
+    the first one that reaches its first local record. Also if they begin before that."""
+    segments, local = manifest.segments, log.local_start_offset
+    if log.log_start_offset >= local:
+        return segments[bisect_right(segments, local, key=_end_offset) :]
+    return segments[bisect_left(segments, local, key=_end_offset) + 1 :]
 
 
 def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:

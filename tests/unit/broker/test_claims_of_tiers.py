@@ -263,6 +263,35 @@ def test_a_leader_that_never_learns_of_its_successor_says_so() -> None:
     asyncio.run(main())
 
 
+def test_what_is_kept_of_a_lower_claim_is_compared_before_the_log_deletes_what_it_has() -> None:
+    """A segment is needed for its first record, and the others are those of another cluster."""
+
+    async def main() -> None:
+        led = LedLog(CONFIG)
+        numbered(led, "of both ", 10)
+        await led.tier()
+        assert led.log.local_start_offset == 10
+        chain = Chain(led.store, led.remote.folder, "another")
+        last = await chain.read()
+        assert last is not None
+        other = structs.replace(
+            last.segments[9], last_offset=12, epochs=((0, 9), (1, 10)), attempt="theirs", last_crc=1
+        )
+        for name in other.object_names:
+            await led.store.put(led.remote.folder + name, b"?")
+        assert await chain.append(1, structs.replace(last, segments=(*last.segments[:9], other)))
+        present = LedLog(CONFIG, log=led.log, store=led.store, claim=1)
+        present.log.note_tiered(0)
+        present.leader_epoch = 1
+        present.log.epochs.begin(1, 10)
+        numbered(present, "ours ", 10)
+        with pytest.raises(Contested, match="has other records than this broker"):
+            await present.remote.run_round()
+        assert present.log.tiered_offset == 0
+
+    asyncio.run(main())
+
+
 async def archive(led: LedLog, topic_id: str = TOPIC.topic_id, *segments: RemoteSegment) -> None:
     """Let an archive have records of the partition, in the place of the tiers: it begins at offset 3."""
     facts = structs.replace(TOPIC, topic_id=topic_id, partition_count=0, settings={}, metadata_entry=0)

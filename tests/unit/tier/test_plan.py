@@ -26,6 +26,7 @@ from nilometer.tier.plan import (
     next_to_copy,
     orphans,
     removing,
+    still_local,
 )
 from support.tier.remote_segments import manifest, segment
 
@@ -231,6 +232,18 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     names = due_removals(later, 2_000, 1_000)
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
     assert at_once(removing(later, names)) == structs.replace(later, dropped=())
+
+
+@pytest.mark.parametrize(
+    ("start", "local", "count"),
+    [(0, 0, 4), (0, 10, 3), (0, 12, 2), (0, 15, 2), (0, 16, 1), (12, 12, 3), (20, 20, 1), (0, 40, 0)],
+)
+def test_what_the_log_has_itself_is_not_needed_also_if_it_begins_before_that(
+    start: int, local: int, count: int
+) -> None:
+    held = manifest(segment(0, 9), segment(10, 14), segment(12, 19), segment(20, 29))
+    log = view(50, base=local, start=start)
+    assert still_local(held, log) == held.segments[len(held.segments) - count :]
 
 
 def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,6 +232,9 @@ class RemotePartition:
             )
         if await self._write(epoch, self._claimed):
             self._orphans_since_ms = self._monotonic_ms  # until now an earlier leader could begin to copy
+            async with self._using_chain:
+                await self._compare()  # what is left of a lower claim was not compared with the log before
+            self._check_lineage()
         await self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
