@@ -11,7 +11,6 @@ period.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
@@ -236,10 +235,16 @@ def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> 
     return max(log.log_start_offset, manifest.log_start_offset if is_within else log.local_start_offset)
 
 
-def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
-    """Return the names of dropped objects whose grace period is over: those that are removed next."""
-    due = (one.name for one in manifest.dropped if now_ms - one.since_ms >= grace_ms)
-    return tuple(itertools.islice(due, max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)))
+def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, tuple[str, ...]]:
+    """Return the names of dropped objects whose grace period is over: those that are removed next; in
+    steps."""
+    due, at_once = list[str](), max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)
+    for some in in_lines(manifest.dropped):
+        due += (one.name for one in some if now_ms - one.since_ms >= grace_ms)
+        if len(due) >= at_once:
+            break
+        yield len(some)
+    return tuple(due[:at_once])
 
 
 def removing(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, Manifest]:
@@ -276,10 +281,6 @@ def orphans(manifest: Manifest, names: Iterable[str]) -> Generator[int, None, tu
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
     number = manifest_number(name)
     return name == HEAD or (number is not None and number >= manifest.oldest)
-
-
-def _base_offset(segment: RemoteSegment) -> Offset:
-    return segment.base_offset
 
 
 def _end_offset(segment: LocalSegment | RemoteSegment) -> Offset:

@@ -11,7 +11,7 @@ from msgspec import structs
 from nilometer.steps import at_once
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
-from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, RemoteSegment, manifest_name
+from nilometer.tier.format import SEGMENTS_OF_A_LINE, Dropped, Manifest, RemoteSegment, manifest_name
 from nilometer.tier.plan import (
     LocalSegment,
     LogView,
@@ -151,7 +151,7 @@ def test_a_quarter_of_what_is_dropped_is_removed_before_a_manifest_says_so(
     held = manifest(*(segment(at, at + 1) for at in range(8)))
     held = held.without(held.segments, 0)
     counts = list[int]()
-    while due := due_removals(held, 5, 1):
+    while due := at_once(due_removals(held, 5, 1)):
         counts.append(len(due))
         held = at_once(removing(held, due))
     assert counts == [4, 3, 2, 2, 2, 2, 1]
@@ -228,8 +228,8 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     held = manifest(segment(0, 9), segment(10, 19))
     later = held.without(held.segments[:1], 1_000)
     assert later.segments == held.segments[1:]
-    assert due_removals(later, 1_999, 1_000) == ()
-    names = due_removals(later, 2_000, 1_000)
+    assert at_once(due_removals(later, 1_999, 1_000)) == ()
+    names = at_once(due_removals(later, 2_000, 1_000))
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
     assert at_once(removing(later, names)) == structs.replace(later, dropped=())
 
@@ -282,6 +282,14 @@ class Counted(tuple[Any, ...]):
     @property
     def total(self) -> int:
         return self.taken + sum(one.total for one in self.slices)
+
+
+def test_one_step_walks_over_a_thousand_dropped_objects_at_most() -> None:
+    dropped = Counted(Dropped(f"{at}", 0) for at in range(2 * SEGMENTS_OF_A_LINE + 1))
+    walked = list[int]()
+    for _ in due_removals(structs.replace(manifest(), dropped=dropped), 0, 1):
+        walked.append(dropped.total)
+    assert walked == [SEGMENTS_OF_A_LINE, 2 * SEGMENTS_OF_A_LINE, 2 * SEGMENTS_OF_A_LINE + 1]
 
 
 @pytest.mark.parametrize(

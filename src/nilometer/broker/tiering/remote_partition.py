@@ -246,7 +246,8 @@ class RemotePartition:
         async with self._using_chain:
             await self._chain.prune()
         await self._sweep(epoch)
-        return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
+        is_more_due = self._wanted is not None or bool(await self._due_removals())
+        return self._leads(epoch) and is_more_due
 
     def _check_may_lead(self, epoch: int) -> None:
         """Raises Deposed; Contested if this broker does not learn who has deposed it."""
@@ -415,17 +416,18 @@ class RemotePartition:
                 self._advance_log_start(plan.next_log_start(found, self.view()))
                 await self._write(epoch, remaining)
 
-    @property
-    def _due_removals(self) -> tuple[str, ...]:
-        """The names of some objects whose grace period is over."""
-        last = self._chain.last
-        return () if last is None else plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+    async def _due_removals(self) -> tuple[str, ...]:
+        """Return the names of some objects whose grace period is over."""
+        if (last := self._chain.last) is None or not last.dropped:
+            return ()
+        due = plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+        return await with_pauses(due, self._parts.pause)
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove some of the objects whose grace period is over, as long as this broker leads."""
         removed, error = list[str](), None
         try:
-            for name in self._due_removals:
+            for name in await self._due_removals():
                 if not self._leads(epoch):
                     break
                 await self._parts.store.remove(self.folder + name)

@@ -292,7 +292,7 @@ class TierWorld:
         elif (wanted := plan.next_to_copy(last, view)) is not None:
             yield from self._uploads(state, index, broker, view, wanted)
         yield from self._expires(state, index, broker, last, view)
-        if due := plan.due_removals(last, state.now, 1):
+        if due := at_once(plan.due_removals(last, state.now, 1)):
             removed = self._removed(state, due)
             yield from self._appends(removed, index, at_once(plan.removing(last, due)), "forget removed")
 
