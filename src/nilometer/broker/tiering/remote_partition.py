@@ -418,7 +418,7 @@ class RemotePartition:
 
     async def _due_removals(self) -> tuple[str, ...]:
         """Return the names of some objects whose grace period is over."""
-        if (last := self._chain.last) is None or not last.dropped:
+        if (last := self._chain.last) is None:
             return ()
         due = plan.due_removals(last, self._now_ms, self._parts.grace_ms)
         return await with_pauses(due, self._parts.pause)
