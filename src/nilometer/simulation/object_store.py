@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from nilometer.runtime import Clock
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
 
 T = TypeVar("T")
@@ -42,24 +43,25 @@ class StoreFaults:
 
 @dataclass
 class Bucket:
-    """What the store has. ``on_change`` is called after each change with the name, for checks."""
+    """What the store has. ``on_change`` is called after each change with the name, and the clock of the
+    machine that has asked for it, for checks."""
 
     objects: dict[str, bytes] = field(default_factory=dict[str, bytes])
     faults: StoreFaults = field(default_factory=StoreFaults)
-    on_change: Callable[[str], None] | None = None
+    on_change: Callable[[str, Clock | None], None] | None = None
     written: int = 0
     read_parts: int = 0
     """How many segments were written, and how many parts of them were read."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, clock: Clock | None = None) -> None:
         self.objects[name] = data
         self.written += name.endswith(".log")
-        self._changed(name)
+        self._changed(name, clock)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, clock: Clock | None = None) -> bool:
         if name in self.objects:
             return False
-        self.write(name, data)
+        self.write(name, data, clock)
         return True
 
     def read(self, name: str) -> bytes:
@@ -69,39 +71,41 @@ class Bucket:
         except KeyError:
             raise ObjectNotFound(name) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, clock: Clock | None = None) -> None:
         if self.objects.pop(name, None) is not None:
-            self._changed(name)
+            self._changed(name, clock)
 
-    def _changed(self, name: str) -> None:
+    def _changed(self, name: str, clock: Clock | None) -> None:
         if self.on_change is not None:
-            self.on_change(name)
+            self.on_change(name, clock)
 
 
 class VirtualObjectStore:
-    def __init__(self, bucket: Bucket, chance: random.Random) -> None:
+    def __init__(self, bucket: Bucket, chance: random.Random, clock: Clock | None = None) -> None:
+        """``clock``: that of the process's machine."""
         self._bucket = bucket
         self._chance = chance
+        self._clock = clock
 
     async def create(self, name: str, data: bytes) -> bool:
-        return await self._request(name, lambda: self._bucket.create(name, data))
+        return await self._request(name, lambda: self._bucket.create(name, data, self._clock))
 
     async def put(self, name: str, data: bytes) -> None:
-        await self._request(name, lambda: self._bucket.write(name, data))
+        await self._request(name, lambda: self._bucket.write(name, data, self._clock))
 
     async def upload(self, name: str, parts: AsyncIterator[bytes]) -> None:
         content = list[bytes]()
         async for part in parts:
             await self._request(name, lambda: None)
             content.append(part)
-        await self._request(name, lambda: self._bucket.write(name, b"".join(content)))
+        await self._request(name, lambda: self._bucket.write(name, b"".join(content), self._clock))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         end = None if length is None else start + length
         return await self._request(name, lambda: self._bucket.read(name)[start:end], is_read=True)
 
     async def remove(self, name: str) -> None:
-        await self._request(name, lambda: self._bucket.remove(name))
+        await self._request(name, lambda: self._bucket.remove(name, self._clock))
 
     async def names(self, prefix: str) -> list[str]:
         def work() -> list[str]:

@@ -528,8 +528,8 @@ class _Run:
         self._remote_changes = tier.RemoteChanges(
             self._cluster,
             world.bucket,
-            int(plan.settings.get("nilometer.tier.grace.ms", "0")) / 1000,
-            clocks_agree=Kind.CLOCK not in plan.kinds,
+            int(plan.settings.get("nilometer.tier.grace.ms", "0")),
+            clocks_jump=Kind.CLOCK in plan.kinds,
         )
         for host in self._cluster.machines:
             host.disk.on_error = self._failed_disks.on_error

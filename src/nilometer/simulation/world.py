@@ -137,7 +137,7 @@ class Process:
             VirtualNetwork(world.network, self),
             SeededEntropy(chance),
             open_object_store=lambda _uri, _writer: VirtualObjectStore(
-                world.bucket, random.Random(f"{world.seed}/object store/{name}/{pid}")
+                world.bucket, random.Random(f"{world.seed}/object store/{name}/{pid}"), host.clock
             ),
         )
 
@@ -284,7 +284,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.shared_disks: dict[str, HostDisk] = {}
         """Disks that belong to no machine, so that they never lose power, by name."""
-        self.bucket = Bucket(on_change=lambda name: self.trace.note("object store", name))
+        self.bucket = Bucket(on_change=lambda name, _: self.trace.note("object store", name))
         """The object store of all processes."""
         self.failures: list[BaseException] = []
         """Exceptions in callbacks, and in tasks whose result was not retrieved: findings, in a test."""

@@ -83,7 +83,7 @@ class StoredPartition(msgspec.Struct, frozen=True):
     @property
     def newest_ms(self) -> int:
         """The largest timestamp; -1 if there is no record."""
-        return -1 if self.manifest is None else self.manifest.newest_ms
+        return -1 if self.manifest is None else self.manifest.sums.newest_ms
 
     @property
     def _run(self) -> tuple[int, tuple[RemoteSegment, ...], list[tuple[int, int]]]:

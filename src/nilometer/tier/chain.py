@@ -26,10 +26,12 @@ The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectNotFound, ObjectStore, ObjectStoreError
-from nilometer.steps import with_pauses
+from nilometer.steps import Pause, next_iteration, with_pauses
 from nilometer.tier.format import (
     HEAD,
     DamagedObject,
@@ -66,14 +68,17 @@ class Chain:
     """The chain in one partition's folder, as one process knows it. For one task at a time.
 
     ``writer``: a random id of the process, which the manifests written through it have. ``claim``: that of
-    its cluster.
+    its cluster. ``pause``: before each step of reading and writing a manifest of many segments.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, writer: str, claim: int = 0) -> None:
+    def __init__(
+        self, store: ObjectStore, folder: str, writer: str, claim: int = 0, pause: Pause = next_iteration
+    ) -> None:
         self._store = store
         self._folder = folder
         self._writer = writer
         self._claim = claim
+        self._pause = pause
         self._last: Manifest | None = None
         self._end: int = -1
         """The highest number that exists, be it void."""
@@ -83,6 +88,8 @@ class Chain:
         """What the last manifest says of when it was written that this process has tried to write."""
         self.is_read = False
         """Whether the end has been found: whether :attr:`last` is None because the chain was empty."""
+        self.is_pruned = True
+        """False if :meth:`prune` has still to remove what the last manifest of this process lets go."""
         self._uncertain: int | None = None
         """The number of a manifest of which it is unknown whether it was, or will be, created."""
 
@@ -155,16 +162,23 @@ class Chain:
             self._last = None
             raise Deposed(f"{self._folder}: other brokers wrote to it while this one was stopped")
         self._last, self._end, self._uncertain = following, following.number, None
-        await self._prune(following)
+        self.is_pruned = False
+        await self.prune()
         return True
 
-    async def remove_all(self) -> None:
+    async def remove_all(self, may_end: Callable[[Manifest], bool]) -> None:
         """Remove everything in the folder, since its topic was deleted: for several processes at once, and
-        again after an error. Raises Contested, ObjectStoreError, DamagedObject."""
+        again after an error.
+
+        ``may_end``: whether the chain may end behind this manifest, the last one; if not, all stays. It may
+        raise Contested. Raises Contested, ObjectStoreError, DamagedObject.
+        """
         try:
             last = await self.read()
             while last is not None and not last.is_deleted:
                 self._check_claim(last)
+                if not may_end(last):
+                    return
                 ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
                 await self._append(last.rank, ended)
                 last = self._last
@@ -222,7 +236,7 @@ class Chain:
 
     async def _create(self, manifest: Manifest) -> bool:
         name = self._folder + manifest_name(manifest.number)
-        data = await with_pauses(encoding_manifest(manifest))
+        data = await with_pauses(encoding_manifest(manifest), self._pause)
         try:
             return await self._store.create(name, data)
         except ObjectStoreError as error:
@@ -232,8 +246,12 @@ class Chain:
             except ObjectNotFound:
                 raise error from None
 
-    async def _prune(self, last: Manifest) -> None:
-        """Let ``head`` name ``last``, and remove old manifests. What fails is done with a later manifest."""
+    async def prune(self) -> None:
+        """Let ``head`` name the last manifest, if this process wrote it, and remove old ones. What fails is
+        done with the next call, or by who writes the next manifest."""
+        last = self._last
+        if self.is_pruned or last is None or last.writer != self._writer:
+            return
         try:
             await self._store.put(self._folder + HEAD, b"%d" % last.number)
             for number in range(last.oldest, last.number - MANIFESTS_KEPT):
@@ -241,6 +259,7 @@ class Chain:
                 self._removed_below = number + 1
         except ObjectStoreError:
             return
+        self.is_pruned = True
 
     async def _find_start(self) -> Manifest | None:
         """Return a manifest to begin with, the nearer to the end the better; None without ``head``."""
@@ -293,4 +312,4 @@ class Chain:
             data = await self._store.get(self._folder + manifest_name(number))
         except ObjectNotFound:
             return None
-        return await with_pauses(decoding_manifest(data, number))
+        return await with_pauses(decoding_manifest(data, number), self._pause)

@@ -134,6 +134,14 @@ class TopicFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last entry of the metadata log that the writer knew: the topic exists there."""
 
 
+class Sums(NamedTuple):
+    """What all segments of a manifest have together."""
+
+    log_bytes: int
+    newest_ms: int
+    """The largest timestamp; -1 if there is no record."""
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the tier has of one partition. ``segments`` are ordered by base offset and by last offset."""
 
@@ -171,13 +179,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
     @property
-    def log_bytes(self) -> int:
-        return sum(segment.log_bytes for segment in self.segments)
+    def sums(self) -> Sums:
+        return at_once(self.summing())
 
-    @property
-    def newest_ms(self) -> int:
-        """The largest timestamp; -1 if there is no record."""
-        return max((one.max_timestamp for one in self.segments), default=-1)
+    def summing(self) -> Generator[int, None, Sums]:
+        """Return :attr:`sums`, in steps of so many segments."""
+        log_bytes, newest_ms = 0, -1
+        for some in in_lines(self.segments):
+            log_bytes += sum(one.log_bytes for one in some)
+            newest_ms = max(newest_ms, *(one.max_timestamp for one in some))
+            yield len(some)
+        return Sums(log_bytes, newest_ms)
 
     @property
     def objects(self) -> set[str]:
@@ -198,13 +210,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         is_here = place is not None and self.segments[place] == segment
         return is_here or any(one.name == name for one in self.dropped)
 
-    def with_segment(self, segment: RemoteSegment, now_ms: int) -> Manifest:
-        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
-        its segments at other offsets."""
-        return at_once(self.adding(segment, now_ms))
-
     def adding(self, segment: RemoteSegment, now_ms: int) -> Generator[int, None, Manifest]:
-        """As :meth:`with_segment`, in steps."""
+        """Return a manifest that ends with ``segment``, without those it covers: another leader had rolled
+        its segments at other offsets. In steps."""
         first = bisect_left(self.segments, segment.base_offset, key=_base_offset)
         kept = yield from self.dropping(self.segments[first:], now_ms)
         return structs.replace(kept, segments=(*kept.segments, segment))

@@ -50,6 +50,11 @@ class LogLineage:
         self._own: Manifest | None = None
         """That manifest without what is not of the log; None if all is."""
 
+    def has_more(self, manifest: Manifest, as_of: AsOf) -> bool:
+        """Return whether there are segments that :meth:`compare_some` has not found to agree."""
+        self._begin(manifest, as_of)
+        return bool(manifest.segments) and self._agreed < manifest.end_offset
+
     def compare_some(self, manifest: Manifest, log: plan.LogView, as_of: AsOf) -> bool:
         """Compare some segments by their epochs; return whether there may be more to compare.
 

@@ -11,7 +11,6 @@ period.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from typing import NamedTuple
 from msgspec import structs
 
 from nilometer.identifiers import Offset
-from nilometer.steps import at_once
 from nilometer.tier.format import (
     FORMAT_VERSION,
     HEAD,
@@ -76,16 +74,6 @@ def first_manifest(topic: TopicFacts, log_start_offset: Offset) -> Manifest:
     return Manifest(FORMAT_VERSION, 0, 0, -1, "", 0, log_start_offset, (), (), topic)
 
 
-def is_lost(manifest: Manifest | None, log: LogView) -> bool:
-    """Return whether the tier lacks what it must have: records below the first local one.
-
-    Then nothing is decided: another store may have been configured by mistake.
-    """
-    if log.log_start_offset >= log.local_start_offset:
-        return False
-    return manifest is None or local_deletion_bound(manifest, log) < log.local_start_offset
-
-
 def epochs_within(epochs: EpochEntries, start: Offset, end: Offset) -> tuple[tuple[int, int], ...]:
     """Return the leader epochs of the records in ``[start, end)``; the first entry begins at ``start``.
 
@@ -128,10 +116,12 @@ def divergent(
 
 
 def still_local(manifest: Manifest, log: LogView) -> tuple[RemoteSegment, ...]:
-    """Return the segments whose records the leader's log has itself: those that begin at its first one or
-    behind it."""
-    segments = manifest.segments
-    return segments[bisect_left(segments, log.local_start_offset, key=_base_offset) :]
+    """Return the segments that are not needed for what the leader's log does not have itself: those behind
+    the first one that reaches its first local record. Also if they begin before that."""
+    segments, local = manifest.segments, log.local_start_offset
+    if log.log_start_offset >= local:
+        return segments[bisect_right(segments, local, key=_end_offset) :]
+    return segments[bisect_left(segments, local, key=_end_offset) + 1 :]
 
 
 def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
@@ -145,22 +135,19 @@ def next_to_copy(manifest: Manifest, log: LogView) -> LocalSegment | None:
     return None
 
 
-def expired(manifest: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
-    """Return the oldest remote segments that the whole retention no longer keeps.
+def expiring(
+    manifest: Manifest, log: LogView, retention: Retention, now_ms: int
+) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+    """Return the oldest remote segments that the whole retention no longer keeps; in steps.
 
     Those below the log start offset, then by size and by time as Kafka does: bytes in the tier and those of
     local segments that begin behind the tier; the largest timestamp of a segment.
     """
-    return at_once(expiring(manifest, log, retention, now_ms))
-
-
-def expiring(
-    manifest: Manifest, log: LogView, retention: Retention, now_ms: int
-) -> Generator[int, None, tuple[RemoteSegment, ...]]:
-    """As :func:`expired`, in steps of so many segments."""
     segments = manifest.segments
-    size = manifest.log_bytes + _bytes_behind(manifest.end_offset, log)
-    excess = size - retention.bytes if retention.bytes >= 0 else 0
+    excess = 0
+    if retention.bytes >= 0:
+        size = (yield from manifest.summing()).log_bytes
+        excess = size + _bytes_behind(manifest.end_offset, log) - retention.bytes
     for count, segment in enumerate(segments):
         is_old = 0 <= segment.max_timestamp <= now_ms - retention.ms and retention.ms >= 0
         is_old |= not segment.log_bytes
@@ -214,13 +201,20 @@ def _bytes_behind(offset: Offset, log: LogView) -> int:
     return behind + (log.size - sum(one.size for one in log.sealed) if active_base >= offset else 0)
 
 
-def local_deletion_bound(manifest: Manifest, log: LogView) -> Offset:
-    """Return the offset below which local segments are in the tier, without a gap from the log start on."""
-    bound, segments = log.log_start_offset, manifest.segments
-    for segment in segments[bisect_right(segments, bound, key=_end_offset) :]:
-        if segment.base_offset > bound:
-            break
-        bound = segment.last_offset + 1
+def bounding(manifest: Manifest | None, log: LogView) -> Generator[int, None, Offset]:
+    """Return the offset below which local segments may be deleted: the tier has them, without a gap from the
+    log start on. In steps.
+
+    If it is below the first local offset, the tier lacks what it must have. Then nothing is decided: another
+    store may have been configured by mistake.
+    """
+    bound, segments = log.log_start_offset, () if manifest is None else manifest.segments
+    for some in in_lines(segments[bisect_right(segments, bound, key=_end_offset) :]):
+        for segment in some:
+            if segment.base_offset > bound:
+                return bound
+            bound = segment.last_offset + 1
+        yield len(some)
     return bound
 
 
@@ -241,19 +235,20 @@ def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> 
     return max(log.log_start_offset, manifest.log_start_offset if is_within else log.local_start_offset)
 
 
-def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
-    """Return the names of dropped objects whose grace period is over: those that are removed next."""
-    due = (one.name for one in manifest.dropped if now_ms - one.since_ms >= grace_ms)
-    return tuple(itertools.islice(due, max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)))
-
-
-def without_removed(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """Return the manifest after the objects called ``names`` were removed from the store."""
-    return at_once(removing(manifest, names))
+def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, tuple[str, ...]]:
+    """Return the names of dropped objects whose grace period is over: those that are removed next; in
+    steps."""
+    due, at_once = list[str](), max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)
+    for some in in_lines(manifest.dropped):
+        due += (one.name for one in some if now_ms - one.since_ms >= grace_ms)
+        if len(due) >= at_once:
+            break
+        yield len(some)
+    return tuple(due[:at_once])
 
 
 def removing(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, Manifest]:
-    """As :func:`without_removed`, in steps of so many names."""
+    """Return the manifest after the objects called ``names`` were removed from the store; in steps."""
     gone, kept = set[str](), list[Dropped]()
     for some in in_lines(names):
         gone.update(some)
@@ -286,10 +281,6 @@ def orphans(manifest: Manifest, names: Iterable[str]) -> Generator[int, None, tu
 def _is_of_the_chain(manifest: Manifest, name: str) -> bool:
     number = manifest_number(name)
     return name == HEAD or (number is not None and number >= manifest.oldest)
-
-
-def _base_offset(segment: RemoteSegment) -> Offset:
-    return segment.base_offset
 
 
 def _end_offset(segment: LocalSegment | RemoteSegment) -> Offset:

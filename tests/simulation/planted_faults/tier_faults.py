@@ -31,14 +31,15 @@ from nilometer.tier.format import Manifest
 
 
 def delete_before_the_manifest(patch: Patch) -> None:
-    def note_all(self: RemotePartition) -> None:
+    async def note_all(self: RemotePartition) -> None:
         self.partition.log.note_tiered(self.partition.log.segments.active.base_offset)
 
     patch.setattr(RemotePartition, "_note_tiered", note_all)
 
 
 def remove_what_is_named(patch: Patch) -> None:
-    def all_but_the_last(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
+    def all_but_the_last(manifest: Manifest, *_: int) -> Generator[int, None, tuple[str, ...]]:
+        yield 1
         return tuple(one.log_name for one in manifest.segments[:-1])
 
     patch.setattr(plan, "due_removals", all_but_the_last)
@@ -78,7 +79,11 @@ def leave_producers_out(patch: Patch) -> None:
 
 
 def remove_at_once(patch: Patch) -> None:
-    patch.setattr(plan, "due_removals", lambda manifest, *_: tuple(one.name for one in manifest.dropped))
+    def all_dropped(manifest: Manifest, *_: int) -> Generator[int, None, tuple[str, ...]]:
+        yield 1
+        return tuple(one.name for one in manifest.dropped)
+
+    patch.setattr(plan, "due_removals", all_dropped)
 
 
 def skip_what_was_aborted(patch: Patch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
 from nilometer.tier.format import (
     HEAD,
@@ -50,7 +51,7 @@ class FolderTier:
         ``open_since``: by the producer (``p7``) the first offset of its transaction at their end.
         """
         for base in bases:
-            self.manifest = self.manifest.with_segment(self._copied(log, base, attempt, open_since), 0)
+            self.manifest = at_once(self.manifest.adding(self._copied(log, base, attempt, open_since), 0))
         self.write(self.manifest)
 
     def write(self, manifest: Manifest, **changes: Any) -> None:

@@ -21,6 +21,7 @@ from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
+from nilometer.steps import at_once, next_iteration
 from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
 from nilometer.storage.errors import UnexpectedAppendOffset
 from nilometer.storage.log import Log
@@ -28,7 +29,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import HEAD, Manifest, manifest_number
-from nilometer.tier.plan import is_lost, next_to_copy
+from nilometer.tier.plan import bounding, next_to_copy
 from nilometer.tier.reader import RemoteCache
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
@@ -165,7 +166,7 @@ class World:
 
         parts = RemoteParts(
             runtime=runtime, store=store, cache=RemoteCache(store, runtime.disk, 1 << 20),
-            cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once,
+            cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once, pause=next_iteration,
             writer=f"{broker.number}-{self.chance.random()}", metadata_entry=lambda: TOPIC.metadata_entry,
         )  # fmt: skip
         partition: Any = broker
@@ -295,7 +296,7 @@ class World:
         if log.local_start_offset <= log.log_start_offset:
             return
         last = await self.chain_end()
-        if self.is_unclean and is_lost(last, self.led.remote.view()):
+        if self.is_unclean and at_once(bounding(last, self.led.remote.view())) < log.local_start_offset:
             return
         assert last is not None, "what is not local is in the tier"
         offset = max(log.log_start_offset, last.log_start_offset)  # an earlier leader may have moved it

@@ -11,6 +11,7 @@ from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
+from nilometer.steps import Pause, next_iteration
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import AppendOrigin
@@ -61,6 +62,7 @@ class LedLog:
     high_watermark: int | None = None
     """None: the end of the log."""
     now_ms = NOW_MS
+    grace_ms = 1
 
     def __init__(
         self,
@@ -70,8 +72,11 @@ class LedLog:
         store: Store | None = None,
         facts: TopicFacts = TOPIC,
         claim: int = 0,
+        pause: Pause = next_iteration,
+        seed: int = 1,
     ) -> None:
-        """``log``: of another folder, for a leader that goes on with it in the same store."""
+        """``log``: of another folder, for a leader that goes on with it in the same store. ``seed``: of the
+        ids in the store, which two that copy have in common else."""
         self.disk: Any = OffloadingDisk() if log is None else log.files.disk
         self.store = store or Store()
         self.facts = facts
@@ -80,15 +85,17 @@ class LedLog:
         name = TopicPartition("events", 0)
         self.log = log or Log.open(SegmentFiles.on(self.disk), "/events-0", name, config, options)
         clock = SimpleNamespace(wall_ms=lambda: self.now_ms, monotonic_ms=lambda: self.now_ms)
-        runtime: Any = SimpleNamespace(clock=clock, disk=self.disk, entropy=SeededEntropy(random.Random(1)))
+        runtime: Any = SimpleNamespace(
+            clock=clock, disk=self.disk, entropy=SeededEntropy(random.Random(seed))
+        )
 
         async def at_once(_count: int) -> None:
             return None
 
         parts = RemoteParts(
             runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
-            cluster_id=facts.cluster_id, grace_ms=1, writer=str(id(self)), claim=claim, before_copy=at_once,
-            metadata_entry=lambda: self.facts.metadata_entry,
+            cluster_id=facts.cluster_id, grace_ms=self.grace_ms, writer=str(id(self)), claim=claim,
+            before_copy=at_once, pause=pause, metadata_entry=lambda: self.facts.metadata_entry,
         )  # fmt: skip
         partition: Any = self
         self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from nilometer.simulation.object_store import Bucket
+from nilometer.steps import at_once
 from nilometer.tier.format import (
     IndexSections,
     Manifest,
@@ -36,7 +37,7 @@ def segment(base: int, last: int, *, epochs: Sequence[tuple[int, int]] = (), **m
 def manifest(*segments: RemoteSegment, log_start: int = 0) -> Manifest:
     first = first_manifest(TOPIC, log_start)
     for one in segments:
-        first = first.with_segment(one, 0)
+        first = at_once(first.adding(one, 0))
     return first
 
 

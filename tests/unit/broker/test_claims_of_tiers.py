@@ -15,6 +15,7 @@ from msgspec import structs
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
 from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.steps import next_iteration
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
@@ -121,9 +122,13 @@ def sweeping(led: LedLog, *, number: int, claim: int = 0) -> tuple[RemoteLogs, S
     )
     logs: Any = RemoteLogs.__new__(RemoteLogs)
     logs._metadata, logs._broker_id, logs._store = SimpleNamespace(image=image), 1, led.store
-    logs._parts = SimpleNamespace(cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim)
+    logs._parts = SimpleNamespace(
+        cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim, pause=next_iteration
+    )
     logs._config = SimpleNamespace(unknown_topic_grace_ms=1_000)
-    logs._runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: now.ms))
+    logs._runtime = SimpleNamespace(
+        clock=SimpleNamespace(monotonic_ms=lambda: now.ms, wall_ms=lambda: NOW_MS + 10 + now.ms)
+    )
     logs._unknown_since_ms, logs._swept_ms = {}, -1
     return logs, now
 
@@ -153,6 +158,136 @@ def test_a_topic_that_no_metadata_know_is_said_and_removed_much_later(
         now.ms = 1_000
         await logs.sweep()
         assert bool(led.store.bucket.objects) != is_removed
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_another_cluster_writes_to_is_not_swept(caplog: pytest.LogCaptureFixture) -> None:
+    """It was created there, after a copy of the machines was started without a claim."""
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry + 100)
+
+    async def main() -> None:
+        await logs.sweep()
+        led.now_ms = NOW_MS + 900
+        led.leader_epoch = 3
+        led.log.epochs.begin(3, led.log.log_end_offset)
+        await led.tier()
+        before = dict(led.store.bucket.objects)
+        now.ms = 1_500
+        await logs.sweep()
+        assert led.store.bucket.objects == before
+        assert "was written to 0 s ago, by another cluster" in caplog.messages[-1]
+        now.ms = 2_000
+        await logs.sweep()
+        assert led.store.bucket.objects == {}
+
+    asyncio.run(main())
+
+
+def test_what_another_cluster_writes_while_a_sweep_looks_is_not_removed() -> None:
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+
+    async def main() -> None:
+        await logs.sweep()
+        now.ms, create = 1_500, led.store.create
+        led.leader_epoch = 3
+        led.log.epochs.begin(3, led.log.log_end_offset)
+
+        async def create_later(name: str, data: bytes) -> bool:
+            led.store.create = create
+            await led.tier()
+            return await create(name, data)
+
+        led.store.create = create_later
+        await logs.sweep()
+        last = await Chain(led.store, led.remote.folder, "").read()
+        assert last is not None
+        assert (last.leader_epoch, last.is_deleted) == (3, False)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("their_epoch", [2, 1], ids=["later-epoch", "same-epoch"])
+def test_a_topic_that_is_deleted_here_keeps_the_tier_of_the_other_cluster(their_epoch: int) -> None:
+    """A copy of the machines was started without a claim, and tidies up. No segment tells them apart: what
+    both have is the same."""
+
+    async def main() -> None:
+        another = clone("of both ")
+        another.leader_epoch = their_epoch
+        if their_epoch > 1:
+            another.log.epochs.begin(their_epoch, 20)
+        here = clone("of both ", another.store)
+        here.remote.on_role_changed()
+        await here.remote.run_round()
+        here.is_led_here = False
+        chain = Chain(another.store, another.remote.folder, another.remote._parts.writer)
+        last = await chain.read()
+        assert last is not None
+        assert await chain.append_at_rest(1, last) if their_epoch == 1 else await chain.append(2, last)
+        before = dict(another.store.bucket.objects)
+        if their_epoch > 1:
+            with pytest.raises(Contested, match="the last leader that is known here had 1"):
+                await here.remote.delete()
+        else:
+            await here.remote.delete()
+        assert another.store.bucket.objects == before
+
+    asyncio.run(main())
+
+
+def test_a_leader_that_never_learns_of_its_successor_says_so() -> None:
+    """The other cluster has begun a later epoch, with records that are here, too, and fewer metadata."""
+
+    async def main() -> None:
+        led = clone("of both ")
+        await led.tier()
+        another = clone("of both ", led.store)
+        another.leader_epoch = 2
+        another.log.epochs.begin(2, 20)
+        await another.tier()
+        numbered(led, "ours ", 1)
+        for _ in range(2):
+            with pytest.raises(Deposed) as said:
+                await led.remote.run_round()
+            assert said.type is Deposed, "its metadata may come later"
+        led.now_ms += BEHIND_MS_MAX
+        with pytest.raises(Contested, match=r"leads: a second cluster .* nilometer\.tier\.claim=1 on all"):
+            await led.remote.run_round()
+        led.leader_epoch = 3
+        led.log.epochs.begin(3, 21)
+        await led.remote.run_round()
+
+    asyncio.run(main())
+
+
+def test_what_is_kept_of_a_lower_claim_is_compared_before_the_log_deletes_what_it_has() -> None:
+    """A segment is needed for its first record, and the others are those of another cluster."""
+
+    async def main() -> None:
+        led = LedLog(CONFIG)
+        numbered(led, "of both ", 10)
+        await led.tier()
+        assert led.log.local_start_offset == 10
+        chain = Chain(led.store, led.remote.folder, "another")
+        last = await chain.read()
+        assert last is not None
+        other = structs.replace(
+            last.segments[9], last_offset=12, epochs=((0, 9), (1, 10)), attempt="theirs", last_crc=1
+        )
+        for name in other.object_names:
+            await led.store.put(led.remote.folder + name, b"?")
+        assert await chain.append(1, structs.replace(last, segments=(*last.segments[:9], other)))
+        present = LedLog(CONFIG, log=led.log, store=led.store, claim=1)
+        present.log.note_tiered(0)
+        present.leader_epoch = 1
+        present.log.epochs.begin(1, 10)
+        numbered(present, "ours ", 10)
+        with pytest.raises(Contested, match="has other records than this broker"):
+            await present.remote.run_round()
+        assert present.log.tiered_offset == 0
 
     asyncio.run(main())
 

@@ -17,8 +17,8 @@ from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
-from nilometer.tier.chain import Deposed
-from nilometer.tier.format import Manifest
+from nilometer.tier.chain import MANIFESTS_KEPT, Deposed
+from nilometer.tier.format import Manifest, manifest_number
 from nilometer.wire.records import BatchBuilder
 from support.tier.changing_leaders import GRACE_MS, World
 from support.tier.led_log import CONFIG, LedLog
@@ -153,15 +153,45 @@ def test_what_begins_with_a_cut_and_ends_with_all_given_up_pauses_between_steps(
     assert asyncio.run(work()) == [[2, 2, 1, 2, 2, 1], [2, 2, 2, 2, 1]]
 
 
-def led_log() -> LedLog:
-    """Return a log with five segments."""
+def led_log(segments: int = 5) -> LedLog:
+    """Return a log with so many segments."""
     led = LedLog()
-    for _ in range(5):
+    for _ in range(segments):
         builder = BatchBuilder()
         builder.append(1, None, b"v")
         led.append(bytes(builder.build(0)))
         led.log.roll_now(1)
     return led
+
+
+async def test_old_manifests_that_could_not_be_removed_are_removed_in_a_later_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if no manifest follows, because nothing of the topic is left."""
+    remove = VirtualObjectStore.remove
+
+    async def failing(self: VirtualObjectStore, name: str) -> None:
+        if manifest_number(name.rpartition("/")[2]) is not None:
+            raise ObjectStoreError("busy")
+        await remove(self, name)
+
+    def manifests() -> int:
+        return sum("/manifest-" in name for name in led.store.bucket.objects)
+
+    led = led_log(MANIFESTS_KEPT)
+    await led.tier()
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(VirtualObjectStore, "remove", failing)
+        await led.remote.run_round()
+        led.now_ms += 10
+        await led.remote.run_round()
+        assert objects_of(led) == []
+        assert manifests() > MANIFESTS_KEPT + 1
+    await led.remote.run_round()
+    assert manifests() == MANIFESTS_KEPT + 1
+    led.store.bucket.faults = StoreFaults(is_reachable=False)
+    await led.remote.run_round()  # nothing is asked of the store any more
 
 
 def noted(led: LedLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

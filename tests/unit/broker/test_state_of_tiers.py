@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+
+from msgspec import structs
 
 from nilometer.storage.topic_config import LogConfig
+from nilometer.tier.format import RemoteSegment
 from nilometer.wire.own_apis import TierState
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import NOW_MS, LedLog
@@ -53,6 +57,23 @@ def test_what_is_not_there_is_counted_with_the_segments_that_wait() -> None:
         )  # fmt: skip
 
     asyncio.run(main())
+
+
+def test_operators_are_told_without_a_look_at_each_segment() -> None:
+    """Of 100,000 that holds the event loop for more than ten milliseconds."""
+    led = led_log()
+    size = append(led, NOW_MS - 9_000, rolls=True)
+    asyncio.run(led.tier())
+    last = led.remote.manifest
+    assert last is not None
+
+    class Untouched(tuple[RemoteSegment, ...]):
+        def __iter__(self) -> Iterator[RemoteSegment]:
+            raise AssertionError("each segment is looked at")
+
+    led.remote._summed = led.remote._chain._last = structs.replace(last, segments=Untouched(last.segments))
+    assert led.remote.state() == TierState(end_offset=1, size_bytes=size, newest_ms=NOW_MS - 9_000)
+    assert led.remote.remote_bytes == size
 
 
 def test_an_error_is_told_with_the_time_since_the_first_one() -> None:

@@ -3,7 +3,7 @@ faults in the shipped code that this must find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 
@@ -28,7 +28,7 @@ SEEDS_MAX = 60
 
 
 def deletes_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
-    def note_all(self: RemotePartition) -> None:
+    async def note_all(self: RemotePartition) -> None:
         self.partition.log.note_tiered(self.partition.log.segments.active.base_offset)
 
     patch.setattr(RemotePartition, "_note_tiered", note_all)
@@ -54,7 +54,8 @@ def drops_expired_segments_before_the_log_start_moves(patch: pytest.MonkeyPatch)
 
 
 def removes_objects_that_a_manifest_names(patch: pytest.MonkeyPatch) -> None:
-    def all_but_the_last(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
+    def all_but_the_last(manifest: Manifest, *_: int) -> Generator[int, None, tuple[str, ...]]:
+        yield 1
         return tuple(one.index_name for one in manifest.segments[:-1])
 
     patch.setattr(plan, "due_removals", all_but_the_last)

@@ -49,15 +49,23 @@ def with_segments(hosted: Hosted) -> Hosted:
     return hosted
 
 
+class Replicas(list[Hosted]):
+    def __init__(self, *hosted: Hosted) -> None:
+        super().__init__(hosted)
+        self.offline: set[TopicIdPartition] = set()
+
+
 class Broker:
     """The tiers of a broker that hosts one partition, with three segments to copy."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(remote_logs, "Partition", LedLog)
         self.led = with_segments(Hosted())
-        self.hosted = [self.led]
+        self.hosted = Replicas(self.led)
         self.tasks = list[asyncio.Task[None]]()
-        self.topic: Any = SimpleNamespace(id=self.led.key.topic_id, name="events", partitions=[None])
+        self.topic: Any = SimpleNamespace(
+            id=self.led.key.topic_id, name="events", partitions=[SimpleNamespace(leader_epoch=0)]
+        )
         self.is_known = True
         image = SimpleNamespace(topic_by_id=lambda _: self.topic if self.is_known else None)
         self.logs: Any = RemoteLogs.__new__(RemoteLogs)
@@ -215,6 +223,95 @@ def test_who_has_led_removes_the_tier_though_no_round_has_begun(
         assert (broker.objects == []) is is_removed
 
     asyncio.run(main())
+
+
+def test_a_replica_that_is_offline_has_led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk has failed, and no other replica has led since."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.round()
+        broker.hosted.clear()
+        broker.hosted.offline.add(broker.led.key)
+        broker.led.is_led_here = False
+        broker.logs._by_key[broker.led.key].fail("its disk has failed")
+        await broker.round()
+        assert list(broker.logs) == []  # what it last met is no failure of a tier in use
+        assert broker.objects
+        broker.tell()
+        await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_is_offline_leaves_the_tier_to_the_leader_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of whose epoch it learns with the deletion only."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.round()
+        broker.hosted.clear()
+        broker.hosted.offline.add(broker.led.key)
+        later = Hosted(log=broker.led.log, store=broker.led.store)
+        later.leader_epoch = 1
+        later.remote.on_role_changed()
+        await later.remote.run_round()
+        broker.topic.partitions[0].leader_epoch = 1
+        broker.tell()
+        await broker.rest()
+        assert broker.objects, "its writer removes it"
+        assert caplog.messages == []
+        await later.remote.delete()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_leader_whose_topic_is_deleted_before_the_first_round_removes_the_tier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker was started again, and becomes the leader of what an earlier process has copied."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.led.tier()
+        broker.logs._on_role_changed(broker.led)
+        broker.led.is_led_here = False  # it has resigned
+        broker.logs._on_role_changed(broker.led)
+        broker.tell()
+        await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_the_role_of_a_replica_is_not_that_of_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition was moved away and back, and leads and resigns before the next round."""
+
+    async def main() -> None:
+        broker = Broker(monkeypatch)
+        await broker.led.tier()
+        broker.led.is_led_here = False
+        broker.logs._of(broker.led)
+        present = replaced(broker)
+        broker.logs._on_role_changed(present)
+        present.is_led_here = False
+        broker.logs._on_role_changed(present)
+        broker.tell()
+        await broker.rest()
+        assert broker.objects == []
+
+    asyncio.run(main())
+
+
+def test_a_follower_without_a_tier_in_use_has_none_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(monkeypatch)
+    broker.led.is_led_here = False
+    broker.logs._on_role_changed(broker.led)
+    assert broker.logs._by_key == {}
 
 
 def replaced(broker: Broker) -> Hosted:

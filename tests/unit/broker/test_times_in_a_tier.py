@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -133,21 +134,21 @@ def test_searches_that_wait_for_each_other_read_the_chain_once(monkeypatch: pyte
 def test_a_search_looks_through_all_segments_only_if_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100,000 that holds the event loop for milliseconds."""
     replicas = Replicas()
-    is_lost, found = plan.is_lost, list[bool]()
+    bounding, found = plan.bounding, list[int]()
 
-    def noted(manifest: Manifest | None, log: plan.LogView) -> bool:
-        found.append(is_lost(manifest, log))
+    def noted(manifest: Manifest | None, log: plan.LogView) -> Generator[int, None, int]:
+        found.append((yield from bounding(manifest, log)))
         return found[-1]
 
     async def main() -> None:
         await replicas.change_leaders()
-        monkeypatch.setattr(plan, "is_lost", noted)
+        monkeypatch.setattr(plan, "bounding", noted)
         for _ in range(3):
             assert await replicas.first_since(1_002) == 2
-        assert found == [True, False]
+        assert found == [4]
         replicas.former.log.advance_log_start_offset(3, 5)
         assert await replicas.first_since(1_002) == 3
-        assert found == [True, False, False]
+        assert found == [4, 4]
 
     asyncio.run(main())
 

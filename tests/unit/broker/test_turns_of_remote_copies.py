@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Generator
 from typing import Any
 
+import pytest
 from msgspec import structs
 
+from nilometer.broker.tiering import remote_partition
 from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.broker.turns import Turns
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults
+from nilometer.steps import Pause, with_pauses
+from nilometer.tier import chain
 from nilometer.tier.chain import Chain
+from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest, manifest_name
+from nilometer.tier.lineage import LogLineage
 from nilometer.wire.records import BatchBuilder
+from support.step_clock import StepClock
 from support.tier.changing_leaders import World
 from support.tier.led_log import LedLog
+from support.tier.remote_segments import TOPIC, manifest, segment
+
+AT_ONCE = 10
+"""So many partitions are copied at the same time."""
 
 
 def led_with(sealed: int) -> LedLog:
@@ -115,3 +128,72 @@ def test_a_follower_that_has_caught_up_frees_what_the_tier_has() -> None:
 
     loop = VirtualLoop()
     loop.run_until_complete(work(World(loop, seed=1, is_unclean=False)))
+
+
+class Steps:
+    """Counts the steps of each iteration of the event loop."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.taken: Counter[int] = Counter()
+
+    def counted(self, steps: Generator[int, None, Any]) -> Generator[int, None, Any]:
+        while True:
+            self.taken[self.iteration] += 1
+            try:
+                elements = next(steps)
+            except StopIteration as done:
+                return done.value
+            yield elements
+
+    async def count_iterations(self) -> None:
+        while True:
+            self.iteration += 1
+            await asyncio.sleep(0)
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Count the steps of what walks over all segments: reading, writing, and comparing manifests."""
+
+        async def counting_pauses(taken: Generator[int, None, Any], pause: Pause) -> Any:
+            return await with_pauses(self.counted(taken), pause)
+
+        for module in (chain, remote_partition):
+            patch.setattr(module, "with_pauses", counting_pauses)
+        compare = LogLineage.compare_some
+
+        def compare_some(*of: Any) -> bool:
+            self.taken[self.iteration] += 1
+            return compare(*of)
+
+        patch.setattr(LogLineage, "compare_some", compare_some)
+
+
+def many_segments(lines: int) -> Manifest:
+    return manifest(*(segment(base, base) for base in range(lines * SEGMENTS_OF_A_LINE)))
+
+
+def test_partitions_whose_tiers_have_many_segments_take_one_step_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten in one iteration of the event loop would serve no one else for as long as ten steps take."""
+
+    async def main() -> None:
+        turns, steps = Turns(StepClock()), Steps()
+        leds = [
+            LedLog(facts=structs.replace(TOPIC, partition=number), pause=turns.wait_next)
+            for number in range(AT_ONCE)
+        ]
+        for led in leds:
+            held = structs.replace(many_segments(3), number=0, leader_epoch=0, topic=led.facts)
+            led.store.bucket.objects[led.remote.folder + manifest_name(0)] = encode_manifest(held)
+            led.store.bucket.objects[led.remote.folder + "head"] = b"0"
+            led.log.epochs.begin(0, 0)
+            led.leader_epoch = 1
+        steps.watch(monkeypatch)
+        counting = asyncio.create_task(steps.count_iterations())
+        await asyncio.gather(*(led.remote.run_round() for led in leds))
+        counting.cancel()
+        assert sum(steps.taken.values()) > 3 * AT_ONCE
+        assert max(steps.taken.values()) == 1
+
+    asyncio.run(main())

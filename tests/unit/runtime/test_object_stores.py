@@ -145,7 +145,7 @@ async def test_an_error_of_the_disk_names_the_object_and_may_pass() -> None:
 
 async def test_the_virtual_store_may_do_later_what_it_has_refused() -> None:
     done = asyncio.Event()
-    bucket = Bucket(faults=StoreFaults(refused=1, late_ms=1), on_change=lambda name: done.set())
+    bucket = Bucket(faults=StoreFaults(refused=1, late_ms=1), on_change=lambda _name, _clock: done.set())
     store = VirtualObjectStore(bucket, random.Random(1))
     with pytest.raises(ObjectStoreError, match="a/x"):
         await store.create("a/x", b"1")

@@ -15,41 +15,40 @@ from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest,
 from nilometer.wire.records import BatchBuilder
 from support.tier.remote_segments import FOLDER, manifest, segment
 
-GRACE_S = 10.0
+GRACE_MS = 10_000
+EARLY_MS = 100
 MANY = SEGMENTS_OF_A_LINE + 1
 
 
 class Store:
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_ms = 0
         self.bucket = Bucket()
         self.known: Any = SimpleNamespace(partition=None, folder=FOLDER, manifest=None)
         """What the broker knows."""
         broker = SimpleNamespace(parts=SimpleNamespace(remote_logs=[self.known]))
         self.node: Any = SimpleNamespace(name="broker-1", broker=broker, is_running=True)
-        loop: Any = SimpleNamespace(time=lambda: self.now_s)
+        loop: Any = SimpleNamespace(time=lambda: self.now_ms / 1000)
         self.clocks = [HostClock(loop), HostClock(loop)]
-        machines = [SimpleNamespace(clock=clock) for clock in self.clocks]
-        cluster: Any = SimpleNamespace(
-            world=SimpleNamespace(loop=loop),
-            nodes={1: self.node},
-            machines=machines,
-            leads=lambda _: False,
-        )
-        self.checked = RemoteChanges(cluster, self.bucket, GRACE_S, clocks_agree=True)
+        cluster: Any = SimpleNamespace(nodes={1: self.node}, leads=lambda _: False)
+        self.checked = RemoteChanges(cluster, self.bucket, GRACE_MS, clocks_jump=False)
 
     def upload(self, *bases: int) -> None:
         for base in bases:
             for name in names_of(base):
-                self.bucket.write(name, b"?")
+                self.bucket.write(name, b"?", self.clocks[0])
 
-    def write(self, number: int, held: Manifest, epoch: int = 0) -> None:
+    def write(self, number: int, held: Manifest, epoch: int = 0, machine: int = 0) -> None:
         written = structs.replace(held, number=number, leader_epoch=epoch)
-        self.bucket.write(FOLDER + manifest_name(number), encode_manifest(written))
+        name = FOLDER + manifest_name(number)
+        self.bucket.write(name, encode_manifest(written), self.clocks[machine])
 
-    def remove(self, base: int) -> None:
+    def remove_manifest(self, number: int) -> None:
+        self.bucket.remove(FOLDER + manifest_name(number), self.clocks[0])
+
+    def remove(self, base: int, machine: int = 0) -> None:
         for name in names_of(base):
-            self.bucket.remove(name)
+            self.bucket.remove(name, self.clocks[machine])
 
     @property
     def found(self) -> list[str]:
@@ -71,7 +70,7 @@ def test_what_leaders_do_is_no_violation() -> None:
     store.write(0, held(0))
     store.write(1, held(0, 10))
     store.write(2, held(10))
-    store.now_s += GRACE_S
+    store.now_ms += GRACE_MS
     store.remove(0)
     store.write(3, structs.replace(held(), is_deleted=True))
     store.remove(10)
@@ -102,20 +101,27 @@ def test_what_has_left_the_manifest_stays_for_a_while() -> None:
     store.upload(0, 10)
     store.write(0, held(0, 10))
     store.write(1, held(10))
-    store.now_s += GRACE_S * GRACE_SLACK - 1
+    store.now_ms += int(GRACE_MS * GRACE_SLACK) - EARLY_MS
     store.remove(0)
     assert store.found == ["is removed before the grace period is over"] * 2
 
 
-def test_a_machine_whose_clock_is_ahead_removes_earlier() -> None:
+@pytest.mark.parametrize(
+    ("drops", "removes", "is_early"), [(0, 0, True), (1, 1, True), (0, 1, False), (1, 0, True)]
+)
+def test_the_grace_period_counts_by_the_clocks_of_those_that_drop_and_remove(
+    drops: int, removes: int, is_early: bool
+) -> None:
+    """However far the clocks have drifted apart late in a run."""
     store = Store()
+    store.clocks[1].rate = 1.002
+    store.now_ms = 3_600_000  # by then one is 7.2 s ahead
     store.upload(0, 10)
     store.write(0, held(0, 10))
-    store.write(1, held(10))
-    store.clocks[1].rate = 1.2
-    store.now_s += GRACE_S * GRACE_SLACK - 1  # by the faster clock 1.4 s more have passed
-    store.remove(0)
-    assert store.found == []
+    store.write(1, held(10), machine=drops)
+    store.now_ms += int(GRACE_MS * GRACE_SLACK) - EARLY_MS
+    store.remove(0, machine=removes)
+    assert store.found == ["is removed before the grace period is over"] * 2 * is_early
 
 
 def test_a_manifest_has_one_content_for_ever() -> None:
@@ -131,7 +137,7 @@ def test_a_number_that_was_removed_may_be_created_again_by_a_late_request() -> N
     store.upload(0)
     store.write(0, held())
     store.write(1, held(0))
-    store.bucket.remove(FOLDER + manifest_name(0))
+    store.remove_manifest(0)
     store.write(0, structs.replace(held(), written_ms=1))
     store.known.manifest = structs.replace(held(0), number=1)
     store.checked.look()
@@ -142,7 +148,7 @@ def test_a_number_that_was_removed_may_be_created_again_by_a_late_request() -> N
 def test_no_broker_goes_on_from_what_was_created_again() -> None:
     store = Store()
     store.write(0, held())
-    store.bucket.remove(FOLDER + manifest_name(0))
+    store.remove_manifest(0)
     late = structs.replace(held(), number=0, written_ms=1)
     store.write(0, late)
     store.known.manifest = late
@@ -175,8 +181,8 @@ def test_what_is_there_counts_also_if_its_new_leader_has_not_looked_yet() -> Non
     store, builder = Store(), BatchBuilder()
     builder.append(1, None, b"v")
     one = segment(0, 0)
-    store.bucket.write(FOLDER + one.log_name, bytes(builder.build(0, 7, 0, 0)))
-    store.bucket.write(FOLDER + one.index_name, b"?")
+    store.bucket.write(FOLDER + one.log_name, bytes(builder.build(0, 7, 0, 0)), store.clocks[0])
+    store.bucket.write(FOLDER + one.index_name, b"?", store.clocks[0])
     store.write(0, manifest(one), epoch=1)
     store.write(1, held(), epoch=0)
     store.known.partition = "events-0"

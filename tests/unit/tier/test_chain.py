@@ -10,6 +10,7 @@ from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.object_store import Bucket, VirtualObjectStore
+from nilometer.steps import at_once
 from nilometer.tier.chain import MANIFESTS_KEPT, Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, DamagedObject, Manifest, encode_manifest, manifest_name
 from support.tier.remote_segments import FOLDER, manifest, segment
@@ -55,6 +56,10 @@ class ScriptedStore(VirtualObjectStore):
 LOST = ObjectStoreError("no answer")
 
 
+def always(_last: Manifest) -> bool:
+    return True
+
+
 def chain_on(bucket: Bucket, writer: str = "a") -> tuple[Chain, ScriptedStore]:
     store = ScriptedStore(bucket)
     return Chain(store, FOLDER, writer), store
@@ -64,7 +69,8 @@ async def write(chain: Chain, epoch: int, count: int = 1) -> None:
     """Append ``count`` manifests, each with one more segment."""
     for _ in range(count):
         last = chain.last or manifest()
-        assert await chain.append(epoch, last.with_segment(segment(last.end_offset, last.end_offset + 9), 0))
+        one = segment(last.end_offset, last.end_offset + 9)
+        assert await chain.append(epoch, at_once(last.adding(one, 0)))
 
 
 def bases(last: Manifest | None) -> list[int]:
@@ -82,6 +88,37 @@ async def test_another_chain_of_a_writer_goes_on_with_its_times() -> None:
     assert last is not None
     assert await again.append(1, structs.replace(last, written_ms=4_000))
     assert again.last is not None and again.last.written_ms == 5_001
+
+
+@pytest.mark.parametrize("request_of", [("put", "head"), ("remove", manifest_name(0))])
+async def test_what_fails_after_the_last_manifest_is_done_later(request_of: tuple[str, str]) -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 0, MANIFESTS_KEPT + 1)
+    store.before[request_of] = LOST
+    await write(chain, 0)
+    assert (FOLDER + manifest_name(0) in bucket.objects, chain.is_pruned) == (True, False)
+    await chain.prune()
+    assert len(bucket.objects) == 1 + MANIFESTS_KEPT + 1  # with the head
+    assert chain.is_pruned
+    store.before["put", "head"] = AssertionError("nothing is left to do")
+    await chain.prune()
+
+
+async def test_what_a_later_leader_has_written_is_pruned_by_that_one() -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    store.before["put", "head"] = LOST
+    await chain.read()
+    await write(chain, 0)
+    assert not chain.is_pruned
+    later, _ = chain_on(bucket, "later")
+    await later.read()
+    await write(later, 1)
+    await chain.read()
+    store.before["put", "head"] = AssertionError("another one's")
+    await chain.prune()
 
 
 async def test_another_process_reads_what_was_written() -> None:
@@ -161,7 +198,7 @@ async def test_a_higher_claim_takes_the_chain_from_any_epoch_of_a_lower_one() ->
     assert bases(await present.read()) == [0, 10]
     await write(present, 2)
     with pytest.raises(Contested):
-        await former.remove_all()
+        await former.remove_all(always)
     assert bases(await present.read()) == [0, 10, 20]
 
 
@@ -176,7 +213,7 @@ async def test_brokers_write_nothing_to_an_archive() -> None:
     with pytest.raises(Contested, match="is in an archive"):
         await write(leader, 3)
     with pytest.raises(Contested, match="is in an archive"):
-        await leader.remove_all()
+        await leader.remove_all(always)
     assert await leader.read() == archive.last
 
 
@@ -388,11 +425,11 @@ async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() ->
     await other.read()
     store.before["remove", manifest_name(10)] = LOST
     with pytest.raises(ObjectStoreError, match="no answer"):
-        await chain.remove_all()
+        await chain.remove_all(always)
     with pytest.raises(Deposed, match="deleted"):
         await other.append(2, manifest(segment(0, 99)))
     assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
-    await other.remove_all()
+    await other.remove_all(always)
     assert bucket.objects == {}
 
 
@@ -401,24 +438,24 @@ async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again(
     chain, remover = chain_on(bucket)[0], chain_on(bucket, "remover")[0]
     await chain.read()
     await write(chain, 1)
-    await remover.remove_all()
+    await remover.remove_all(always)
     for _ in range(2):
         with pytest.raises(ManifestsGone, match="all of them were removed"):
             await chain.read()
-    await chain.remove_all()
+    await chain.remove_all(always)
     assert bucket.objects == {}
 
 
 async def test_a_removal_that_stopped_before_its_head_goes_on() -> None:
     bucket = Bucket({f"{FOLDER}head": b"7", f"{FOLDER}x.log": b""})
-    await chain_on(bucket)[0].remove_all()
+    await chain_on(bucket)[0].remove_all(always)
     assert bucket.objects == {}
 
 
 async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
     bucket = Bucket({f"{FOLDER}head": b"0", FOLDER + manifest_name(0): b"x"})
     with pytest.raises(DamagedObject, match="CRC"):
-        await chain_on(bucket)[0].remove_all()
+        await chain_on(bucket)[0].remove_all(always)
     assert len(bucket.objects) == 2
 
 

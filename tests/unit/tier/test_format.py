@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.tier import format as tier_format
 from nilometer.tier.format import (
     FORMAT_VERSION,
@@ -262,7 +263,8 @@ def test_the_segment_of_an_offset_is_the_first_that_has_it() -> None:
 
 
 def test_a_segment_takes_the_place_of_those_that_it_covers() -> None:
-    held = manifest(segment(0, 9), segment(10, 14), segment(15, 19)).with_segment(segment(5, 29), 1_000)
+    held = manifest(segment(0, 9), segment(10, 14), segment(15, 19))
+    held = at_once(held.adding(segment(5, 29), 1_000))
     assert [(one.base_offset, one.last_offset) for one in held.segments] == [(0, 9), (5, 29)]
     assert sorted(one.name for one in held.dropped) == sorted(
         name for one in (segment(10, 14), segment(15, 19)) for name in (one.log_name, one.index_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from nilometer.steps import at_once
 from nilometer.tier import lineage as lineage_module
 from nilometer.tier import plan
 from nilometer.tier.format import Manifest, RemoteSegment
@@ -50,7 +51,7 @@ def test_each_segment_is_compared_once() -> None:
     lineage = LogLineage(0)
     assert prove(lineage, HELD, view(), SAME) == [0, 10, 20]
     assert prove(lineage, HELD, view(), SAME) == []
-    longer = HELD.with_segment(segment(30, 39, last_crc=3), 0)
+    longer = at_once(HELD.adding(segment(30, 39, last_crc=3), 0))
     assert prove(lineage, longer, view(end=40), {30: 3}) == [30]
     assert own(lineage, longer, view(end=40)) == longer.segments
     assert lineage.foreign is None

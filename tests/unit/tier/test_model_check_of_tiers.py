@@ -132,7 +132,8 @@ def copy_what_is_undecided(manifest: Manifest, log: plan.LogView) -> plan.LocalS
     return next((one for one in log.sealed if one.end_offset > tiered), None)
 
 
-def end_of_what_is_sealed(manifest: Manifest, log: plan.LogView) -> int:
+def end_of_what_is_sealed(manifest: Manifest, log: plan.LogView) -> Generator[int, None, int]:
+    yield 1
     return log.sealed[-1].end_offset if log.sealed else log.log_start_offset
 
 
@@ -149,7 +150,8 @@ def compare_by_the_last_epoch(manifest: Manifest, log: plan.LogView) -> tuple[Re
     return tuple(one for one in manifest.segments if one.epochs[-1][0] != newest)
 
 
-def remove_at_once(manifest: Manifest, now_ms: int, grace_ms: int) -> tuple[str, ...]:
+def remove_at_once(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, tuple[str, ...]]:
+    yield 1
     return tuple(one.name for one in manifest.dropped)
 
 
@@ -169,12 +171,12 @@ orphans = plan.orphans
 
 def expire_one_more(
     manifest: Manifest, log: plan.LogView, retention: plan.Retention, now_ms: int
-) -> tuple[RemoteSegment, ...]:
-    count = len(expired(manifest, log, retention, now_ms)) + (retention.bytes >= 0)
-    return manifest.segments[:count]
+) -> Generator[int, None, tuple[RemoteSegment, ...]]:
+    found = yield from expiring(manifest, log, retention, now_ms)
+    return manifest.segments[: len(found) + (retention.bytes >= 0)]
 
 
-expired = plan.expired
+expiring = plan.expiring
 
 
 def begin_where_the_own_log_does(manifest: Manifest, log: plan.LogView, leader_epoch: int) -> int:
@@ -208,17 +210,21 @@ async def read_the_first_only(self: Any) -> Manifest | None:
 
 
 def keep_what_is_covered(patch: pytest.MonkeyPatch) -> None:
-    def with_segment(self: Manifest, segment: RemoteSegment, now_ms: int) -> Manifest:
+    def adding(self: Manifest, segment: RemoteSegment, now_ms: int) -> Generator[int, None, Manifest]:
+        yield 1
         return structs.replace(self, segments=(*self.segments, segment))
 
-    patch.setattr(Manifest, "with_segment", with_segment)
+    patch.setattr(Manifest, "adding", adding)
 
 
 def forget_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
-    def without(self: Manifest, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
+    def dropping(
+        self: Manifest, gone: Sequence[RemoteSegment], now_ms: int
+    ) -> Generator[int, None, Manifest]:
+        yield 1
         return structs.replace(self, segments=tuple(one for one in self.segments if one not in gone))
 
-    patch.setattr(Manifest, "without", without)
+    patch.setattr(Manifest, "dropping", dropping)
 
 
 OPEN = TierBounds(values=2, transactions=1, rolls=(1,))
@@ -226,7 +232,7 @@ GRACE = TierBounds(values=2, retention=1, grace_periods=1, rolls=(1,))
 PLANTED: dict[str, tuple[Patch, TierBounds, str]] = {
     "what is undecided is copied": (planned("next_to_copy", copy_what_is_undecided), OPEN, STABLE),
     "what is sealed is deleted locally": (
-        planned("local_deletion_bound", end_of_what_is_sealed), EXPIRING, READABLE),
+        planned("bounding", end_of_what_is_sealed), EXPIRING, READABLE),
     "divergent records stay": (planned("divergent", lambda manifest, log: ()), UNCLEAN, SAME_LOG),
     "records beyond the end stay": (planned("divergent", compare_nothing_beyond_the_end), UNCLEAN, SAME_LOG),
     "earlier epochs are cut": (planned("divergent", compare_by_the_last_epoch), EXPIRING, READABLE),
@@ -234,7 +240,7 @@ PLANTED: dict[str, tuple[Patch, TierBounds, str]] = {
     "what was dropped is swept": (planned("orphans", sweep_what_was_dropped), GRACE, READERS),
     "log files stay": (planned("orphans", sweep_indexes_only), FAILING, NO_ORPHANS),
     "one more expires": (
-        planned("expired", expire_one_more), TierBounds(values=2, rolls=(1,), retention=2), KEPT),
+        planned("expiring", expire_one_more), TierBounds(values=2, rolls=(1,), retention=2), KEPT),
     "a new leader begins at its own start": (
         planned("inherited_log_start", begin_where_the_own_log_does), EXPIRING, NOT_LOST),
     "former leaders write": (let_every_leader_write, TierBounds(values=2), READABLE),

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
 import pytest
 from msgspec import structs
 
 from nilometer.steps import at_once
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
-from nilometer.tier.format import manifest_name
+from nilometer.tier.format import SEGMENTS_OF_A_LINE, Dropped, Manifest, RemoteSegment, manifest_name
 from nilometer.tier.plan import (
     LocalSegment,
     LogView,
     Retention,
+    bounding,
     divergent,
     due_removals,
     epochs_within,
-    expired,
     expiring,
     inherited_log_start,
-    is_lost,
-    local_deletion_bound,
     next_log_start,
     next_to_copy,
     orphans,
-    without_removed,
+    removing,
+    still_local,
 )
 from support.tier.remote_segments import manifest, segment
 
 UNLIMITED = Retention(-1, -1)
+
+
+def bound(held: Manifest | None, log: LogView) -> int:
+    return at_once(bounding(held, log))
+
+
+def is_lost(held: Manifest | None, log: LogView) -> bool:
+    return bound(held, log) < log.local_start_offset
+
+
+def expired(held: Manifest, log: LogView, retention: Retention, now_ms: int) -> tuple[RemoteSegment, ...]:
+    return at_once(expiring(held, log, retention, now_ms))
 
 
 def view(
@@ -70,7 +84,7 @@ def test_a_segment_without_records_is_copied_and_expires_with_what_is_before_it(
     assert next_to_copy(held, log) == LocalSegment(10, 20, 0)
     empty = structs.replace(segment(10, 19), log_bytes=0, max_timestamp=-1)
     held = manifest(segment(0, 9, max_timestamp=1), empty, segment(20, 29, max_timestamp=5))
-    assert local_deletion_bound(held, log) == 30
+    assert bound(held, log) == 30
     assert expired(held, log, Retention(10, -1), 10) == ()
     assert expired(held, log, Retention(10, -1), 11) == held.segments[:2]
     assert expired(held, log, Retention(10, -1), 15) == held.segments
@@ -83,10 +97,10 @@ def test_what_deleted_records_left_is_not_copied() -> None:
 
 def test_a_local_log_deletes_what_the_tier_has_without_a_gap() -> None:
     held = manifest(segment(0, 9), segment(5, 19), segment(30, 39))
-    assert local_deletion_bound(held, view(10, 20)) == 20
-    assert local_deletion_bound(manifest(segment(5, 9)), view(10, 20)) == 0
-    assert local_deletion_bound(manifest(), view(10, 20)) == 0
-    assert local_deletion_bound(manifest(segment(0, 9)), view(20, base=10, start=3)) == 10
+    assert bound(held, view(10, 20)) == 20
+    assert bound(manifest(segment(5, 9)), view(10, 20)) == 0
+    assert bound(manifest(), view(10, 20)) == 0
+    assert bound(manifest(segment(0, 9)), view(20, base=10, start=3)) == 10
 
 
 def test_the_whole_retention_counts_bytes_once() -> None:
@@ -137,9 +151,9 @@ def test_a_quarter_of_what_is_dropped_is_removed_before_a_manifest_says_so(
     held = manifest(*(segment(at, at + 1) for at in range(8)))
     held = held.without(held.segments, 0)
     counts = list[int]()
-    while due := due_removals(held, 5, 1):
+    while due := at_once(due_removals(held, 5, 1)):
         counts.append(len(due))
-        held = without_removed(held, due)
+        held = at_once(removing(held, due))
     assert counts == [4, 3, 2, 2, 2, 2, 1]
 
 
@@ -214,10 +228,22 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     held = manifest(segment(0, 9), segment(10, 19))
     later = held.without(held.segments[:1], 1_000)
     assert later.segments == held.segments[1:]
-    assert due_removals(later, 1_999, 1_000) == ()
-    names = due_removals(later, 2_000, 1_000)
+    assert at_once(due_removals(later, 1_999, 1_000)) == ()
+    names = at_once(due_removals(later, 2_000, 1_000))
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
-    assert without_removed(later, names) == structs.replace(later, dropped=())
+    assert at_once(removing(later, names)) == structs.replace(later, dropped=())
+
+
+@pytest.mark.parametrize(
+    ("start", "local", "count"),
+    [(0, 0, 4), (0, 10, 3), (0, 12, 2), (0, 15, 2), (0, 16, 1), (12, 12, 3), (20, 20, 1), (0, 40, 0)],
+)
+def test_what_the_log_has_itself_is_not_needed_also_if_it_begins_before_that(
+    start: int, local: int, count: int
+) -> None:
+    held = manifest(segment(0, 9), segment(10, 14), segment(12, 19), segment(20, 29))
+    log = view(50, base=local, start=start)
+    assert still_local(held, log) == held.segments[len(held.segments) - count :]
 
 
 def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +256,58 @@ def test_what_no_manifest_names_is_found_in_steps(monkeypatch: pytest.MonkeyPatc
     steps = orphans(held, iter(listed))
     assert at_once(orphans(held, iter(listed))) == (manifest_name(2), "00000000000000000000-b.log")
     assert list(steps) == [2, 2, 1, *[2] * 6]
+
+
+class Counted(tuple[Any, ...]):
+    """Counts the elements that are taken one by one."""
+
+    taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in super().__iter__():
+            self.taken += 1
+            yield one
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        if isinstance(place, slice):
+            found = Counted(found)
+            self.slices.append(found)
+        return found
+
+    @property
+    def slices(self) -> list[Counted]:
+        return self.__dict__.setdefault("slices_made", [])
+
+    @property
+    def total(self) -> int:
+        return self.taken + sum(one.total for one in self.slices)
+
+
+def test_one_step_walks_over_a_thousand_dropped_objects_at_most() -> None:
+    dropped = Counted(Dropped(f"{at}", 0) for at in range(2 * SEGMENTS_OF_A_LINE + 1))
+    walked = list[int]()
+    for _ in due_removals(structs.replace(manifest(), dropped=dropped), 0, 1):
+        walked.append(dropped.total)
+    assert walked == [SEGMENTS_OF_A_LINE, 2 * SEGMENTS_OF_A_LINE, 2 * SEGMENTS_OF_A_LINE + 1]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda held: held.summing(),
+        lambda held: bounding(held, view(start=0, base=10 * len(held.segments))),
+        lambda held: expiring(held, view(10 * len(held.segments)), Retention(-1, 0), 0),
+        lambda held: expiring(held, view(10 * len(held.segments)), Retention(0, -1), 1 << 40),
+    ],
+    ids=["sums", "bound", "size", "time"],
+)
+def test_one_step_walks_over_a_thousand_segments_at_most(
+    steps: Callable[[Manifest], Generator[int, None, object]],
+) -> None:
+    segments = Counted(segment(10 * at, 10 * at + 9) for at in range(2 * SEGMENTS_OF_A_LINE + 1))
+    walked = 0
+    for _ in steps(structs.replace(manifest(), segments=segments)):
+        assert segments.total - walked <= SEGMENTS_OF_A_LINE + 1
+        walked = segments.total
+    assert walked >= 2 * SEGMENTS_OF_A_LINE

@@ -8,6 +8,7 @@ import msgspec
 
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStore
+from nilometer.steps import Pause
 from nilometer.tier.reader import RemoteCache
 
 
@@ -27,3 +28,5 @@ class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the number of the last metadata entry that this broker knows."""
     before_copy: Callable[[int], Awaitable[None]]
     """Waits until so many bytes may be copied."""
+    pause: Pause
+    """Waits for the turn of one step among all long work of this broker."""

@@ -117,6 +117,7 @@ class RemoteLogs:
             claim=config.claim,
             metadata_entry=lambda: metadata.image.number,
             before_copy=self._copies.wait,
+            pause=turns.wait_next,
         )
         metadata.subscribe(self._on_delta, self._on_reload)
         replicas.add_hosting_listener(lambda partition: partition.add_role_listener(self._on_role_changed))
@@ -130,8 +131,10 @@ class RemoteLogs:
         await self._cache.close()
 
     def __iter__(self) -> Iterator[RemotePartition]:
-        """Yield the tiers in use, for reports."""
-        yield from self._by_key.values()
+        """Yield the tiers in use, for reports: of the partitions that are hosted."""
+        for remote in self._by_key.values():
+            if remote.partition in self._replicas:
+                yield remote
 
     def _configure(self, image: ClusterImage) -> None:
         """Take the settings that can change while a broker runs."""
@@ -164,7 +167,9 @@ class RemoteLogs:
                     remote.is_queued = True
                     self._due.append(remote)
         for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
-            if key not in self._running:
+            # A replica that is offline may have led: if no other one does until its topic is deleted, this
+            # broker removes the tier.
+            if key not in self._running and key not in self._replicas.offline:
                 # What is known of a topic's deletion may come after this round, or only as a new image.
                 self._forget(key, is_deleted=self._metadata.image.topic_by_id(key.topic_id) is None)
         for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):
@@ -187,6 +192,7 @@ class RemoteLogs:
         remote = RemotePartition(partition, self._parts, self._facts, traffic)
         if found is not None:
             remote.had_led |= found.had_led
+            remote.newest_epoch = max(remote.newest_epoch, found.newest_epoch)
             if partition not in self._replicas and found.partition in self._replicas:
                 return remote  # for a read that waited while its replica was replaced
         self._by_key[partition.key] = remote
@@ -256,8 +262,11 @@ class RemoteLogs:
         return False
 
     def _on_role_changed(self, partition: Partition) -> None:
-        if partition.key in self._by_key:
-            self._by_key[partition.key].on_role_changed()
+        """Let the tier of this replica know of it, before the first round of that, too: the topic may be
+        deleted, or another broker lead, before the round."""
+        leads = partition.has_leader_role and self._may_have_tier(partition)
+        if leads or partition.key in self._by_key:
+            self._of(partition).on_role_changed()
 
     # -- deleted topics
 
@@ -266,8 +275,11 @@ class RemoteLogs:
             self._configure(image)
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
-            for index in range(len(topic.partitions)):
-                self._forget(TopicIdPartition(topic.id, index), is_deleted=True)
+            for index, state in enumerate(topic.partitions):
+                key = TopicIdPartition(topic.id, index)
+                if (remote := self._by_key.get(key)) is not None:  # its replica may be offline
+                    remote.newest_epoch = max(remote.newest_epoch, state.leader_epoch)
+                self._forget(key, is_deleted=True)
 
     def _on_reload(self, image: ClusterImage) -> None:
         """The next round forgets partitions that are gone, and removes the tiers of deleted topics."""
@@ -343,15 +355,18 @@ class RemoteLogs:
         manifest knew."""
         if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
             return
-        chain = Chain(self._store, folder, self._parts.writer, self._parts.claim)
+        chain = Chain(self._store, folder, self._parts.writer, self._parts.claim, self._parts.pause)
         try:
             last = await chain.read()
         except ManifestsGone:
             last = None
         known = last is None or last.topic.metadata_entry <= self._metadata.image.number
         if known and self._is_unknown(topic) and (last is None or last.claim == self._parts.claim):
+            age_ms = self._runtime.clock.wall_ms() - (0 if last is None else last.written_ms)
+            if abs(age_ms) < self._config.unknown_topic_grace_ms:
+                raise Contested(f"{folder} was written to {age_ms // 1000} s ago, by another cluster")
             logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
-            await chain.remove_all()
+            await chain.remove_all(lambda found: last is not None and found.number == last.number)
 
     # -- reading
 

@@ -34,7 +34,15 @@ from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, seale
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
-from nilometer.tier.format import DamagedObject, Manifest, RemoteSegment, TopicFacts, partition_folder
+from nilometer.tier.format import (
+    DamagedObject,
+    Manifest,
+    RemoteSegment,
+    Sums,
+    TopicFacts,
+    manifest_name,
+    partition_folder,
+)
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
 from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
@@ -91,7 +99,7 @@ class RemotePartition:
         self._parts = parts
         self._facts = facts
         self.folder = partition_folder(parts.cluster_id, partition.key.topic_id, partition.key.partition)
-        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim)
+        self._chain = Chain(parts.store, self.folder, parts.writer, parts.claim, parts.pause)
         self._using_chain = asyncio.Lock()
         self._readings_begun = self._last_reading = 0
         """How often the chain was read, and the number of the last time that succeeded: of several that wait
@@ -100,19 +108,27 @@ class RemotePartition:
         self.had_led = partition.has_leader_role
         """Whether this broker has led the partition, with this replica or one before it: then it removes what
         is in the tier when the topic is deleted."""
+        self._summed: Manifest | None = None
+        """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
+        self._sums = Sums(0, -1)
+        self.newest_epoch = partition.leader_epoch
+        """The newest leader epoch of the partition that is known here."""
+        self._deposed_since_ms: int | None = None
+        """Since when this broker has led, and may not write; None if it may."""
         self._lineage = LogLineage(parts.claim)
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
-        self._lacking_by: tuple[Manifest | None, tuple[int, int]] | None = None
-        """The manifest, the log start offset and the local one for which :attr:`_lacking` was found."""
-        self._lacking = False
+        self._bound_by: tuple[Manifest | None, Offset] | None = None
+        """The manifest, as far as it is of this log, and the log start offset for which :attr:`_bound` was
+        found."""
+        self._bound = 0
         self._readable_by: tuple[Manifest, int, Manifest] | None = None
         """A manifest, how many of its segments may be read, and a manifest with these."""
         self._looked: tuple[object, int] | None = None
-        """:attr:`_lacking_by` when the chain was last read in vain for what is lacking, and the time."""
+        """:attr:`_bound_by` when the chain was last read in vain for what is lacking, and the time."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -126,14 +142,15 @@ class RemotePartition:
         return self._chain.last
 
     def on_role_changed(self) -> None:
-        """Forget what is in the tier, which another epoch's leader may have cut; note if the broker leads."""
+        """Forget what is in the tier, which another epoch's leader may have cut; note who leads."""
         self.partition.log.note_tiered(0)
         self.had_led |= self.partition.has_leader_role
+        self.newest_epoch = max(self.newest_epoch, self.partition.leader_epoch)
 
     @property
     def remote_bytes(self) -> int:
-        """The bytes of log files in the tier, as of the last manifest that is known."""
-        return 0 if self._chain.last is None else self._chain.last.log_bytes
+        """The bytes of log files in the tier, as of the last manifest that was summed up."""
+        return self._sums.log_bytes
 
     def fail(self, reason: str) -> None:
         """Note why a round did not end."""
@@ -151,14 +168,14 @@ class RemotePartition:
         )
         if not self._chain.is_read:
             return state
-        manifest, view = self._last_or_first, self.view()
+        manifest, view = self._summed or self._last_or_first, self.view()
         unsafe = plan.not_tiered(manifest, view, self.partition.replica.high_watermark)
-        newest = manifest.newest_ms
+        newest = self._sums.newest_ms
         age_ms = -1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest)
         return structs.replace(
             state,
             end_offset=manifest.end_offset,
-            size_bytes=manifest.log_bytes,
+            size_bytes=self._sums.log_bytes,
             newest_ms=newest,
             lag_segments=unsafe.sealed,
             lag_bytes=unsafe.sealed_bytes,
@@ -192,21 +209,22 @@ class RemotePartition:
 
     async def _look(self) -> None:
         await self._read_chain()
-        self._note_tiered()
+        await self._note_tiered()
         self._check_lineage()
 
     async def _lead(self, epoch: int) -> bool:
         if epoch != self._led_epoch:
             self._led_epoch, self._orphans_since_ms = epoch, self._monotonic_ms
+            self._deposed_since_ms = None
         elif self._has_ended:
             return False
         manifest = await self._read_chain()
-        self._chain.check_may_write(epoch)
+        self._check_may_lead(epoch)
         self._check_lineage()
         if manifest is not None and self._is_behind(manifest):
             return False
         view = self.view()
-        if self._lacks_records:
+        if await self._lacks_records():
             raise TierLost(
                 f"the tier lacks records of {self.partition} between offsets {view.log_start_offset} and "
                 f"{view.local_start_offset}, which were in it. Is nilometer.tier.uri right? To go on without "
@@ -214,7 +232,10 @@ class RemotePartition:
             )
         if await self._write(epoch, self._claimed):
             self._orphans_since_ms = self._monotonic_ms  # until now an earlier leader could begin to copy
-        self._note_tiered()
+            async with self._using_chain:
+                await self._compare()  # what is left of a lower claim was not compared with the log before
+            self._check_lineage()
+        await self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
             await self._copy_next(epoch)
             await self._expire(epoch)
@@ -222,8 +243,29 @@ class RemotePartition:
             self._advance_log_start(self.partition.log.local_start_offset)
             await self._write(epoch, self._emptied)
         await self._remove_dropped(epoch)
+        async with self._using_chain:
+            await self._chain.prune()
         await self._sweep(epoch)
-        return self._leads(epoch) and (self._wanted is not None or bool(self._due_removals))
+        is_more_due = self._wanted is not None or bool(await self._due_removals())
+        return self._leads(epoch) and is_more_due
+
+    def _check_may_lead(self, epoch: int) -> None:
+        """Raises Deposed; Contested if this broker does not learn who has deposed it."""
+        try:
+            self._chain.check_may_write(epoch)
+        except Contested:
+            raise
+        except Deposed as reason:
+            if self._deposed_since_ms is None:
+                self._deposed_since_ms = self._monotonic_ms
+            if self._leads(epoch) and self._monotonic_ms - self._deposed_since_ms >= BEHIND_MS_MAX:
+                raise Contested(
+                    f"{reason}. By its metadata this one leads: a second cluster with this id writes to this "
+                    "store, or the metadata were restored from an older backup. If no broker of the other "
+                    f"cluster runs, set nilometer.tier.claim={self._parts.claim + 1} on all brokers to go on"
+                ) from None
+            raise
+        self._deposed_since_ms = None
 
     def _is_behind(self, manifest: Manifest) -> bool:
         """Return whether this broker's metadata are older than those of the manifest's writer.
@@ -274,9 +316,10 @@ class RemotePartition:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the topic is tiered no more, and nothing of it is left in the store."""
+        """Whether the topic is tiered no more, and nothing of it is left in the store but the last manifests,
+        which void what a former leader still creates."""
         last = self._chain.last
-        is_empty = last is None or not (last.segments or last.dropped)
+        is_empty = last is None or (self._chain.is_pruned and not (last.segments or last.dropped))
         return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Decision:
@@ -338,7 +381,7 @@ class RemotePartition:
         self._orphans_since_ms = before
         self.traffic.copied_bytes += entry.log_bytes + entry.index_bytes
         self.traffic.copied_segments += 1
-        self._note_tiered()
+        await self._note_tiered()
 
     async def _upload(self, sealed: SealedSegment) -> RemoteSegment:
         return await upload(self._parts, self.partition.log, sealed, self.folder)
@@ -368,22 +411,23 @@ class RemotePartition:
             return (yield from manifest.dropping(expired, self._now_ms)) if expired else None
 
         if (manifest := self._chain.last) is not None:
-            found = await with_pauses(gone(manifest))
+            found = await with_pauses(gone(manifest), self._parts.pause)
             if self._leads(epoch):
                 self._advance_log_start(plan.next_log_start(found, self.view()))
                 await self._write(epoch, remaining)
 
-    @property
-    def _due_removals(self) -> tuple[str, ...]:
-        """The names of some objects whose grace period is over."""
-        last = self._chain.last
-        return () if last is None else plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+    async def _due_removals(self) -> tuple[str, ...]:
+        """Return the names of some objects whose grace period is over."""
+        if (last := self._chain.last) is None:
+            return ()
+        due = plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+        return await with_pauses(due, self._parts.pause)
 
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove some of the objects whose grace period is over, as long as this broker leads."""
         removed, error = list[str](), None
         try:
-            for name in self._due_removals:
+            for name in await self._due_removals():
                 if not self._leads(epoch):
                     break
                 await self._parts.store.remove(self.folder + name)
@@ -414,7 +458,7 @@ class RemotePartition:
         if manifest.writer != self._parts.writer:
             return  # another cluster copies under this epoch
         listed = (name.removeprefix(self.folder) for name in names)
-        for own in await with_pauses(plan.orphans(manifest, listed)):
+        for own in await with_pauses(plan.orphans(manifest, listed), self._parts.pause):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
             await self._parts.store.remove(self.folder + own)
         self._orphans_since_ms = None
@@ -423,7 +467,19 @@ class RemotePartition:
         """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
         self._check_lineage()
         async with self._using_chain:
-            await self._chain.remove_all()
+            await self._chain.remove_all(self._may_end)
+
+    def _may_end(self, last: Manifest) -> bool:
+        """Whether this process removes all behind ``last``: if that is of the newest leader epoch, its writer
+        does. Raises Contested if it is of a later one, which no leader of this cluster has had."""
+        newest = self._parts.claim, self.newest_epoch
+        if last.rank > newest:
+            raise Contested(
+                f"{self.folder}{manifest_name(last.number)} has epoch {last.leader_epoch}, and the last "
+                f"leader that is known here had {self.newest_epoch}. Does a second cluster with this id "
+                "write to this store?"
+            )
+        return last.rank < newest or last.writer == self._parts.writer
 
     # -- what the rounds share
 
@@ -460,23 +516,26 @@ class RemotePartition:
             )
         return self._sealed
 
-    @property
-    def _lacks_records(self) -> bool:
+    async def _find_bound(self) -> Offset:
+        """Return the offset below which the last manifest has, as far as it is of this log, all that is."""
+        while True:
+            last, start = self._chain.last, self.partition.log.log_start_offset
+            visible = last and self._visible(last)
+            if self._bound_by is not None and self._bound_by[0] is visible and self._bound_by[1] == start:
+                return self._bound
+            bound = await with_pauses(plan.bounding(visible, self.view()), self._parts.pause)
+            self._bound_by, self._bound = (visible, start), bound
+
+    async def _lacks_records(self) -> bool:
         """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
-        log, last = self.partition.log, self._chain.last
-        visible = last and self._visible(last)
-        offsets = log.log_start_offset, log.local_start_offset
-        if self._lacking_by is None or self._lacking_by[0] is not visible or self._lacking_by[1] != offsets:
-            self._lacking = plan.is_lost(visible, self.view())
-            self._lacking_by = visible, offsets
-        return self._lacking
+        return await self._find_bound() < self.partition.log.local_start_offset
 
     @property
     def _has_just_looked(self) -> bool:
         """Whether the chain was read for records that this manifest lacks, and did not go on."""
         return (
             self._looked is not None
-            and self._looked[0] is self._lacking_by
+            and self._looked[0] is self._bound_by
             and self._monotonic_ms < self._looked[1] + LOOK_AGAIN_MS
         )
 
@@ -496,7 +555,13 @@ class RemotePartition:
         async with self._using_chain:  # readers go on meanwhile
             await self._compare()
             self._inherit_log_start()
+            await self._sum_up()
             return self._chain.last
+
+    async def _sum_up(self) -> None:
+        if (last := self._chain.last) is not None and last is not self._summed:
+            sums = await with_pauses(last.summing(), self._parts.pause)
+            self._summed, self._sums = last, sums
 
     async def _read_again(self) -> None:
         """Read the chain, and compare with the log what readers need, who have the rest in the log."""
@@ -541,16 +606,16 @@ class RemotePartition:
     async def _compare_epochs(self) -> None:
         """Compare what the last manifest names by its epochs, in steps, so that what asks for all of it next
         does not hold the event loop: for a new leader epoch, or a new writer, nothing is compared yet."""
-        while (last := self._chain.last) is not None:
-            if not self._lineage.compare_some(last, self.view(), self._as_of):
+        while (last := self._chain.last) is not None and self._lineage.has_more(last, self._as_of):
+            await self._parts.pause()
+            if last is self._chain.last and not self._lineage.compare_some(last, self.view(), self._as_of):
                 return
-            await asyncio.sleep(0)
 
     async def _crc_in_log(self, segment: RemoteSegment) -> int | None:
         """Return the CRC of the log's batch where the last one of ``segment`` is; None if nothing is to be
         compared with it."""
         if segment.last_crc is None:
-            await asyncio.sleep(0)
+            await self._parts.pause()
             return None
         log, offset = self.partition.log, segment.last_offset
         return await self._parts.runtime.disk.offload(lambda: crc_at(log, offset))
@@ -599,7 +664,7 @@ class RemotePartition:
                 self._chain.check_may_write(epoch)
                 self._check_lineage()
                 self._inherit_log_start()
-                following = await with_pauses(decide(self._last_or_first))
+                following = await with_pauses(decide(self._last_or_first), self._parts.pause)
                 if following is None:
                     return False
                 if not self._leads(epoch):
@@ -613,17 +678,18 @@ class RemotePartition:
                 try:
                     if await self._chain.append(epoch, following):
                         await self._compare_epochs()
+                        await self._sum_up()
                         return True
                 except ObjectStoreError:
                     self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
                     raise
 
-    def _note_tiered(self) -> None:
-        manifest = self._chain.last
+    async def _note_tiered(self) -> None:
+        """Let the log delete what the last manifest has, if that is of the present epoch."""
+        bound, manifest = await self._find_bound(), self._chain.last
         is_tiered = self.partition.log.config.remote_storage_enable
         if is_tiered and manifest is not None and self._is_current(manifest, self.partition.leader_epoch):
-            visible = self._visible(manifest)
-            self.partition.log.note_tiered(plan.local_deletion_bound(visible, self.view()))
+            self.partition.log.note_tiered(bound)
 
     def _measure_lag(self) -> None:
         self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
@@ -710,15 +776,16 @@ class RemotePartition:
         """Return the first record in the tier that is not older; None if there is none. Raises as
         :meth:`read`."""
         await self._compare_epochs()
-        if self._lacks_records:  # another one has copied them since the chain was read here
+        if await self._lacks_records():  # another one has copied them since the chain was read here
             async with self._using_chain:
-                if self._lacks_records and not self._has_just_looked:  # for another search
+                if await self._lacks_records() and not self._has_just_looked:  # for another search
                     await self._read_again()
-                    if self._lacks_records:
+                    if await self._lacks_records():
                         await self._find_log_start()
-                    self._looked = (self._lacking_by, self._monotonic_ms) if self._lacks_records else None
+                    is_in_vain = await self._lacks_records()
+                    self._looked = (self._bound_by, self._monotonic_ms) if is_in_vain else None
             self._chain.check_may_read()
-        if self._lacks_records:
+        if await self._lacks_records():
             raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
         start = self.partition.log.log_start_offset
         return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))

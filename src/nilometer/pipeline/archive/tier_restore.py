@@ -244,7 +244,7 @@ def _begin(folders: ReplicaFolders, one: _Target, manifest: Manifest, copied: Co
         start,
         end,
         len(one.wanted.replicas),
-        manifest.log_bytes,
+        manifest.sums.log_bytes,
         None if copied is None else copied.records,
         None if copied is None else copied.aborted,
     )

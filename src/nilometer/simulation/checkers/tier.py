@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 
+from nilometer.runtime import Clock
 from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
@@ -16,7 +18,7 @@ from nilometer.tier.format import HEAD, Manifest, decode_manifest, manifest_name
 
 SHOWN = 3
 GRACE_SLACK = 0.8
-"""A request takes a while: so much of the grace period has to pass, by the clocks of all machines."""
+"""A request takes a while: so much of the grace period has to pass, by the clocks of those that ask."""
 
 
 class RemoteChanges:
@@ -28,10 +30,10 @@ class RemoteChanges:
     of leaders with their logs.
     """
 
-    def __init__(self, cluster: Cluster, bucket: Bucket, grace_s: float, *, clocks_agree: bool) -> None:
+    def __init__(self, cluster: Cluster, bucket: Bucket, grace_ms: int, *, clocks_jump: bool) -> None:
         self._cluster = cluster
         self._bucket = bucket
-        self._least_s = grace_s * GRACE_SLACK if clocks_agree else 0.0
+        self._least_ms = -math.inf if clocks_jump else grace_ms * GRACE_SLACK
         self._manifests: dict[str, bytes] = {}
         """What was written first."""
         self._begun: dict[str, tuple[str, int]] = {}
@@ -42,18 +44,20 @@ class RemoteChanges:
         """By folder, the objects of the segments that the last manifest names."""
         self._ranks: dict[str, tuple[int, int]] = {}
         """By folder, the claim and the leader epoch of that manifest."""
-        self._left_s: dict[str, float] = {}
-        """When an object was in the last manifest for the last time."""
+        self._left_ms: dict[str, int] = {}
+        """When an object was in the last manifest for the last time, by the clock of the machine that wrote
+        the next one: each runs at a rate of its own."""
         self._deleted: set[str] = set()
         """The folders of partitions that are gone: a request that comes late, or a broker that has not heard
         of it, may begin the chain again. No topic has its id any more, and a sweep removes what is there."""
         self.violations: list[str] = []
         before = bucket.on_change
 
-        def on_change(name: str) -> None:
+        def on_change(name: str, clock: Clock | None) -> None:
             if before is not None:
-                before(name)
-            self._on_change(name)
+                before(name, clock)
+            assert clock is not None, "a machine has asked for it"
+            self._on_change(name, clock.wall_ms())
 
         bucket.on_change = on_change
 
@@ -78,25 +82,21 @@ class RemoteChanges:
                         f"{partition} has {manifest.end_offset} records there, of which {stable} are stable"
                     )
 
-    def _on_change(self, name: str) -> None:
+    def _on_change(self, name: str, now_ms: int) -> None:
         folder, slash, own = name.rpartition("/")
         folder += slash
-        now_s = self._cluster.world.loop.time()
         data = self._bucket.objects.get(name)
         if own.startswith("manifest-"):
             if data is None:
                 self._removed.add(name)
             else:
-                self._on_manifest(folder, name, data, now_s)
+                self._on_manifest(folder, name, data, now_ms)
         elif data is None and name in self._named.get(folder, ()):
             self._find(f"{name} is removed, which the last manifest names")
-        elif data is None and (left_s := self._left_s.pop(name, None)) is not None:
-            # Another machine may remove it than has dropped it, and their clocks run at rates of their own.
-            walls_ms = [host.clock.wall_ms() for host in self._cluster.machines]
-            if now_s - left_s < self._least_s - (max(walls_ms) - min(walls_ms)) / 1000:
-                self._find(f"{name} is removed before the grace period is over")
+        elif data is None and now_ms - self._left_ms.pop(name, -math.inf) < self._least_ms:
+            self._find(f"{name} is removed before the grace period is over")
 
-    def _on_manifest(self, folder: str, name: str, data: bytes, now_s: float) -> None:
+    def _on_manifest(self, folder: str, name: str, data: bytes, now_ms: int) -> None:
         if folder in self._deleted or name in self._removed:
             return
         if self._manifests.setdefault(name, data) != data:
@@ -111,7 +111,7 @@ class RemoteChanges:
         if manifest.get("is_deleted", False):
             self._deleted.add(folder)
             self._named.pop(folder, None)
-            self._left_s = {one: at_s for one, at_s in self._left_s.items() if not one.startswith(folder)}
+            self._left_ms = {one: at_ms for one, at_ms in self._left_ms.items() if not one.startswith(folder)}
             return
         segments = itertools.chain(manifest["segments"], *map(json.loads, blocks))
         stems = (f"{folder}{one[0]:020d}-{one[6]}" for one in segments)
@@ -119,7 +119,7 @@ class RemoteChanges:
         if missing := sorted(named - self._bucket.objects.keys()):
             self._find(f"{name} names {missing[0]}, which is not there")
         for one in self._named.get(folder, frozenset()) - named:
-            self._left_s[one] = now_s
+            self._left_ms[one] = now_ms
         self._named[folder] = named
 
     def _find(self, what: str) -> None:

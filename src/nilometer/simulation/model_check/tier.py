@@ -253,7 +253,7 @@ class TierWorld:
             last = self._buckets.values[state.bucket].last
             if last is None or last.leader_epoch != state.epoch:
                 return None
-            if plan.local_deletion_bound(last, self._view(state, leader, 0)) < leader.local:
+            if at_once(plan.bounding(last, self._view(state, leader, 0))) < leader.local:
                 return None
         if is_short:
             local = leader.local
@@ -292,9 +292,9 @@ class TierWorld:
         elif (wanted := plan.next_to_copy(last, view)) is not None:
             yield from self._uploads(state, index, broker, view, wanted)
         yield from self._expires(state, index, broker, last, view)
-        if due := plan.due_removals(last, state.now, 1):
+        if due := at_once(plan.due_removals(last, state.now, 1)):
             removed = self._removed(state, due)
-            yield from self._appends(removed, index, plan.without_removed(last, due), "forget removed")
+            yield from self._appends(removed, index, at_once(plan.removing(last, due)), "forget removed")
 
     def _looks(self, state: TierState, index: int, broker: _Broker) -> Iterator[tuple[Step, TierState]]:
         if broker.worked != broker.leads:
@@ -318,7 +318,7 @@ class TierWorld:
         broker = state.brokers[index]
         view = self._view(state, broker, index)
         visible = None if last is None else last.without(plan.divergent(last, view), state.now)
-        if plan.is_lost(visible, view):
+        if _is_lost(visible, view):
             if broker.leads < state.epoch:
                 return state
             if not state.unclean:
@@ -334,7 +334,7 @@ class TierWorld:
     def _noted(self, state: TierState, broker: _Broker, last: Manifest, index: int = 0) -> _Broker:
         view = self._view(state, broker, index)
         visible = last.without(plan.divergent(last, view), state.now)
-        return broker._replace(tiered=max(broker.tiered, plan.local_deletion_bound(visible, view)))
+        return broker._replace(tiered=max(broker.tiered, at_once(plan.bounding(visible, view))))
 
     def _appends(
         self, state: TierState, index: int, following: Manifest, name: str
@@ -402,7 +402,7 @@ class TierWorld:
             after = self._discarded(_with(state, index, broker._replace(copied=None)), index, entry)
             yield ("discard", index, 0), after
             return
-        yield from self._appends(state, index, last.with_segment(entry, state.now), NAME)
+        yield from self._appends(state, index, at_once(last.adding(entry, state.now)), NAME)
 
     def _discarded(self, state: TierState, index: int, entry: RemoteSegment) -> TierState:
         after = self._read(state, index)
@@ -415,14 +415,15 @@ class TierWorld:
         self, state: TierState, index: int, broker: _Broker, last: Manifest, view: plan.LogView
     ) -> Iterator[tuple[Step, TierState]]:
         retention = plan.Retention(-1, self._bounds.retention)
-        start = plan.next_log_start(plan.expired(last, view, retention, state.now), view)
+        start = plan.next_log_start(at_once(plan.expiring(last, view, retention, state.now)), view)
         start = min(start, broker.high_watermark)
         after = _begins_at(state, index, start)
         if start > broker.start and not 0 <= self._bounds.retention <= len(broker.records) - start:
             kept = f"broker {index} begins at {start} of {len(broker.records)}"
             after = after._replace(violation=Violation(KEPT, kept))
         view = self._view(after, after.brokers[index], index)
-        gone = [one for one in plan.expired(last, view, retention, state.now) if one.end_offset <= start]
+        found = at_once(plan.expiring(last, view, retention, state.now))
+        gone = [one for one in found if one.end_offset <= start]
         if gone:
             yield from self._appends(after, index, last.without(gone, state.now), "expire")
 
@@ -612,7 +613,7 @@ class TierWorld:
         has_claimed = known is not None and known.leader_epoch == state.epoch
         # A leader that was elected uncleanly may have cut, before it knew of the next one, what that one has
         # in remote storage only: it is found with the next look.
-        if state.unclean and (not has_claimed or state.unclean > 1) and plan.is_lost(visible, view):
+        if state.unclean and (not has_claimed or state.unclean > 1) and _is_lost(visible, view):
             return None
         offset = leader.start
         if last is not None and not has_begun:  # it has still to learn where an earlier leader began
@@ -654,6 +655,10 @@ def _claim(last: Manifest, view: plan.LogView, epoch: int, now: int) -> Manifest
     if last.leader_epoch == epoch:
         return None
     return last if last.leader_epoch >= 0 or plan.next_to_copy(last, view) is not None else None
+
+
+def _is_lost(visible: Manifest | None, view: plan.LogView) -> bool:
+    return at_once(plan.bounding(visible, view)) < view.local_start_offset
 
 
 def _differing(last: Manifest, leader: _Broker, bucket: Stored) -> Violation | None:

@@ -32,7 +32,7 @@ from nilometer.simulation.model_check.tier_store import (
     Stored,
 )
 from nilometer.simulation.model_check.world import Step
-from nilometer.steps import without_waiting
+from nilometer.steps import at_once, without_waiting
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed
 from nilometer.tier.format import Manifest, RemoteSegment, encode_manifest
@@ -126,7 +126,7 @@ class ClaimWorld:
             if last.leader_epoch >= 0 or plan.next_to_copy(last, view) is not None:
                 yield from self._appends(state, index, "claim", last)
         elif one.copied is not None:
-            yield from self._appends(state, index, "name", last.with_segment(one.copied, 0))
+            yield from self._appends(state, index, "name", at_once(last.adding(one.copied, 0)))
         elif (wanted := plan.next_to_copy(last, view)) is not None:
             yield ("upload", index, 0), self._uploaded(state, index, one, wanted)
 
@@ -156,7 +156,7 @@ class ClaimWorld:
             return state
         if not self._may_write(index, one):
             return state
-        bound = plan.local_deletion_bound(self._visible_to(index, one, last), _view(one))
+        bound = at_once(plan.bounding(self._visible_to(index, one, last), _view(one)))
         return _with(state, index, one._replace(tiered=max(one.tiered, bound)))
 
     def _visible_to(self, index: int, one: _Cluster, last: Manifest) -> Manifest:
