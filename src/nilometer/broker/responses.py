@@ -1,4 +1,6 @@
-"""The response to one request, now or later."""
+"""What is sent as the response to one request: a frame, pieces of one that are made while others are sent
+(:class:`LongResponse`), or what a waiting request gets later (:class:`WaitingResponse`).
+"""
 
 from __future__ import annotations
 

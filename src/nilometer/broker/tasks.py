@@ -188,7 +188,10 @@ def _now_ms() -> int:
 
 
 async def run_to_end(work: Awaitable[T]) -> T:
-    """Return the result of ``work``, such as of a disk's thread; if cancelled, wait until it has ended."""
+    """Return the result of ``work``, such as a job on a disk's thread.
+
+    If the caller is cancelled, ``work`` is not: CancelledError is raised once it has ended.
+    """
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)

@@ -133,7 +133,7 @@ GroupT = TypeVar("GroupT", bound=GroupOfKind)
 
 
 class RecordTypes(NamedTuple):
-    """The records that every kind has, by what makes their keys, and the value of the last."""
+    """What makes the records that every kind of group has: their keys, and one value."""
 
     member_metadata: Callable[[str, str], RecordKey]
     member_assignment: Callable[[str, str], RecordKey]

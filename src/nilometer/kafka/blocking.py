@@ -388,7 +388,7 @@ class BlockingJob(Blocking[Job[V]], Generic[V]):
 
 
 class BlockingJobs(Blocking[Jobs[V]], Generic[V]):
-    """The jobs of ``queue.jobs()``. Iterate in one thread at a time; each job may go to another one."""
+    """The jobs of ``queue.jobs()``. One thread at a time may iterate; it may pass jobs to other threads."""
 
     def __enter__(self) -> BlockingJobs[V]:
         self.loop.run(self.inner.__aenter__())

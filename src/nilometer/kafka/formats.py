@@ -99,7 +99,7 @@ def struct_checked(kind: Any) -> Callable[[Any], Any]:
 
 
 def checked(kind: type) -> Callable[[Any], Any]:
-    """Return a function that returns what it is given. It raises TypeError if that is no ``kind``."""
+    """Return a function that returns its argument, and raises TypeError if that is not a ``kind``."""
 
     def check(data: object) -> object:
         if not isinstance(data, kind):

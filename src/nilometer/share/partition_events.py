@@ -1,5 +1,8 @@
 """What goes into a share partition and comes out of it: settings, requests of members, effects, and the view
 of observers. :mod:`nilometer.share.share_partition` says when.
+
+The headers of record batches are read here for it: :func:`fetched` says what a fetch has read, and
+:func:`batches_of` returns the batches of which a member acquired records.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Stream:
         return arrived
 
     def on_dropped(self) -> list[tuple[int, Message]]:
-        """Return the messages that will not arrive any more."""
+        """Forget the messages in flight, which will not arrive any more, and return them."""
         dropped = [(number, message) for _, number, message in self._in_flight]
         self._in_flight.clear()
         return dropped

@@ -2,7 +2,7 @@
 KIP-279.
 
 Each is a function that executes steps on a :class:`Stage`. :data:`SCENARIOS` lists them by name; ``nilometer
-scenario run NAME`` prints them.
+scenario run NAME`` prints them, and :func:`recorded` makes a recording of one.
 """
 
 from __future__ import annotations

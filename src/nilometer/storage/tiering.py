@@ -189,8 +189,8 @@ def _damage(sealed: SealedSegment, position: int, offset: int, reason: KafkaErro
 
 
 def telling_crc(log: LogState, header: BatchHeader) -> int | None:
-    """Return the CRC by which a batch of the log is known in every replica; None if compaction, which
-    rewrites batches in each replica at another time, may have been here."""
+    """Return the batch's CRC if every replica has the same one; None if compaction, which rewrites batches in
+    each replica at another time, may have changed the batch."""
     is_whole = header.records_count == header.last_offset_delta + 1
     return header.crc if is_whole and not log.may_have_gaps else None
 

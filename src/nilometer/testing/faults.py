@@ -96,7 +96,7 @@ class Faults:
         return self._begin(Kind.CUT_ONE_WAY, broker, (other,))
 
     def isolate(self, broker: int) -> Fault:
-        """Cut a broker off from all others and from clients; it reaches the coordination store."""
+        """Cut a broker off from all others and from clients; it still reaches the coordination store."""
         others = tuple(one for one in self._brokers if one != broker)
         return self._begin(Kind.ISOLATE, broker, (*others, CLIENTS))
 

@@ -54,7 +54,7 @@ class AddPartitionsResult(msgspec.Struct, frozen=True):
 
 
 class VerifyPartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """AddPartitionsToTxn of a broker that verifies that the partitions have been added (KIP-890)."""
+    """A broker asks by AddPartitionsToTxn whether the partitions are in the transaction (KIP-890)."""
 
     transactional_id: str
     producer_id: int

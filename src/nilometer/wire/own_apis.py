@@ -420,7 +420,7 @@ class AskStanding(msgspec.Struct, frozen=True, kw_only=True, tag="ask-standing")
 
 
 class AskReplicas(msgspec.Struct, frozen=True, kw_only=True, tag="ask-replicas"):
-    """How far the replicas of the metadata log are, as the leader knows it."""
+    """The leader is asked how far the log of each replica reaches. The response has a QuorumDescription."""
 
 
 class QuorumReplica(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -318,7 +318,7 @@ def test_an_abort_marker_above_the_last_stable_offset_counts_without_an_index(tm
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"path": ""}, "must be given"),
+        ({"path": ""}, "give path, paths, logDirs, archive or tier"),
         ({"path": "/nowhere"}, "not a folder"),
         ({"path": "nosuch://place"}, "nosuch"),
         ({"paths": "a,b"}, "JSON"),
@@ -340,7 +340,7 @@ def test_what_is_wrong_is_said(log, given, says):
 
 
 def test_no_place_at_all_is_said():
-    with pytest.raises(OptionError, match="path, paths, logDirs, archive and tier"):
+    with pytest.raises(OptionError, match="path, paths, logDirs, archive or tier"):
         parse_log_options({})
 
 

@@ -1,6 +1,9 @@
-"""This broker's own requests to the controller: ISR changes, topics, producer ids, controlled shutdown.
+"""How this broker's requests, and those of its clients that it forwards, reach the controller.
 
-They go through the channel to the controller, if that is another broker.
+:class:`ControllerChannel` has the connections to the controller, if that is another broker, and forwards the
+requests of clients. :class:`ControllerLink` makes this broker's own requests: ISR changes, topics, offline
+replicas, controlled shutdown. :class:`ProducerIds` requests blocks of producer ids through it, and allocates
+from them.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
 
 
 def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
-    """Return the internal topic ``name`` to create on this cluster; None if brokers need no such topic."""
+    """Return the internal topic ``name`` with its settings; None if brokers create no topic of that name."""
     settings = INTERNAL_TOPIC_SETTINGS.get(name)
     if settings is None:
         return None

@@ -129,8 +129,8 @@ class RemoteReads:
     async def offset_for_timestamp(
         self, partition: ReadablePartition, timestamp: int, ends_s: float
     ) -> TimestampOffset | None:
-        """Return as :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError, REQUEST_TIMED_OUT at
-        ``ends_s`` (time of the event loop)."""
+        """As :meth:`RemoteReader.offset_for_timestamp`. Raises KafkaError; at ``ends_s``, a time of the event
+        loop, REQUEST_TIMED_OUT."""
         if self._is_full:
             raise KafkaError(
                 ErrorCode.kafka_storage_error,

@@ -238,7 +238,11 @@ def _address(key: str, text: str, server: str, node_id: int = -1) -> QuorumAddre
     except ConfigError:
         raise _invalid(key, text, "each address is host:port") from None
     if host in WILDCARDS:
-        raise _invalid(key, text, "other nodes cannot connect to this address")
+        raise _invalid(
+            key,
+            text,
+            "other nodes cannot connect to this address: use the node's host name or IP address",
+        )
     return QuorumAddress(host, port, node_id)
 
 

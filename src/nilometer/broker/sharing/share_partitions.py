@@ -420,7 +420,8 @@ class SharePartitions:
         return one
 
     def of_acknowledgement(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
-        """Return the share partition of which records may be held: it is loaded. Raises KafkaError."""
+        """Return the share partition whose records a member acknowledges. Raises KafkaError, also if it was
+        not loaded in the present leader epoch: then no member has records of it."""
         partition = self._replicas.partition_by_raw_id(uuid_from_text(key.topic_id).bytes, key.partition)
         leader_epoch = partition.leader.leader_epoch
         one = self.loaded(group_id, key)

@@ -501,10 +501,10 @@ class Admin:
     async def alter_replica_log_dirs(
         self, broker_id: int, paths: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Move replicas of a broker to the given log directories of it (KIP-113); return the outcomes.
+        """Move replicas of one broker to other log directories of it (KIP-113); return the outcome of each.
 
-        ``describe_log_dirs`` shows the progress. The directory of a partition that the broker has no replica
-        of yet is remembered for its creation; the outcome is then REPLICA_NOT_AVAILABLE. Raises KafkaError.
+        ``describe_log_dirs`` shows the progress. If the broker has no replica of a partition yet, it will
+        create the replica in that directory, and the outcome is REPLICA_NOT_AVAILABLE. Raises KafkaError.
         """
 
         def request(api: Api) -> Message:

@@ -226,8 +226,8 @@ class Subscription:
 class RebalanceListener:
     """The user's callbacks for assigned and revoked partitions; override them, as coroutines if needed.
 
-    They run within ``poll``, ``unsubscribe`` or ``close``, and may commit and seek, but not poll. That call
-    raises their exceptions, after it has changed the assignment.
+    They run within ``poll``, ``unsubscribe`` or ``close``, which raises their exceptions after it has changed
+    the assignment. They may commit and seek, but call none of these three.
     """
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:

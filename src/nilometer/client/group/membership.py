@@ -303,5 +303,6 @@ class Membership:
     def _refuse_in_callback(self) -> None:
         if self._ownership.in_callback:
             raise KafkaError(
-                ErrorCode.invalid_request, "a rebalance callback may commit and seek, but not poll"
+                ErrorCode.invalid_request,
+                "a rebalance callback may commit and seek, but not poll, unsubscribe or close",
             )

@@ -182,7 +182,10 @@ def decide_alter_reassignments(
     for request in requests:
         try:
             if times[request.topic, request.partition] > 1:
-                raise Refusal(ErrorCode.invalid_request, "A partition may appear only once in a request.")
+                raise Refusal(
+                    ErrorCode.invalid_request,
+                    f"Partition {request.topic}-{request.partition} appears more than once in the request.",
+                )
             _reassign(draft, request, allow_replication_factor_change)
             outcome = OK
         except Refusal as refusal:

@@ -72,7 +72,10 @@ class Succession:
         self._on_changed = on_changed
 
     async def open(self, first_folder: str) -> None:
-        """Make the store's first folder current if it never was; remove files left by dead processes."""
+        """Open the current folder of entries, in a new store ``first_folder``.
+
+        Removes the files that dead processes have left.
+        """
         names = await self._disk.offload(lambda: self._disk.list_directory(self.path))
         if layout.newest_folder(names) is None:
             await self.follow(first_folder)
@@ -181,7 +184,10 @@ class EntryFolders:
         self._snapshots = 0
 
     async def open(self, first_folder: str) -> None:
-        """Make the store's first folder current if it never was; remove files left by dead processes."""
+        """Open the current folder of entries, in a new store ``first_folder``.
+
+        Removes the files that dead processes have left.
+        """
         await self._succession.open(first_folder)
 
     # ---- the signal

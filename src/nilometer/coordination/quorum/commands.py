@@ -337,7 +337,10 @@ class AppliedState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AppliedState:
-        """Raises msgspec.DecodeError: the snapshot is damaged, or of a newer version."""
+        """Return the state that a snapshot has.
+
+        Raises msgspec.DecodeError if the snapshot is damaged, or of a newer version.
+        """
         image = _image_decoder.decode(data)
         state = cls()
         state._sessions, state._entries = image.sessions, image.entries

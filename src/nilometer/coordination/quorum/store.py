@@ -221,7 +221,8 @@ class QuorumStore:
         self._check_open()
         if self._node.failure is not None:
             raise CoordinationError(
-                f"this broker's node of the metadata quorum has stopped: {self._node.failure}"
+                "this broker's node of the metadata quorum has stopped; restart the broker. The reason: "
+                f"{self._node.failure}"
             )
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")

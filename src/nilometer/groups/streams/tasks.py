@@ -103,7 +103,7 @@ def active_in_record(active: Mapping[Task, int]) -> tuple[AssignedTaskIds, ...]:
 
 
 def active_of_record(found: Iterable[AssignedTaskIds], member_epoch: int) -> dict[Task, int]:
-    """Convert from the form in records; without epochs, tasks count as assigned in the member's epoch."""
+    """Return the active tasks of a record with their assignment epochs; the member's, if it has none."""
     active: dict[Task, int] = {}
     for each in found:
         epochs = each.assignment_epochs

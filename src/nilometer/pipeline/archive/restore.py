@@ -212,9 +212,9 @@ def _require_all(stored: Sequence[StoredPartition]) -> None:
     for one in stored:
         for first, end in one.gaps:
             raise SourceError(
-                f"the store lacks the offsets {first} to {end - 1} of {topic}-{one.partition}: "
-                "--allow-missing restores others. Disks get all of them at their offsets; in remote storage "
-                f"the topic then begins at {one.start_offset}"
+                f"the store lacks the offsets {first} to {end - 1} of {topic}-{one.partition}. With "
+                "--allow-missing the others are restored: to disks all of them, at their offsets; to remote "
+                f"storage those from offset {one.start_offset} on, where the topic then begins"
             )
 
 

@@ -1,5 +1,9 @@
-"""What is on the machines' disks: logs, read with a separate parser and compared, and whether brokers wrote
-them as promised, also on a disk that fails.
+"""Is what the machines' disks have as promised, also on a disk that fails?
+
+:func:`compare_cluster` compares the logs of a cluster at rest. :class:`CheckpointFiles` checks each append
+against the checkpoint files beside it. :class:`FailedDisks` checks that a broker takes a failed log directory
+offline, and :func:`not_converged` that the cluster then trusts no replica in it. Files are read with separate
+parsers.
 """
 
 from __future__ import annotations

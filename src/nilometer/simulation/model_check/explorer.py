@@ -1,4 +1,8 @@
-"""Visits every state of a model breadth first, so that the first violation found has a shortest path.
+"""Does every state that a model can reach have its properties? If not, by which shortest path is the first
+violation reached?
+
+:func:`explore` visits the states of any model, breadth first. :func:`violation` has the properties of the
+model of replication (:mod:`world`); the other models have theirs.
 
 For each state only three numbers are kept: its own, that of the state it was reached from, and that of the
 step between them. The states of a path are computed again by taking its steps from the first state.

@@ -1,4 +1,5 @@
-"""A leader: agrees with a majority on a new epoch, synchronises the followers, then orders all writes.
+"""A leader: agrees with a majority on a new epoch, synchronises the followers, then orders all writes,
+and ends the sessions whose clients are silent.
 
 A proposal is committed when a majority has it on disk and all earlier proposals are committed. A leader that
 has not heard from a majority for ``syncLimit`` of its own ticks steps down; until then it acts as the leader.

@@ -135,9 +135,7 @@ def _places(own: Mapping[str, str]) -> tuple[str, ...]:
         places += _listed(own["paths"])
     places += [place.strip() for place in own.get("logDirs", "").split(",") if place.strip()]
     if not places and not (own.get("archive") or own.get("tier")):
-        raise OptionError(
-            "path", None, f"one of path, paths, logDirs, archive and tier must be given: {OWN['path']}"
-        )
+        raise OptionError("path", None, f"give path, paths, logDirs, archive or tier: path is {OWN['path']}")
     return tuple(dict.fromkeys(places))
 
 
