@@ -482,7 +482,7 @@ class Broker:
 
     async def _retry(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step of the startup that needs the store; see :func:`retry_while_starting`."""
-        await retry_while_starting(self._runtime.clock, self._config.session_timeout_ms, step)
+        await retry_while_starting(self._runtime.clock, self._config.start_timeout_ms, step)
 
     def _on_service_died(self, name: str, error: BaseException) -> None:
         self.fail(f"the service {name!r} failed: {describe(error)}")

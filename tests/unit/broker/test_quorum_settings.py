@@ -59,7 +59,15 @@ def test_voters_are_in_the_order_of_their_ids_and_know_where_they_listen() -> No
     assert found.admittance is Admittance.LOOPBACK
     assert found.directory == "/tmp/kafka-logs"
     assert (found.session_timeout_ms, found.heartbeat_ms) == (9_000, 2_000)
+    assert found.registration_timeout_ms == 60_000
     assert quorum(metadata_log_dir="/meta/").directory == "/meta"
+
+
+def test_a_start_waits_for_a_quorum_as_long_as_the_setting_says_and_for_other_stores_two_sessions() -> None:
+    asked = {"initial_broker_registration_timeout_ms": "7000"}
+    assert configured(asked).start_timeout_ms == 7_000
+    local = {"nilometer_coordination": "local", "zookeeper_session_timeout_ms": "5000"}
+    assert configured({**asked, **local}).start_timeout_ms == 10_000
 
 
 def test_an_explicit_store_wins() -> None:

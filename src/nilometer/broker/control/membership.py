@@ -50,17 +50,15 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.control")
 
-RETRY_MS_MIN = 3_000
 START_RETRY_S = 0.2
 
 
-async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_starting(clock: Clock, timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
     """Await ``ask`` and return its result; repeat it if a server does not respond or a connection is lost.
 
-    Tries for two session timeouts, or three seconds if that is longer; then raises StoreUnavailable or
-    OutcomeUnknown.
+    Tries for ``timeout_ms``; then raises StoreUnavailable or OutcomeUnknown.
     """
-    deadline_ms = clock.monotonic_ms() + max(RETRY_MS_MIN, 2 * session_timeout_ms)
+    deadline_ms = clock.monotonic_ms() + timeout_ms
     while True:
         try:
             return await ask()

@@ -95,6 +95,7 @@ def _topic_default_keys() -> list[ConfigKey]:
 
 
 _TOPIC_DEFAULTS = _topic_default_keys()
+START_TIMEOUT_MS_MIN = 3_000
 BROKER_CONFIG_DEFINITION = ConfigDefinition.of(
     "broker",
     [*OWN_KEYS, *_TOPIC_DEFAULTS],
@@ -146,6 +147,12 @@ class BrokerConfig(Settings):
             if self.quorum is None
             else self.quorum.session_timeout_ms
         )
+        self.start_timeout_ms = (
+            max(START_TIMEOUT_MS_MIN, 2 * self.session_timeout_ms)
+            if self.quorum is None
+            else self.quorum.registration_timeout_ms
+        )
+        """How long a broker that starts asks a coordination store that does not answer."""
         self.broker_authentication = self._broker_authentication()
         self.accepts_unproved_brokers = self.broker_authentication.accepts_unproved
         self.groups = group_config(self)

@@ -150,7 +150,6 @@ KRAFT_KEYS = frozenset(
         "controller.quorum.retry.backoff.ms",
         "controller.socket.timeout.ms",
         "early.start.listeners",
-        "initial.broker.registration.timeout.ms",
         "metadata.log.max.snapshot.interval.ms",
         "metadata.log.segment.bytes",
         "metadata.log.segment.ms",

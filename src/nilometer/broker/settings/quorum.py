@@ -40,6 +40,7 @@ PREVIOUS_SECRET_FILE = "nilometer.quorum.secret.previous.file"
 METADATA_LOG_DIR = "metadata.log.dir"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
+REGISTRATION_TIMEOUT = "initial.broker.registration.timeout.ms"
 AUTO_JOIN = "controller.quorum.auto.join.enable"
 WILDCARDS = ("", "0.0.0.0", "::")
 
@@ -63,6 +64,8 @@ controller.quorum.fetch.timeout.ms: int 100.. = 2000
     With a metadata quorum: a broker whose session has no heartbeat for this long is fenced.
 {HEARTBEAT}: int 10.. = 2000
     With a metadata quorum: how often a broker renews its session.
+{REGISTRATION_TIMEOUT}: int 1.. = 60000
+    With a metadata quorum: how long a broker that starts waits for it before it ends.
 {METADATA_LOG_DIR}: string
     The directory of the metadata quorum's log; by default the first one of log.dirs.
 metadata.log.max.record.bytes.between.snapshots: long 1.. = {20 * 1024 * 1024}
@@ -133,6 +136,7 @@ class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing
     session_timeout_ms: int
     heartbeat_ms: int
+    registration_timeout_ms: int
     snapshot_bytes: int
 
 
@@ -211,6 +215,7 @@ def quorum_settings(
         ),
         session_timeout_ms=session_ms,
         heartbeat_ms=heartbeat_ms,
+        registration_timeout_ms=settings.integer(REGISTRATION_TIMEOUT),
         snapshot_bytes=settings.integer("metadata.log.max.record.bytes.between.snapshots"),
     )
 
