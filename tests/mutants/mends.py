@@ -2629,8 +2629,8 @@ TIERED = (
     Mutant(
         "truncated-while-it-is-compared",
         "a follower that is truncated meanwhile fails to compare its log with the tier",
-        "if as_of == self._as_of and segment.last_offset >= self._log_from:",
-        "if segment.last_offset >= self._log_from:",
+        "if as_of == self._as_of and segment.last_offset >= self.log_from:",
+        "if segment.last_offset >= self.log_from:",
         (CLAIMS,),
     ),
     Mutant(
@@ -2674,7 +2674,7 @@ TIERED = (
     Mutant(
         "times-of-a-lost-tier",
         "a search by time passes over records that remote storage lacks",
-        'raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")',
+        'raise _Outdated(f"{self._tier.folder}: the last manifest lacks records that were deleted here")',
         "pass",
         ("unit/broker/test_times_in_a_tier.py",),
     ),
@@ -2898,15 +2898,15 @@ TIERED = (
     Mutant(
         "first-read-compares-all",
         "the first read of a new leader waits for seconds until thousands of segments are compared",
-        "await self._compare(until=self._log_from)",
+        "await self._compare(until=self.log_from)",
         "await self._compare()",
         ("unit/broker/test_first_reads_of_a_tier.py",),
     ),
     Mutant(
         "read-before-it-is-compared",
         "a new leader reads what its log has from remote storage, where another cluster may have written",
-        "RemoteReader(self._parts.cache, self.folder, self._readable)",
-        "RemoteReader(self._parts.cache, self.folder, self._visible(self._last_or_first))",
+        "        return self._readable\n",
+        "        return self._visible(self._last_or_first)\n",
         ("unit/broker/test_first_reads_of_a_tier.py",),
     ),
     Mutant(

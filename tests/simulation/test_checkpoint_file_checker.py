@@ -9,7 +9,7 @@ from nilometer.client.admin.admin import Admin, NewTopic, delete_records
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.disks import CheckpointFiles
+from nilometer.simulation.checkers.checkpoints import CheckpointFiles
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.faults import wait_until

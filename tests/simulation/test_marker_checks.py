@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
+from nilometer.simulation.checkers.logs import StoredBatch, batches_with_positions
 from nilometer.simulation.checkers.transactions import (
     Aborted,
     Marker,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nilometer.simulation.checkers.cleanup import table_of
-from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
+from nilometer.simulation.checkers.logs import StoredBatch, StoredReplica
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.workload.compacted_topic import CompactedTopicWriter

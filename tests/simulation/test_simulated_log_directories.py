@@ -12,8 +12,8 @@ import pytest
 from nilometer.broker.replicas import log_directories
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import disks, running_brokers
-from nilometer.simulation.checkers.disks import FailedDisks
+from nilometer.simulation.checkers import running_brokers
+from nilometer.simulation.checkers.failed_disks import FailedDisks, not_failed_over
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.disk import DiskUser, FileNode
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
@@ -66,7 +66,7 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
         driver.start()
         await asyncio.sleep(15)
         assert node.failed_folders == ["/data/1-b"]
-        assert disks.not_converged(cluster) == []
+        assert not_failed_over(cluster) == []
         image = cluster.newest_image
         assert image is not None
         led = {key.partition for key, state in image.partitions() if state.leader == 1}

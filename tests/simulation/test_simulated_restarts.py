@@ -13,7 +13,7 @@ from nilometer.client.producer.producer import Producer
 from nilometer.coordination.zookeeper.ensemble import Disconnected
 from nilometer.coordination.zookeeper.registration import Registration
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import disks
+from nilometer.simulation.checkers import logs
 from nilometer.simulation.checkers.history import History
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.stores import EnsemblePlan
@@ -117,13 +117,13 @@ def test_former_leaders_do_not_lead_again_while_the_log_is_read() -> None:
                     await asyncio.sleep(0.5)
         await asyncio.sleep(5)
         replicas = [
-            disks.read_replica(node.host.disk, node.places_of("t-0")[0], node.id)
+            logs.read_replica(node.host.disk, node.places_of("t-0")[0], node.id)
             for node in cluster.nodes.values()
         ]
         there = [replica for replica in replicas if replica is not None]
         assert len(there) == 3
         assert len({batch.epoch for batch in there[0].batches}) > 3, "leadership moved"
-        assert disks.compare("t-0", there) == []
+        assert logs.compare("t-0", there) == []
 
     world = World(2)
     world.run(scenario)

@@ -16,10 +16,10 @@ import pytest
 from nilometer.broker.broker import StartFailed
 from nilometer.coordination.store import BrokerIdInUse, StoreUnavailable
 from nilometer.replication.leader import LeaderRole
-from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers import logs, metadata
 from nilometer.simulation.checkers.cleanup import SLACK_BYTES, Policy, Retention
-from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.history import History
+from nilometer.simulation.checkers.logs import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.running_brokers import LeaderInvariants
 from nilometer.simulation.cluster import STORE_GRACE_S, StoreFaults, UnexpectedExit
 from nilometer.simulation.disk import FileNode, FolderNode, HostDisk
@@ -45,19 +45,19 @@ CHAIN = ((0, 0), (1, 3))
 
 def test_equal_replicas_are_equal_even_where_one_is_longer() -> None:
     longer = _replica(2, FIRST, SECOND, _batch(5, 1, 1), epochs=CHAIN)
-    assert disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), longer]) == []
+    assert logs.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), longer]) == []
 
 
 def test_one_other_byte_is_divergence() -> None:
     other = _replica(2, FIRST, _batch(3, 2, 1, b"y"), epochs=CHAIN)
-    [error] = disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), other])
+    [error] = logs.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), other])
     assert error.startswith("divergence: t-0 at 3")
 
 
 def test_holes_damage_and_falling_epochs_are_named() -> None:
     torn = StoredBatch(6, 6, 0, _batch(6, 1, 0).data[:-1] + b"z")
     replica = _replica(1, FIRST, _batch(5, 1, 1), torn, epochs=((0, 0), (1, 5)))
-    kinds = [error.partition(":")[0] for error in disks.compare("t-0", [replica])]
+    kinds = [error.partition(":")[0] for error in logs.compare("t-0", [replica])]
     assert kinds == ["hole", "damage", "epochs", "epoch chain"]
 
 
@@ -80,8 +80,8 @@ def test_a_replica_is_read_off_the_bytes() -> None:
         "/data/t-0/00000000000000000003.log": SECOND.data + b"torn",
         "/data/t-0/leader-epoch-checkpoint": b"0\n2\n0 0\n1 3\n",
     }
-    assert disks.read_replica(_disk(files), "/data/t-0", 4) == _replica(4, FIRST, SECOND, epochs=CHAIN)
-    assert disks.read_replica(_disk(files), "/data/t-1", 4) is None
+    assert logs.read_replica(_disk(files), "/data/t-0", 4) == _replica(4, FIRST, SECOND, epochs=CHAIN)
+    assert logs.read_replica(_disk(files), "/data/t-1", 4) is None
 
 
 BECOMES_CONTROLLER = {"type": "TakeOffice"}  # codespell:ignore

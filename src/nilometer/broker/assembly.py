@@ -50,7 +50,8 @@ from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, ProducerIds
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -95,6 +96,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.transactions import markers, transaction_administration, transaction_coordinator
 from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
+from nilometer.broker.transactions.producer_ids import ProducerIds
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns

@@ -12,9 +12,10 @@ import click
 
 from nilometer.cli import commands
 from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.model_check.explorer import Exploration, Progress, explore, loss, violation
+from nilometer.simulation.model_check.explorer import Exploration, Progress, Step, explore
+from nilometer.simulation.model_check.properties import loss, violation
 from nilometer.simulation.model_check.tables import Bounds, View
-from nilometer.simulation.model_check.world import Step, World
+from nilometer.simulation.model_check.world import World
 from nilometer.simulation.recording import recording_lines
 from nilometer.simulation.scenarios import SCENARIOS, recorded
 

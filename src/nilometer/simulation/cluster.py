@@ -179,6 +179,10 @@ class BrokerNode:
         paths = (f"{folder}/{partition}" for folder in self.folders)
         return [path for path in paths if isinstance(self.host.disk.find(path), FolderNode)]
 
+    def directory_of(self, path: str) -> str | None:
+        """Return the log directory that ``path`` is in; None if it is in none of this broker's."""
+        return next((each for each in self.folders if f"{path}/".startswith(f"{each}/")), None)
+
     @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.alive

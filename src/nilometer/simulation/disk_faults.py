@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from nilometer.simulation.checkers.disks import batches_with_positions
+from nilometer.simulation.checkers.logs import batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import CHANGES, DiskUser, FileNode, FolderNode, HostDisk
 from nilometer.simulation.fault_kinds import Fault, Kind

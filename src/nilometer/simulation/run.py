@@ -23,9 +23,10 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import cleanup, disks, metadata, tier
+from nilometer.simulation.checkers import cleanup, logs, metadata, tier
+from nilometer.simulation.checkers.checkpoints import CheckpointFiles
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
-from nilometer.simulation.checkers.disks import CheckpointFiles, FailedDisks
+from nilometer.simulation.checkers.failed_disks import FailedDisks, not_failed_over
 from nilometer.simulation.checkers.group_ledger import GroupLedger
 from nilometer.simulation.checkers.history import LongHistory, Outcome, check
 from nilometer.simulation.checkers.metadata import MetadataResponses
@@ -568,8 +569,8 @@ class _Run:
             self._verdict.find(Exit.WRONG_RESULT, quorum.ledger.violations)
             self._verdict.find(Exit.NO_CONVERGENCE, quorum.not_converged())
         if self._driver.failed_folders:
-            await self._until(lambda: not disks.not_converged(self._cluster), CONVERGENCE_S)
-            self._verdict.find(Exit.NO_CONVERGENCE, disks.not_converged(self._cluster))
+            await self._until(lambda: not not_failed_over(self._cluster), CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, not_failed_over(self._cluster))
         self._driver.heal_folders()
         self._clients.stop_disrupting()
         for client in self._clients.changers:
@@ -711,7 +712,7 @@ class _Run:
         if self._clients.churn is not None:
             self._verdict.find(Exit.WRONG_RESULT, self._clients.churn.judge(present))
         self._leader_invariants.compare_images()
-        self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._clients.partitions))
+        self._verdict.find(Exit.WRONG_RESULT, logs.compare_cluster(self._cluster, self._clients.partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
         images = {node.name: node.image for node in self._cluster.nodes.values() if node.image is not None}
         entries = self._cluster.store.entries()

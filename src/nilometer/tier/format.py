@@ -218,7 +218,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return structs.replace(kept, segments=(*kept.segments, segment))
 
     def without(self, gone: Sequence[RemoteSegment], now_ms: int) -> Manifest:
-        """Return a manifest without ``gone``, whose objects are kept for the grace period."""
+        """Return this manifest without the segments ``gone``. Their objects stay in the store for the grace
+        period."""
         return at_once(self.dropping(gone, now_ms))
 
     def dropping(self, gone: Sequence[RemoteSegment], now_ms: int) -> Generator[int, None, Manifest]:

@@ -11,6 +11,7 @@ from planted_faults.transaction_faults import PLAN
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tiering import remote_partition, segment_upload
+from nilometer.broker.tiering.partition_reads import PartitionReads
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import RemotePartition
 from nilometer.runtime import Disk
@@ -87,12 +88,12 @@ def remove_at_once(patch: Patch) -> None:
 
 
 def skip_what_was_aborted(patch: Patch) -> None:
-    read = RemotePartition.read
+    read = PartitionReads.read
 
-    async def read_all(self: RemotePartition, offset: int, max_bytes: int, *, read_committed: bool) -> Any:
+    async def read_all(self: PartitionReads, offset: int, max_bytes: int, *, read_committed: bool) -> Any:
         return (await read(self, offset, max_bytes, read_committed=read_committed))[0], []
 
-    patch.setattr(RemotePartition, "read", read_all)
+    patch.setattr(PartitionReads, "read", read_all)
 
 
 def name_what_was_not_uploaded(patch: Patch) -> None:

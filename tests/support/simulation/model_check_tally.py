@@ -10,9 +10,9 @@ from nilometer.simulation.model_check.explorer import Explorable, Exploration
 _explored: list[Exploration] = []
 
 
-def explore(world: Explorable[Any], **limits: Any) -> Exploration:
+def explore(world: Explorable[Any], **given: Any) -> Exploration:
     """Explore as the model check does, and count the result."""
-    seen = explorer.explore(world, **limits)
+    seen = explorer.explore(world, **given)
     _explored.append(seen)
     return seen
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from nilometer.broker.tiering.partition_reads import PartitionReads
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic, TierLost
 from nilometer.identifiers import LeaderEpoch
@@ -81,6 +82,10 @@ class Broker:
             KEY, self.world.config, wall_ms=self.world.clock.wall_ms(), topic_id=self.world.topic_uuid
         )
         self.remote = self.world.remote_of(self)
+
+    @property
+    def reads(self) -> PartitionReads:
+        return PartitionReads(self.remote, self.remote._parts.cache)
 
     # what the shipped code asks of a partition
 
@@ -241,7 +246,7 @@ class World:
             self._begin_locally(broker)
             return True
         try:
-            state = await broker.remote.state_at(led.local_start_offset)
+            state = await broker.reads.state_at(led.local_start_offset)
         except ObjectStoreError:
             broker.is_in_sync = False  # it tries again when it may follow
             self._note_end(broker)
@@ -314,7 +319,7 @@ class World:
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             if offset < log.local_start_offset:
-                records, _ = await self.led.remote.read(offset, 500, read_committed=True)
+                records, _ = await self.led.reads.read(offset, 500, read_committed=True)
             else:
                 part = log.read(offset, 500, log.log_end_offset)
                 assert part is not None

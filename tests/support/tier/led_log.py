@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from nilometer.broker.tiering.partition_reads import PartitionReads
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTraffic
 from nilometer.runtime.runtime import SeededEntropy
@@ -99,6 +100,7 @@ class LedLog:
         )  # fmt: skip
         partition: Any = self
         self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())
+        self.reads = PartitionReads(self.remote, parts.cache)
 
     def append(self, records: bytes) -> None:
         self.log.append_as_leader(

@@ -31,7 +31,7 @@ class Led(LedLog):
         self.append(build_end_txn_marker(marker, producer_id=PRODUCER, producer_epoch=0))
 
     async def aborted(self) -> list[AbortedTxn]:
-        return (await self.remote.read(0, 10_000, read_committed=True))[1]
+        return (await self.reads.read(0, 10_000, read_committed=True))[1]
 
 
 def test_an_abort_that_is_here_is_looked_up_by_the_owner_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

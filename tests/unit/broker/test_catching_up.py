@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns

@@ -332,7 +332,7 @@ def test_a_leader_takes_nothing_from_an_archive_in_the_place_of_its_tier() -> No
         assert led.log.log_start_offset == 0
         for offset in (0, 3):
             with pytest.raises(ObjectStoreError, match="is in an archive"):
-                await led.remote.read(offset, 1 << 20, read_committed=False)
+                await led.reads.read(offset, 1 << 20, read_committed=False)
 
     asyncio.run(main())
 
@@ -382,7 +382,7 @@ async def texts(led: LedLog) -> list[str]:
     offset, end = led.log.log_start_offset, led.log.log_end_offset
     while offset < end:
         if offset < led.log.local_start_offset:
-            data, _ = await led.remote.read(offset, 1 << 20, read_committed=False)
+            data, _ = await led.reads.read(offset, 1 << 20, read_committed=False)
         else:
             local = led.log.read(offset, 1 << 20, end)
             assert local is not None
@@ -427,7 +427,7 @@ def test_a_cluster_whose_store_was_taken_over_shows_no_records_of_the_other_one(
             await ended.remote.run_round()
         for offset in (0, 10):
             with pytest.raises(ObjectStoreError, match=r"claim is 1, .* may not be of this one's log"):
-                await ended.remote.read(offset, 1 << 20, read_committed=False)
+                await ended.reads.read(offset, 1 << 20, read_committed=False)
 
     asyncio.run(main())
 
@@ -541,7 +541,7 @@ def test_what_a_reader_finds_of_another_cluster_while_a_leader_begins_is_compare
 
         async def overtaken(until: int | None = None) -> None:
             if until is None and not readers:
-                readers.append(asyncio.ensure_future(remote._reader(is_again=True)))
+                readers.append(asyncio.ensure_future(remote.readable(is_again=True)))
                 await asyncio.sleep(0)
                 while await another.remote.run_round():
                     pass

@@ -126,7 +126,7 @@ class Cluster(LedLog):
 
     async def _read(self, offset: int) -> int:
         if offset < self.log.local_start_offset:
-            data, _ = await self.remote.read(offset, 1 << 20, read_committed=False)
+            data, _ = await self.reads.read(offset, 1 << 20, read_committed=False)
         else:
             local = self.log.read(offset, 1 << 20, self.log.log_end_offset)
             assert local is not None

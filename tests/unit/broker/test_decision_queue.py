@@ -11,7 +11,8 @@ from typing import cast
 import pytest
 
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, RequestingClient
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink, RequestingClient
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.decision_queue import Client, DecisionQueue
 from nilometer.broker.control.metadata_log import MetadataLog

@@ -50,7 +50,7 @@ class Leader(LedLog):
         monkeypatch.setattr(remote_partition, "crc_at", noted)
 
     async def offsets(self, offset: int) -> list[int]:
-        records, _ = await self.remote.read(offset, 1, read_committed=False)
+        records, _ = await self.reads.read(offset, 1, read_committed=False)
         return [header.base_offset for _, header in batches(records)]
 
 
@@ -60,7 +60,7 @@ def test_what_only_the_tier_has_is_read_at_once(monkeypatch: pytest.MonkeyPatch)
     async def main() -> None:
         for offset in range(LOCAL_FROM):
             assert await leader.offsets(offset) == [offset]
-        found = await leader.remote.offset_for_timestamp(0)
+        found = await leader.reads.offset_for_timestamp(0)
         assert found is not None and found.offset == 0
         assert leader.compared == []
         await leader.remote.run_round()
@@ -135,7 +135,7 @@ def test_what_an_earlier_leader_gave_up_is_out_of_range_before_the_first_round(
         left = last.without(last.segments[:1], leader.now_ms)
         assert await chain.append_at_rest(0, structs.replace(left, log_start_offset=1))
         if is_search:
-            found = await leader.remote.offset_for_timestamp(0)
+            found = await leader.reads.offset_for_timestamp(0)
             assert found is not None and found.offset == 1
         else:
             with pytest.raises(OffsetOutOfRange):
@@ -166,7 +166,7 @@ def test_what_is_first_asked_in_a_new_leader_epoch_compares_epochs_in_steps(
         if work == "read":
             assert await leader.offsets(0) == [0]
         elif work == "search":
-            assert await leader.remote.offset_for_timestamp(0) is not None
+            assert await leader.reads.offset_for_timestamp(0) is not None
         else:
             await leader.remote.run_round()
         assert sum(steps) >= SEGMENTS and max(steps) == 2

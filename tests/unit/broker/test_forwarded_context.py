@@ -15,7 +15,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Connection as ServedConnection
 from nilometer.broker.connection import Response
 from nilometer.broker.control.broker_peers import BrokerPeers
-from nilometer.broker.control.controller_link import CLIENTS_AT_ONCE, ControllerChannel
+from nilometer.broker.control.controller_channel import CLIENTS_AT_ONCE, ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.tasks import Tasks

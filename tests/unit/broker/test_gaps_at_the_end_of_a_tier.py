@@ -23,7 +23,7 @@ def test_a_read_in_the_gap_gets_what_follows_in_the_log(read_committed: bool) ->
     async def main() -> None:
         await led.tier()
         assert led.log.local_start_offset == 9
-        records, aborted = await led.remote.read(5, 10_000, read_committed=read_committed)
+        records, aborted = await led.reads.read(5, 10_000, read_committed=read_committed)
         assert [header.base_offset for _, header in batches(records)] == [9]
         assert aborted == []
 

@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.control import controller_link
-from nilometer.broker.control.controller_link import ControllerLink, ProducerIds
+from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions import producer_ids
+from nilometer.broker.transactions.producer_ids import ProducerIds
 from nilometer.cluster.controller.brokers import ProducerIdBlock
 from nilometer.cluster.controller.decision import OK
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -31,7 +32,7 @@ class SilentLink:
 async def test_who_asks_hears_soon_that_the_controller_does_not_respond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(controller_link, "BLOCK_WAIT_MS", 1)
+    monkeypatch.setattr(producer_ids, "BLOCK_WAIT_MS", 1)
     link = SilentLink()
     ids = ProducerIds(cast(ControllerLink, link), Tasks())
     for _ in range(3):

@@ -38,7 +38,7 @@ class Replicas:
         self.present.is_led_here = True
 
     async def first_since(self, timestamp: int) -> int | None:
-        found = await self.present.remote.offset_for_timestamp(timestamp)
+        found = await self.present.reads.offset_for_timestamp(timestamp)
         return None if found is None else found.offset
 
 

@@ -6,6 +6,7 @@ import pytest
 from cluster_harness import ClusterWorld
 
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.decision import Outcome
 from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
     IsrChange,
@@ -192,7 +193,12 @@ def test_a_partition_named_twice_is_refused(world: ClusterWorld) -> None:
     asked = request(world, [1])
     decision = decide_alter_partitions(world.image, BrokerId(1), world.epoch(1), [asked, asked])
     assert not decision
-    assert {reply.outcome.error for reply in decision.reply} == {ErrorCode.invalid_request}
+    assert {reply.outcome for reply in decision.reply} == {
+        Outcome(
+            ErrorCode.invalid_request,
+            f"Partition 0 of topic id {asked.partition.topic_id} appears more than once in the request.",
+        )
+    }
 
 
 def test_a_recovering_leader_confirms_its_log_before_others_join(world: ClusterWorld) -> None:

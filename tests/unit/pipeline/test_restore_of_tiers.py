@@ -54,7 +54,7 @@ async def read(led: LedLog, start: int) -> tuple[list[tuple[Any, ...]], set[Abor
     found: list[tuple[Any, ...]] = []
     aborted, epochs, offset = set[AbortedTxn](), set[int](), start
     while offset < led.log.local_start_offset:
-        records, more = await led.remote.read(offset, 200, read_committed=True)
+        records, more = await led.reads.read(offset, 200, read_committed=True)
         aborted |= set(more)
         for at, header in batches(records):
             epochs.add(header.partition_leader_epoch)
@@ -148,7 +148,7 @@ def test_transactions_without_an_end_in_the_store_are_aborted(tmp_path: Path) ->
             }
             assert not await leader.remote.run_round()
             for offset, end in ((20, 28), (30, 30)):
-                state = await leader.remote.state_at(offset)
+                state = await leader.reads.state_at(offset)
                 assert (state.start_offset, state.producers) == (end, transfer.NO_PRODUCERS)
 
         asyncio.run(main())

@@ -9,8 +9,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.model_check import explorer
-from nilometer.simulation.model_check.explorer import loss
+from nilometer.simulation.model_check.properties import NEVER_LOST, loss, violation
 from nilometer.simulation.model_check.tables import Bounds
 from nilometer.simulation.model_check.world import World
 from support.simulation.model_check_tally import explore
@@ -85,7 +84,7 @@ AS_FAR_AS_TIME_ALLOWS = {
     ],
 )
 def test_every_state_keeps_every_property(bounds: Bounds) -> None:
-    seen = explore(World(bounds))
+    seen = explore(World(bounds), judge=violation)
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
     assert seen.violation is None, seen.violation
     assert seen.is_complete
@@ -103,7 +102,7 @@ def test_three_replicas_that_crash_and_lose_tails_as_far_as_time_allows() -> Non
         fetches_are_atomic=True,
         keeps_delayed_messages=False,
     )
-    seen = explore(World(bounds), states_max=80_000)
+    seen = explore(World(bounds), judge=violation, states_max=80_000)
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
     assert seen.violation is None, seen.violation
     assert seen.depth >= 7
@@ -113,7 +112,7 @@ def test_three_replicas_that_crash_and_lose_tails_as_far_as_time_allows() -> Non
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("bounds", AS_FAR_AS_TIME_ALLOWS.values(), ids=AS_FAR_AS_TIME_ALLOWS.keys())
 def test_larger_worlds_as_far_as_time_allows(bounds: Bounds) -> None:
-    seen = explore(World(bounds), states_max=4_000_000)
+    seen = explore(World(bounds), judge=violation, states_max=4_000_000)
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
     assert seen.violation is None, seen.violation
 
@@ -134,7 +133,7 @@ def test_r_12_truncation_to_the_high_watermark_loses_a_record() -> None:
     )
     found = explore(World(old), judge=loss)
     assert found.violation is not None
-    assert found.violation.sentence == explorer.NEVER_LOST
+    assert found.violation.sentence == NEVER_LOST
     assert [step[0] for step, _ in found.counterexample] == [
         "produce",
         "serve",
@@ -161,6 +160,6 @@ def test_a_restart_that_cannot_prove_what_it_kept_must_not_cost_the_others_their
         keeps_delayed_messages=False,
         unclean_restarts_forfeit=True,
     )
-    found = explore(World(bounds))
+    found = explore(World(bounds), judge=violation)
     assert found.violation is not None
     assert {"restart-unproven", "restart"} <= {step[0] for step, _ in found.counterexample}

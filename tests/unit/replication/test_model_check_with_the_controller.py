@@ -6,6 +6,7 @@ import pytest
 
 from nilometer.simulation.model_check.explorer import Exploration
 from nilometer.simulation.model_check.processes import ClusterController
+from nilometer.simulation.model_check.properties import violation
 from nilometer.simulation.model_check.tables import Bounds
 from nilometer.simulation.model_check.world import World
 from support.simulation.model_check_tally import explore
@@ -45,7 +46,7 @@ LARGER = {
 
 def explored(bounds: Bounds, states_max: int | None = None) -> Exploration:
     world = World(bounds, ClusterController(bounds.brokers, bounds.min_insync_replicas))
-    seen = explore(world, states_max=states_max)
+    seen = explore(world, judge=violation, states_max=states_max)
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
     return seen
 

@@ -21,7 +21,7 @@ from nilometer.replication.isr import IsrNegotiation, PendingShrinkIsr
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import FollowerFetch, TruncateTo
-from nilometer.simulation.model_check import explorer
+from nilometer.simulation.model_check import properties
 from nilometer.simulation.model_check.explorer import Exploration
 from nilometer.simulation.model_check.processes import SmallController, SmallImage
 from nilometer.simulation.model_check.tables import Bounds
@@ -31,11 +31,11 @@ from support.simulation.model_check_tally import explore
 
 pytestmark = pytest.mark.interpreted
 
-BREAKS_COMMITMENT = {explorer.STRONG_ISR, explorer.NEVER_WITHDRAWN, explorer.NEVER_LOST}
+BREAKS_COMMITMENT = {properties.STRONG_ISR, properties.NEVER_WITHDRAWN, properties.NEVER_LOST}
 
 
 def hunt(bounds: Bounds, controller: Any = None) -> Exploration:
-    found = explore(World(bounds, controller), states_max=300_000)
+    found = explore(World(bounds, controller), judge=properties.violation, states_max=300_000)
     assert found.violation is not None, f"nothing found in {found.states:,} states of {bounds}"
     print(f"{found.violation} ({len(found.counterexample)} steps, {found.states:,} states)")
     return found
@@ -97,7 +97,7 @@ def test_truncation_before_the_role_check(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_acknowledgement_before_the_append_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderRole, "acks_all_outcome", lambda role, required: ErrorCode.none)
-    assert hunt(Bounds(message_faults=0)).violation.sentence == explorer.NEVER_LOST
+    assert hunt(Bounds(message_faults=0)).violation.sentence == properties.NEVER_LOST
 
 
 def test_high_watermark_moves_under_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_unfenced_controller_append() -> None:
     """A deposed controller's decision on its old image takes effect."""
     bounds = Bounds(values=1, crashes=1, lag_expiries=1, message_faults=0, controller_changes=1)
     found = hunt(bounds, ObeysTheDeposed(2, 1))
-    assert found.violation.sentence in BREAKS_COMMITMENT | {explorer.ONE_LEADER}
+    assert found.violation.sentence in BREAKS_COMMITMENT | {properties.ONE_LEADER}
 
 
 def test_last_fetched_epoch_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,4 +170,4 @@ def test_late_answers_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FollowerRole, "on_fetch_response", takes_any)
     found = hunt(Bounds(crashes=0, lag_expiries=0, message_faults=2))
-    assert found.violation.sentence in BREAKS_COMMITMENT | {explorer.SAME_RECORD}
+    assert found.violation.sentence in BREAKS_COMMITMENT | {properties.SAME_RECORD}

@@ -24,7 +24,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.throttling import mute_as_told, throttled
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel
+from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.decision_log import Cause, client_request
 from nilometer.broker.control.decision_queue import Client
 from nilometer.broker.control.metadata_log import MetadataLog

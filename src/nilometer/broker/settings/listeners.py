@@ -117,7 +117,11 @@ def advertised_listeners(
         if endpoint.name not in names:
             raise _invalid(ADVERTISED, str(endpoint), f"{LISTENERS} has no listener {endpoint.name}")
         if endpoint.host in ("0.0.0.0", "::"):
-            raise _invalid(ADVERTISED, str(endpoint), "clients cannot connect to this address")
+            raise _invalid(
+                ADVERTISED,
+                str(endpoint),
+                "clients cannot connect to this address: use the broker's host name or IP address",
+            )
     return tuple(advertised or listeners)
 
 

@@ -19,6 +19,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.broker.settings.tiering import TierConfig, with_dynamic
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.tiering.partition_reads import PartitionReads
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.remote_partition import MetadataBehind, RemotePartition, RemoteTraffic, TierLost
 from nilometer.broker.turns import LongWork, Turns
@@ -376,7 +377,8 @@ class RemoteLogs:
         """Return the batches from the one that contains ``offset`` on, about ``max_bytes``, and the aborted
         transactions that overlap them. Raises KafkaError, OffsetOutOfRange."""
         remote = self._of(partition)
-        return await self._reading(remote, remote.read(offset, max_bytes, read_committed=read_committed))
+        reads = self._reads_of(remote)
+        return await self._reading(remote, reads.read(offset, max_bytes, read_committed=read_committed))
 
     async def offset_for_timestamp(
         self, partition: ReadablePartition, timestamp: int
@@ -384,13 +386,16 @@ class RemoteLogs:
         """Return the first record in the tier that is not older than ``timestamp``; None if there is none.
         Raises KafkaError."""
         remote = self._of(partition)
-        return await self._reading(remote, remote.offset_for_timestamp(timestamp))
+        return await self._reading(remote, self._reads_of(remote).offset_for_timestamp(timestamp))
 
     async def state_at(self, partition: ReadablePartition, offset: int) -> LogState:
         """Return the state with which a replica begins at ``offset``, or a little above. Raises as
         :meth:`read`."""
         remote = self._of(partition)
-        return await self._reading(remote, remote.state_at(offset))
+        return await self._reading(remote, self._reads_of(remote).state_at(offset))
+
+    def _reads_of(self, remote: RemotePartition) -> PartitionReads:
+        return PartitionReads(remote, self._cache)
 
     async def _reading(self, remote: RemotePartition, work: Awaitable[T]) -> T:
         remote.traffic.fetch_requests += 1

@@ -1,4 +1,8 @@
-"""The tier of one hosted partition: the leader's round, the follower's look at the chain, and reading.
+"""What does a broker do with the tier of a partition that it hosts, in its rounds as the leader or as a
+follower?
+
+:class:`RemotePartition` owns what this broker knows of the chain, and says which manifest readers may use;
+:mod:`.partition_reads` reads by it.
 
 What is decided is in :mod:`nilometer.tier.plan`; here it is carried out, in this order: a segment and its
 index are in the store before a manifest names them; a manifest of this leader's epoch is written before
@@ -14,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from itertools import pairwise
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 from msgspec import structs
@@ -26,12 +30,10 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tiering.parts import RemoteParts
 from nilometer.broker.tiering.segment_upload import upload
 from nilometer.identifiers import Offset
-from nilometer.runtime.object_store import ObjectNotFound, ObjectStoreError
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
-from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, sealed_segments
-from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import (
@@ -44,21 +46,15 @@ from nilometer.tier.format import (
     partition_folder,
 )
 from nilometer.tier.lineage import BEHIND_MS_MAX, AsOf, LogLineage, WriterAhead
-from nilometer.tier.reader import LogState, RemoteReader, RemoteRecords
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import TierState
 
-T = TypeVar("T")
 Decision: TypeAlias = Generator[int, None, Manifest | None]
 """Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
-OUTDATED_MAX = 3
-"""How often a read begins again because segments were copied and deleted here meanwhile."""
 LOOK_AGAIN_MS = 1_000
 """So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
-LOCAL_BYTES_MAX = 64 << 10
-"""So much of what follows a gap at the end of the tier is read at once."""
 
 
 class TierLost(Exception):
@@ -67,10 +63,6 @@ class TierLost(Exception):
 
 class MetadataBehind(Exception):
     """The chain was written by brokers that knew more of the metadata log than this cluster has."""
-
-
-class _Outdated(ObjectStoreError):
-    """The manifest does not name segments that were copied, and deleted here, since it was read."""
 
 
 class RemoteTraffic(msgspec.Struct):
@@ -567,12 +559,12 @@ class RemotePartition:
         """Read the chain, and compare with the log what readers need, who have the rest in the log."""
         self._readings_begun += 1
         await self._chain.read()
-        await self._compare(until=self._log_from)
+        await self._compare(until=self.log_from)
         self._inherit_log_start()
         self._last_reading = self._readings_begun
 
     @property
-    def _log_from(self) -> Offset:
+    def log_from(self) -> Offset:
         """The first offset that the log itself has."""
         return max(self.partition.log.log_start_offset, self.partition.log.local_start_offset)
 
@@ -589,7 +581,7 @@ class RemotePartition:
                 return
             as_of = self._as_of
             segment = self._lineage.to_prove(last, self.view(), as_of)
-            first = self._lineage.proven_count(last, self._log_from, as_of)
+            first = self._lineage.proven_count(last, self.log_from, as_of)
             if segment is None or (until is not None and last.segments[first].base_offset >= until):
                 return
             try:
@@ -597,7 +589,7 @@ class RemotePartition:
             except CorruptRecordFound:
                 crc = None  # what is damaged here tells nothing about the tier
             except (OffsetInTier, OffsetOutOfRange):
-                if as_of == self._as_of and segment.last_offset >= self._log_from:
+                if as_of == self._as_of and segment.last_offset >= self.log_from:
                     raise
                 continue  # it was deleted or truncated here meanwhile
             if as_of == self._as_of:
@@ -694,13 +686,18 @@ class RemotePartition:
     def _measure_lag(self) -> None:
         self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
 
-    # -- reading
+    # -- what readers may use
 
     def _visible(self, manifest: Manifest) -> Manifest:
         """Return the manifest without what is not of this log."""
         return self._lineage.own(manifest, self.partition.log.log_end_offset, self._as_of, self.view)
 
-    async def _reader(self, *, is_again: bool) -> RemoteReader:
+    async def readable(self, *, is_again: bool) -> Manifest:
+        """Return the last manifest as far as readers may use it: up to the first segment that the log has,
+        too, and that has still to be compared with it.
+
+        ``is_again``: the chain is read again for it. Raises ObjectStoreError, DamagedObject.
+        """
         if is_again or not self._chain.is_read:
             begun = self._readings_begun
             async with self._using_chain:
@@ -708,15 +705,13 @@ class RemotePartition:
                     await self._read_again()
         await self._compare_epochs()
         self._chain.check_may_read()
-        return RemoteReader(self._parts.cache, self.folder, self._readable)
+        return self._readable
 
     @property
     def _readable(self) -> Manifest:
-        """The last manifest up to the first segment that the log has, too, and that has still to be compared
-        with it."""
         visible = self._visible(self._last_or_first)
-        below = bisect_left(visible.segments, self._log_from, key=attrgetter("base_offset"))
-        count = max(below, self._lineage.proven_count(visible, self._log_from, self._as_of))
+        below = bisect_left(visible.segments, self.log_from, key=attrgetter("base_offset"))
+        count = max(below, self._lineage.proven_count(visible, self.log_from, self._as_of))
         if count == len(visible.segments):
             return visible
         if self._readable_by is None or self._readable_by[0] is not visible or self._readable_by[1] != count:
@@ -724,57 +719,9 @@ class RemotePartition:
             self._readable_by = visible, count, kept
         return self._readable_by[2]
 
-    async def read(
-        self, offset: int, max_bytes: int, *, read_committed: bool
-    ) -> tuple[bytes, list[AbortedTxn]]:
-        """Return the batches from the one that contains ``offset`` on, and the aborted transactions of them.
-
-        Raises OffsetOutOfRange, ObjectStoreError, DamagedObject.
-        """
-
-        async def work(reader: RemoteReader) -> tuple[bytes, list[AbortedTxn]]:
-            found = await reader.read(offset, max_bytes)
-            self.traffic.fetched_bytes += len(found.records)
-            if not found.records:
-                found = self._read_local(found.next_offset, max_bytes, read_committed=read_committed)
-            if not read_committed:
-                return found.records, []
-            aborted, local_from = await reader.aborted(offset, found.next_offset, found.records)
-            if local_from is not None:
-                log = self.partition.log
-                if log.local_start_offset > local_from:
-                    raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
-                # Not off the event loop: it is the owner of the log that keeps what it reads of an index.
-                local = log.aborted_transactions(offset, found.next_offset, found.records)
-                aborted = list(dict.fromkeys((*aborted, *local)))
-            return found.records, aborted
-
-        try:
-            return await self._with_reader(work)
-        except OffsetOutOfRange:
-            if offset < self._log_from:  # what is out of range is below the log start
-                async with self._using_chain:
-                    await self._find_log_start()
-            raise
-
-    def _read_local(self, offset: int, max_bytes: int, *, read_committed: bool) -> RemoteRecords:
-        """Return what follows the tier, which ends with a gap."""
-        log, upper = self.partition.log, self.partition.replica.high_watermark
-        if log.local_start_offset > offset:
-            raise _Outdated(f"{self.folder}: segments were deleted here while their copies were read")
-        if read_committed:
-            upper = log.last_stable_offset(upper)
-        wanted = min(max_bytes, LOCAL_BYTES_MAX)  # it is read on the event loop
-        found = log.read(offset, wanted, upper) if offset < upper else None
-        return (
-            RemoteRecords(b"", offset)
-            if found is None
-            else RemoteRecords(bytes(found.records), found.next_offset)
-        )
-
-    async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record in the tier that is not older; None if there is none. Raises as
-        :meth:`read`."""
+    async def has_what_was_deleted_here(self) -> bool:
+        """Whether the last manifest has all records that are not here; the chain is read again for what it
+        lacks, if that was not just done in vain. Raises as :meth:`readable`."""
         await self._compare_epochs()
         if await self._lacks_records():  # another one has copied them since the chain was read here
             async with self._using_chain:
@@ -785,29 +732,17 @@ class RemotePartition:
                     is_in_vain = await self._lacks_records()
                     self._looked = (self._bound_by, self._monotonic_ms) if is_in_vain else None
             self._chain.check_may_read()
-        if await self._lacks_records():
-            raise _Outdated(f"{self.folder}: the last manifest lacks records that were deleted here")
-        start = self.partition.log.log_start_offset
-        return await self._with_reader(lambda reader: reader.offset_for_timestamp(timestamp, start))
+        return not await self._lacks_records()
 
-    async def state_at(self, offset: int) -> LogState:
-        """Return the state of a log that begins at ``offset``, or a little above.
+    async def look_for_log_start(self) -> None:
+        """Begin where an earlier leader has said, for a reader that comes before the first round."""
+        async with self._using_chain:
+            await self._find_log_start()
 
-        By what the present leader has written: before that, records of an unclean election's losers may be
-        there. Raises as :meth:`read`.
-        """
+    async def manifest_of_present_leader(self) -> Manifest:
+        """Return the last manifest if the present leader has written it. Raises ObjectStoreError if it has
+        not, and as :meth:`readable`."""
         last = await self._read_chain()
         if last is None or not self._is_current(last, self.partition.leader_epoch):
             raise ObjectStoreError(f"{self.folder}: the present leader has not written to the tier yet")
-        return await RemoteReader(self._parts.cache, self.folder, last).state_at(offset)
-
-    async def _with_reader(self, work: Callable[[RemoteReader], Awaitable[T]]) -> T:
-        """Call ``work``; with an outdated manifest it may fail, and is called again with the last one."""
-        for _ in range(OUTDATED_MAX):
-            try:
-                return await work(await self._reader(is_again=False))
-            except _Outdated:
-                continue  # the last manifest that is known names what was deleted here
-            except (OffsetOutOfRange, ObjectNotFound):
-                break
-        return await work(await self._reader(is_again=True))
+        return last

@@ -18,7 +18,6 @@ from msgspec.structs import asdict, replace
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorizer import Access
-from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinator_shell import CoordinatorKind
@@ -29,6 +28,7 @@ from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import MarkerSender, Shell
+from nilometer.broker.transactions.producer_ids import ProducerIds
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.client_patterns import Pattern, matching
 from nilometer.cluster.acl import Operation, ResourceType

@@ -79,7 +79,11 @@ def decide_alter_partitions(
     for request in requests:
         try:
             if times[request.partition] > 1:
-                raise Refusal(ErrorCode.invalid_request, "A partition may appear only once in a request.")
+                topic_id, index = request.partition
+                raise Refusal(
+                    ErrorCode.invalid_request,
+                    f"Partition {index} of topic id {topic_id} appears more than once in the request.",
+                )
             reply.append(_alter(draft, broker_id, request))
         except Refusal as refusal:
             reply.append(AlteredPartition(request.partition, refusal.outcome))

@@ -12,14 +12,14 @@ import msgspec
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.leader import LeaderRole
-from nilometer.simulation.checkers.disks import (
+from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
+from nilometer.simulation.checkers.logs import (
     LOG_SUFFIX,
     StoredBatch,
     StoredReplica,
     batches_with_positions,
     read_replica,
 )
-from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import FileNode, FolderNode
 from nilometer.simulation.plan import Plan

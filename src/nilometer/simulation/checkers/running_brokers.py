@@ -1,5 +1,8 @@
-"""Whether the brokers of a running cluster agree with each other, without changing them, and whether they
-have converged after all faults ended.
+"""Do the brokers of a running cluster agree with each other, stay within their bounds and keep their services
+running, and have they converged after all faults ended?
+
+They are checked without being changed: :class:`LeaderInvariants`, :class:`Bounds`, :class:`Services`, and
+:func:`not_converged` and :func:`group_not_settled` at the end of a run.
 """
 
 from __future__ import annotations
@@ -139,22 +142,22 @@ class LeaderInvariants:
             self.violations.append(violation)
 
 
-# Checking the brokers of a running cluster against each other, and whether they have converged after all
-# faults were healed.
-
 # Checks that each broker's queues, sessions, tasks, files and caches stay bounded, and its services alive.
 #
 # The bounds are checked periodically, and stricter ones once the cluster is at rest: no client sends any
 # more, and all records are replicated. A leak exceeds one of the bounds sooner or later:
 #
-# | always | at rest | |---|---| | fetch sessions: the configured slots | | | frames and responses that wait
-# on one connection: the connection's own limits | none but fetches | | connections that a broker holds: those
-# that the network has open to it | | | unfinished tasks: a few for the broker, each connection, each
-# partition, one for each file to be removed | | | produce requests that wait: at most as many as their
-# connections may have in flight | none, nor tickets | | listeners of a partition for changes: one each of the
-# sessions and waiting fetches | | | open files: the existing files | | | producers that a log remembers:
-# those that ever wrote | | | elements of requests that one turn of an event loop walks: a slice | | | entries
-# of the metadata log: about those between two snapshots | |
+# - fetch sessions: the configured slots;
+# - frames and responses that wait on one connection: the connection's own limits; at rest none but fetches;
+# - connections that a broker holds: those that the network has open to it;
+# - unfinished tasks: a few for the broker, each connection, each partition, one for each file to be removed;
+# - produce requests that wait: at most as many as their connections may have in flight; at rest none, nor
+#   tickets;
+# - listeners of a partition for changes: one each of the sessions and waiting fetches;
+# - open files: the existing files;
+# - producers that a log remembers: those that ever wrote;
+# - elements of requests that one turn of an event loop walks: a slice;
+# - entries of the metadata log: about those between two snapshots.
 #
 # The numbers are counted in the broker; the bounds come from the simulation.
 

@@ -11,7 +11,7 @@ import json
 import math
 
 from nilometer.runtime import Clock
-from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positions
+from nilometer.simulation.checkers.logs import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
 from nilometer.tier.format import HEAD, Manifest, decode_manifest, manifest_name, manifest_number

@@ -19,8 +19,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.invariants import check as check_logs
 from nilometer.replication.leader import LeaderRole
-from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.history import History, Outcome, Partition, check, find_cycle
+from nilometer.simulation.checkers.logs import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.tier import remote_batches
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import FileNode, FolderNode, HostDisk

@@ -53,10 +53,9 @@ from nilometer.raft.leading import Leading
 from nilometer.raft.replica import Electing, Following, RaftReplica
 from nilometer.raft.snapshots import BEGINNING, Snapshot, SnapshotId
 from nilometer.raft.voters import VoterHistory, VoterKey, VoterRecord, VoterSet
-from nilometer.simulation.model_check.explorer import Violation
+from nilometer.simulation.model_check.explorer import Step, Violation
 from nilometer.simulation.model_check.processes import ModelLog, Record
 from nilometer.simulation.model_check.tables import Table, clone, fingerprint
-from nilometer.simulation.model_check.world import Step
 from nilometer.wire.errors import NONE
 
 ONE_LEADER = "an epoch has one leader"

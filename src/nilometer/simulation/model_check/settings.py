@@ -49,9 +49,8 @@ from nilometer.groups import settings
 from nilometer.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.model_check.explorer import Violation
+from nilometer.simulation.model_check.explorer import Step, Violation
 from nilometer.simulation.model_check.tables import Table, remembered
-from nilometer.simulation.model_check.world import Step
 from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 
 # The requests of the two administrators in the model of settings, and the controller's decisions on them.

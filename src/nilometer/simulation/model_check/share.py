@@ -37,9 +37,8 @@ from nilometer.share.state_records import (
     ShareUpdate,
     merged,
 )
-from nilometer.simulation.model_check.explorer import Violation
+from nilometer.simulation.model_check.explorer import Step, Violation
 from nilometer.simulation.model_check.tables import Table, clone, fingerprint
-from nilometer.simulation.model_check.world import Step
 from nilometer.wire.errors import NONE
 
 LOCKED_ONCE = "a locked record is given to no other member"

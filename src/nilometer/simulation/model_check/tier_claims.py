@@ -20,7 +20,7 @@ import msgspec
 
 from nilometer.identifiers import LeaderEpoch
 from nilometer.runtime.object_store import ObjectStoreError
-from nilometer.simulation.model_check.explorer import Violation
+from nilometer.simulation.model_check.explorer import Step, Violation
 from nilometer.simulation.model_check.tables import Table
 from nilometer.simulation.model_check.tier_store import (
     FOLDER,
@@ -31,7 +31,6 @@ from nilometer.simulation.model_check.tier_store import (
     Record,
     Stored,
 )
-from nilometer.simulation.model_check.world import Step
 from nilometer.steps import at_once, without_waiting
 from nilometer.tier import plan
 from nilometer.tier.chain import Chain, Deposed

@@ -23,6 +23,7 @@ from typing import Any
 
 from nilometer.identifiers import BrokerId
 from nilometer.replication.shell_interface import EligibleBrokers, Registration
+from nilometer.simulation.model_check.explorer import Step
 from nilometer.simulation.model_check.processes import Controller, Message, Process, SmallController
 from nilometer.simulation.model_check.tables import (
     ALTER_REPLIES,
@@ -38,9 +39,6 @@ from nilometer.simulation.model_check.tables import (
     Tables,
     View,
 )
-
-Step = tuple[str, int, int]
-"""(name, broker, detail): the detail is the index of a message, another broker, a value or a count."""
 
 
 class World:
