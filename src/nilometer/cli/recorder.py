@@ -99,11 +99,15 @@ def recorder() -> None:
 )
 @json_option
 def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
-    """Show what recordings contain: FILE is one, or a folder of them."""
+    """Show what recordings contain: FILE is one, or a folder of them.
+
+    Of one that is damaged what is before the damage is shown, and the end is where it is; the exit code is 1.
+    """
     rows, damaged = list[dict[str, Any]](), 0
     for file in _opened(paths):
         try:
             rows.append(_described(file, tail))
+            damaged += rows[-1]["is_damaged"]
         except (NotARecording, ValueError, TypeError, OverflowError) as error:  # anyone may have made it
             click.echo(f"{file.name} cannot be read, and is left out: {error}", err=True)
             damaged += 1
@@ -154,19 +158,22 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
 def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
     tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), unsaid_end(file), 0
     first_ms, last = None, deque[str](maxlen=tail)
-    while tape.head is not None:
-        kind = tape.head.kind
-        counts[kind] += 1
-        if tail and kind not in _CLOCKS:
-            last.append(_entry_text(tape))
-        if kind == kinds.END:
-            end = tape.content().decode(errors="replace")
-            tape.back()
-        elif tape.head.is_event:
-            elapsed_ms += tape.event_head()[1]
-            first_ms = elapsed_ms if first_ms is None else first_ms
-            tape.back()
-        tape.skip()
+    try:
+        while tape.head is not None:
+            kind = tape.head.kind
+            counts[kind] += 1
+            if tail and kind not in _CLOCKS:
+                last.append(_entry_text(tape))
+            if kind == kinds.END:
+                end = tape.content().decode(errors="replace")
+                tape.back()
+            elif tape.head.is_event:
+                elapsed_ms += tape.event_head()[1]
+                first_ms = elapsed_ms if first_ms is None else first_ms
+                tape.back()
+            tape.skip()
+    except NotARecording as damage:  # what is before it can be shown
+        end = str(damage)
     return {
         "file": file.name,
         "broker": int(file.header.settings.get("node.id", file.header.settings.get("broker.id", -1))),
@@ -181,6 +188,7 @@ def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
         "is_of_these_sources": file.is_of_these_sources,
         "left_out": file.header.left_out,
         "end": end,
+        "is_damaged": tape.damage is not None,
         "tail": list(last),
     }
 

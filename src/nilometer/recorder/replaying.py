@@ -154,7 +154,7 @@ class Replay(Door):
     ) -> bool:
         """Play on until ``stop`` returns true, after any callback or event; return false at the tape's end.
 
-        Raises Diverged.
+        Raises Diverged, and NotARecording at what is damaged.
         """
         loop = self.loop
         before = asyncio._get_running_loop()
@@ -163,6 +163,8 @@ class Replay(Door):
             while (head := self.tape.head) is not None and head.kind != kinds.END:
                 with contextlib.suppress(Diverged):
                     self._step(head, serve, open_files_max)
+                if self.tape.damage is not None:
+                    raise self.tape.damage
                 if self.divergence is not None:
                     if self._is_over:
                         break

@@ -251,7 +251,7 @@ NUMBER_BITS_MAX = 128
 
 
 class NotARecording(Exception):
-    """A file does not begin as a recording does, or is damaged where its checksums do not show it."""
+    """A file is no recording, or one that is damaged or cut."""
 
 
 class Entry:
@@ -281,6 +281,8 @@ class TapeReader:
         self._at = 0
         self.entries = 0
         """How many entries were taken."""
+        self.damage: NotARecording | None = None
+        """What was raised: a broker that is replayed may handle it as an error of its call."""
         self.head: Entry | None = None
         self.advance()
 
@@ -290,7 +292,11 @@ class TapeReader:
             self.head = None
             return
         if self._at == len(self._data):
-            following = next(self._frames, None)
+            try:
+                following = next(self._frames, None)
+            except NotARecording as error:
+                self.damage = error
+                raise
             if following is None:
                 self.head = None
                 return
@@ -332,7 +338,8 @@ class TapeReader:
                 self.raw(int(field))
 
     def _damaged(self, how: str) -> NotARecording:
-        return NotARecording(f"the recording is damaged: entry {self.entries} is {how}")
+        self.damage = NotARecording(f"the recording is damaged: entry {self.entries} is {how}")
+        return self.damage
 
     def byte(self) -> int:
         return self.raw(1)[0]

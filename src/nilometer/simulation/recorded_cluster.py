@@ -74,6 +74,11 @@ class RecordingFile:
         next(frames)
         return frames
 
+    def check(self) -> None:
+        """Read it to its end. Raises NotARecording if it is damaged or cut."""
+        for _ in self._contents():
+            pass
+
     @property
     def bytes(self) -> int:
         """How much of a disk it takes."""
@@ -280,8 +285,10 @@ class RecordedCluster:
         """``writer`` gets the replicas' changes and the brokers' messages, for the console, and the Produce
         requests that are wanted; ``produces_to``: their partitions.
 
-        Raises OtherSource and ConfigError.
+        Raises OtherSource, ConfigError, and NotARecording for one that is damaged, wherever that is.
         """
+        for file in files:
+            file.check()
         self._given = [RecordedBroker(file, any_source=any_source) for file in files]
         found: dict[int, list[RecordedBroker]] = {}
         for one in self._given:
