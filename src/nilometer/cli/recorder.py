@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -299,7 +299,7 @@ class _RecordedTimes(logging.Formatter):
     "--record",
     "out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the brokers' replicas and messages to this file, for `nilometer console --replay`.",
+    help="Write the brokers' replicas and messages to this new file, for `nilometer console --replay`.",
 )
 @click.option("--any-source", is_flag=True, help="Try it with recordings of other sources, too.")
 @click.option("--quiet", is_flag=True, help="Without the brokers' log lines.")
@@ -351,9 +351,7 @@ def replay(
         return stops.stops_at(moment)
 
     with ExitStack() as stack:
-        cluster = stack.enter_context(
-            closing(_cluster(files, any_source, _writer(stack, files, out), produced))
-        )
+        cluster = _cluster(stack, files, any_source, out, produced)
         for doubt in cluster.doubts:
             click.echo(doubt, err=True)
         stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
@@ -433,24 +431,44 @@ def save(paths: tuple[Path, ...], out: Path, without_payloads: bool, as_json: bo
 
 
 def _cluster(
+    stack: ExitStack,
     files: Sequence[RecordingFile],
     any_source: bool,
-    writer: RecordingWriter | None,
+    out: Path | None,
     produces_to: Collection[tuple[str, int]],
 ) -> RecordedCluster:
     try:
-        return RecordedCluster(files, any_source=any_source, writer=writer, produces_to=produces_to)
+        writer = None if out is None else _writer(stack, files, out)
+        cluster = RecordedCluster(files, any_source=any_source, writer=writer, produces_to=produces_to)
+        return stack.enter_context(closing(cluster))
     except (OtherSource, ConfigError, NotARecording, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path | None) -> RecordingWriter | None:
-    if out is None:
-        return None
-    sink = stack.enter_context(out.open("w", encoding="utf-8"))
-    return RecordingWriter(
-        lambda line: sink.write(f"{line}\n"), console_header(files), events_max=EVENTS_READ_MAX
-    )
+def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path) -> RecordingWriter:
+    header = console_header(files)
+    sink = stack.enter_context(_new_file(out))
+    return RecordingWriter(lambda line: sink.write(f"{line}\n"), header, events_max=EVENTS_READ_MAX)
+
+
+@contextmanager
+def _new_file(out: Path) -> Generator[TextIO]:
+    """Write a file that is not there yet; it is removed where a replay is refused before it has begun.
+
+    Raises ClickException.
+    """
+    try:
+        sink = out.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise click.ClickException(f"{out} exists already: give the name of a new file") from None
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from None
+    with sink:
+        try:
+            yield sink
+        except click.ClickException:
+            out.unlink()
+            raise
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def test_a_damaged_recording_is_neither_replayed_nor_saved(path: Path, tmp_path:
         assert refused.exit_code == 1
         assert "is damaged in block 3" in refused.stderr
         assert refused.stdout == ""
+    assert not night.exists()
     assert not out.exists()
 
 
