@@ -43,6 +43,8 @@ T = TypeVar("T")
 NOT_AS_WRITTEN = "which were not those that the broker wrote there: the disk or another program changed them"
 
 
+_NO_PARTNER = (LookupError, TypeError, ValueError, AssertionError, asyncio.InvalidStateError)
+"""What an event raises that is about a call, a connection or a job that there is not."""
 CLOCKS: tuple[int, ...] = (kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU)
 
 
@@ -285,9 +287,15 @@ class Replay(Door):
         head = self.tape.head
         assert head is not None
         kind = head.kind
-        tape = self.tape
         self._take_event(delta_ms)
         self.newest_event = NAMES[kind]
+        try:
+            self._let_in(kind)
+        except _NO_PARTNER as error:
+            self._diverge(f"{NAMES[kind]} does not fit what the broker did before: {error!r}")
+
+    def _let_in(self, kind: int) -> None:
+        tape = self.tape
         match kind:
             case kinds.TIME:
                 tape.advance()

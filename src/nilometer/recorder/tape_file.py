@@ -24,7 +24,7 @@ import msgspec
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from nilometer.recorder.tape import Header, NotARecording, RecordingEnded
+from nilometer.recorder.tape import HEADER_MAX, Header, NotARecording, RecordingEnded
 
 MAGIC = b"nilometer recording 2\n..".replace(b".", b"\0")
 _WORD = 8
@@ -36,7 +36,6 @@ _NUMBER, _LENGTH, _WHOLE, _CRC = range(4)
 PAGE = 4_096
 SLOT = 128 * 1024
 _ROOM = SLOT - _HEAD
-HEADER_MAX = 16 * 1024 * 1024
 
 
 def is_being_written(path: str) -> bool:

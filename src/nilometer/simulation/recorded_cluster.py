@@ -27,7 +27,7 @@ from nilometer.identifiers import TopicId
 from nilometer.recorder.collection import member_bytes, members_of, read_member
 from nilometer.recorder.folder import digest_of_sources
 from nilometer.recorder.replaying import Replay
-from nilometer.recorder.tape import Header, NotARecording
+from nilometer.recorder.tape import UNREADABLE, Header, NotARecording
 from nilometer.recorder.tape_file import is_being_written, read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
@@ -57,7 +57,7 @@ class RecordingFile:
             raise NotARecording(f"{self.name} has no header")
         try:
             self.header = msgspec.msgpack.decode(first, type=Header)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise NotARecording(f"{self.name} has no header: {error}") from None
 
     @property

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from nilometer.cli.recorder import recorder
+from nilometer.recorder import collection
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.folder import digest_of_sources
-from nilometer.recorder.replaying import Replay
-from nilometer.recorder.tape import Header, NotARecording, Tape, varint
+from nilometer.recorder.replaying import Diverged, Replay
+from nilometer.recorder.tape import HEADER_MAX, Header, NotARecording, Tape, packed, varint
 from nilometer.recorder.tape_file import SLOT, SlotFile
 from nilometer.runtime import Runtime
 
@@ -81,3 +84,58 @@ def test_damage_that_a_broker_takes_for_an_error_of_its_call_ends_the_replay() -
 
     with closing(Replay(pieces(), ["/data"])) as replay, pytest.raises(NotARecording, match="damaged here"):
         replay.run(serve, 10)
+
+
+def collected(
+    path: Path, *frames: bytes, header: Header = HEADER, compression: int = zipfile.ZIP_DEFLATED
+) -> Path:
+    """Write a file of one recording as another program may."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        parts = (msgspec.msgpack.encode(header), *frames)
+        archive.writestr("one.recording", b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+        archive.comment = collection.COMMENT
+    return path
+
+
+def test_an_event_of_what_is_not_there_ends_the_replay() -> None:
+    done = bytes([kinds.DONE]) + bytes(2) + varint(9) + packed([True, None])
+
+    async def serve(_: Runtime) -> None: ...
+
+    with (
+        closing(Replay(iter([TIME + done + TIME]), ["/data"])) as replay,
+        pytest.raises(Diverged, match="done does not fit what the broker did before"),
+    ):
+        replay.run(serve, 10)
+
+
+def test_frames_are_bounded_whatever_a_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = collected(tmp_path / "one.zip", bytes([kinds.READ]) + varint(90_000) + bytes(90_000))
+    assert run("info", path).exit_code == 0
+    monkeypatch.setattr(collection, "FRAME_BYTES_MAX", 90_000)
+    shown = run("info", path)
+    assert (shown.exit_code, "has a frame of 90,004 bytes" in shown.stderr) == (1, True)
+    large = msgspec.structs.replace(HEADER, version="v" * HEADER_MAX)
+    assert "has a frame of" in run("info", collected(tmp_path / "two.zip", header=large)).stderr
+    monkeypatch.setattr(collection, "MEMBERS_MAX", 0)
+    assert "has 1 recordings: 0 can be read" in run("info", path).stderr
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_members_that_are_compressed_otherwise_are_not_read(tmp_path: Path, compression: int) -> None:
+    shown = run("info", collected(tmp_path / "one.zip", TIME, compression=compression))
+    assert shown.exit_code == 2
+    assert "one.recording is encrypted, or not compressed as a saved one" in shown.stderr
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_it_is(tmp_path: Path) -> None:
+    path = collected(tmp_path / "one.zip", header=msgspec.structs.replace(HEADER, started_ms=1 << 62))
+    assert f"{1 << 62} ms after 1970" in run("info", path).stdout
+
+
+def test_a_recording_of_nothing_is_told(tmp_path: Path) -> None:
+    replayed = run("replay", collected(tmp_path / "one.zip"))
+    assert (replayed.exit_code, replayed.stdout) == (
+        0,
+        "Broker 1: 1970-01-01 00:00:00.001: nothing is recorded.\n",
+    )
