@@ -41,6 +41,7 @@ from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording, TapeReader
 from nilometer.simulation.recorded_cluster import (
     Moment,
+    OtherCluster,
     OtherSource,
     RecordedCluster,
     RecordingFile,
@@ -359,7 +360,7 @@ def replay(
             found = cluster.play(is_wanted)
         except Diverged as difference:
             _fail(cluster, f"the replay differs from the recording: {difference}")
-        except NotARecording as error:
+        except (NotARecording, OtherCluster) as error:
             _fail(cluster, str(error))
         stack.callback(cluster.end)  # the debugger may go on
         why = None if partition is None else why_of(cluster, *partition)

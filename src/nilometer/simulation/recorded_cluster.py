@@ -45,6 +45,10 @@ class OtherSource(Exception):
     """A recording was made by other sources than these."""
 
 
+class OtherCluster(Exception):
+    """Recordings are of several clusters."""
+
+
 class RecordingFile:
     """A recording of one start of a broker. Raises NotARecording and OSError."""
 
@@ -174,6 +178,12 @@ class RecordedBroker:
     def next_ms(self) -> int:
         """The wall time of the event that comes in next, moved by ``shift_ms``."""
         return self.now_ms + self.shift_ms + (self.replay.next_delta_ms if self.has_begun else 0)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of its cluster; None before it is known to the broker."""
+        broker = self.broker
+        return broker.parts.given.store.cluster_id if broker is not None and broker.has_parts else None
 
     def changes(self) -> list[Change]:
         """Return what has changed in the replicas since the last call."""
@@ -315,6 +325,8 @@ class RecordedCluster:
         self.playing: RecordedBroker | None = None
         """The broker whose code runs."""
         self._ended: set[RecordedBroker] = set()
+        self._clusters: dict[RecordedBroker, str] = {}
+        """The ids of the clusters, as far as they are known."""
         self._observed = {one: _Observed(self, one) for one in self.brokers}
 
     @property
@@ -336,7 +348,7 @@ class RecordedCluster:
     def play(self, stop: Callable[[Moment], bool]) -> Moment | None:
         """Play until ``stop`` returns true for a moment; return it, or None at the end of all recordings.
 
-        Raises Diverged.
+        Raises Diverged, NotARecording and OtherCluster.
         """
         while (chosen := self._next()) is not None:
             moment = self._turn(chosen)
@@ -371,6 +383,8 @@ class RecordedCluster:
         if broker not in self.brokers:
             self._begin_again(broker)
         goes_on = broker.play(lambda: broker.replay.is_at_event)
+        if broker not in self._clusters:
+            self._note_cluster(broker)
         at_ms = broker.now_ms
         self._at_us = max(self._at_us, (at_ms + broker.shift_ms - self._started_ms) * 1_000)
         changes = broker.changes()
@@ -387,6 +401,18 @@ class RecordedCluster:
         for one in produces:
             self._add(kind=Kind.NOTE, text=one.text, broker=broker.id, partitions=(one.partition,))
         return Moment(broker, at_ms, broker.replay.newest_event, changes, produces)
+
+    def _note_cluster(self, broker: RecordedBroker) -> None:
+        """Raises OtherCluster."""
+        if (cluster_id := broker.cluster_id) is None:
+            return
+        self._clusters[broker] = cluster_id
+        first, of_first = next(iter(self._clusters.items()))
+        if cluster_id != of_first:
+            raise OtherCluster(
+                f"{broker.file.name} is of the cluster {cluster_id}, and {first.file.name} of {of_first}: "
+                "replay them apart"
+            )
 
     def _begin_again(self, broker: RecordedBroker) -> None:
         """Let the next start take the place of the one before, whose last state was there until now."""

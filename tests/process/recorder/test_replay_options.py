@@ -198,3 +198,14 @@ def test_what_is_no_request_is_not_shown() -> None:
     assert list(seen.on_sent(bytes(4) + b"\0\0\0\2\0\0", 1)) == [], "as to a login's first token"
     assert list(seen.on_arrived(b"\xff\xff\xff\xff", 1)) == []
     assert list(seen.on_arrived(b"\0", 1)) == []
+
+
+def test_recordings_of_two_clusters_are_refused(path: Path, tmp_path: Path) -> None:
+    """Their brokers have the same id, and would be two starts of one."""
+    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+        broker.stop()
+    (other,) = (tmp_path / "logs-recordings").iterdir()
+    refused = CliRunner().invoke(recorder, ["replay", str(path), str(other), "--quiet"])
+    assert refused.exit_code == 1
+    assert f"{other} is of the cluster " in refused.stderr
+    assert f", and {path} of " in refused.stderr
