@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -41,6 +41,7 @@ from nilometer.recorder.replaying import Diverged
 from nilometer.recorder.tape import NotARecording, TapeReader
 from nilometer.simulation.recorded_cluster import (
     Moment,
+    OtherCluster,
     OtherSource,
     RecordedCluster,
     RecordingFile,
@@ -99,11 +100,15 @@ def recorder() -> None:
 )
 @json_option
 def info(paths: tuple[Path, ...], tail: int, as_json: bool) -> None:
-    """Show what recordings contain: FILE is one, or a folder of them."""
+    """Show what recordings contain: FILE is one, or a folder of them.
+
+    Of one that is damaged what is before the damage is shown, and the end is where it is; the exit code is 1.
+    """
     rows, damaged = list[dict[str, Any]](), 0
     for file in _opened(paths):
         try:
             rows.append(_described(file, tail))
+            damaged += rows[-1]["is_damaged"]
         except (NotARecording, ValueError, TypeError, OverflowError) as error:  # anyone may have made it
             click.echo(f"{file.name} cannot be read, and is left out: {error}", err=True)
             damaged += 1
@@ -154,19 +159,22 @@ def _show(rows: Sequence[dict[str, Any]], tail: int, *, as_json: bool) -> None:
 def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
     tape, counts, end, elapsed_ms = TapeReader(file.frames()), Counter[int](), unsaid_end(file), 0
     first_ms, last = None, deque[str](maxlen=tail)
-    while tape.head is not None:
-        kind = tape.head.kind
-        counts[kind] += 1
-        if tail and kind not in _CLOCKS:
-            last.append(_entry_text(tape))
-        if kind == kinds.END:
-            end = tape.content().decode(errors="replace")
-            tape.back()
-        elif tape.head.is_event:
-            elapsed_ms += tape.event_head()[1]
-            first_ms = elapsed_ms if first_ms is None else first_ms
-            tape.back()
-        tape.skip()
+    try:
+        while tape.head is not None:
+            kind = tape.head.kind
+            counts[kind] += 1
+            if tail and kind not in _CLOCKS:
+                last.append(_entry_text(tape))
+            if kind == kinds.END:
+                end = tape.content().decode(errors="replace")
+                tape.back()
+            elif tape.head.is_event:
+                elapsed_ms += tape.event_head()[1]
+                first_ms = elapsed_ms if first_ms is None else first_ms
+                tape.back()
+            tape.skip()
+    except NotARecording as damage:  # what is before it can be shown
+        end = str(damage)
     return {
         "file": file.name,
         "broker": int(file.header.settings.get("node.id", file.header.settings.get("broker.id", -1))),
@@ -181,6 +189,7 @@ def _described(file: RecordingFile, tail: int) -> dict[str, Any]:
         "is_of_these_sources": file.is_of_these_sources,
         "left_out": file.header.left_out,
         "end": end,
+        "is_damaged": tape.damage is not None,
         "tail": list(last),
     }
 
@@ -291,7 +300,7 @@ class _RecordedTimes(logging.Formatter):
     "--record",
     "out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the brokers' replicas and messages to this file, for `nilometer console --replay`.",
+    help="Write the brokers' replicas and messages to this new file, for `nilometer console --replay`.",
 )
 @click.option("--any-source", is_flag=True, help="Try it with recordings of other sources, too.")
 @click.option("--quiet", is_flag=True, help="Without the brokers' log lines.")
@@ -343,9 +352,7 @@ def replay(
         return stops.stops_at(moment)
 
     with ExitStack() as stack:
-        cluster = stack.enter_context(
-            closing(_cluster(files, any_source, _writer(stack, files, out), produced))
-        )
+        cluster = _cluster(stack, files, any_source, out, produced)
         for doubt in cluster.doubts:
             click.echo(doubt, err=True)
         stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
@@ -353,7 +360,7 @@ def replay(
             found = cluster.play(is_wanted)
         except Diverged as difference:
             _fail(cluster, f"the replay differs from the recording: {difference}")
-        except NotARecording as error:
+        except (NotARecording, OtherCluster) as error:
             _fail(cluster, str(error))
         stack.callback(cluster.end)  # the debugger may go on
         why = None if partition is None else why_of(cluster, *partition)
@@ -425,24 +432,44 @@ def save(paths: tuple[Path, ...], out: Path, without_payloads: bool, as_json: bo
 
 
 def _cluster(
+    stack: ExitStack,
     files: Sequence[RecordingFile],
     any_source: bool,
-    writer: RecordingWriter | None,
+    out: Path | None,
     produces_to: Collection[tuple[str, int]],
 ) -> RecordedCluster:
     try:
-        return RecordedCluster(files, any_source=any_source, writer=writer, produces_to=produces_to)
+        writer = None if out is None else _writer(stack, files, out)
+        cluster = RecordedCluster(files, any_source=any_source, writer=writer, produces_to=produces_to)
+        return stack.enter_context(closing(cluster))
     except (OtherSource, ConfigError, NotARecording, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path | None) -> RecordingWriter | None:
-    if out is None:
-        return None
-    sink = stack.enter_context(out.open("w", encoding="utf-8"))
-    return RecordingWriter(
-        lambda line: sink.write(f"{line}\n"), console_header(files), events_max=EVENTS_READ_MAX
-    )
+def _writer(stack: ExitStack, files: Sequence[RecordingFile], out: Path) -> RecordingWriter:
+    header = console_header(files)
+    sink = stack.enter_context(_new_file(out))
+    return RecordingWriter(lambda line: sink.write(f"{line}\n"), header, events_max=EVENTS_READ_MAX)
+
+
+@contextmanager
+def _new_file(out: Path) -> Generator[TextIO]:
+    """Write a file that is not there yet; it is removed where a replay is refused before it has begun.
+
+    Raises ClickException.
+    """
+    try:
+        sink = out.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise click.ClickException(f"{out} exists already: give the name of a new file") from None
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from None
+    with sink:
+        try:
+            yield sink
+        except click.ClickException:
+            out.unlink()
+            raise
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import click
 from nilometer.cli.cluster_options import print_json
 from nilometer.client.admin.replica_survey import ReplicaRow
 from nilometer.console.views.hold import Hold, why_held
+from nilometer.recorder.tape import END
 from nilometer.simulation.recorded_cluster import Change, Moment, RecordedCluster, RecordingFile
 from nilometer.simulation.recorded_copies import PAYLOADS
 from nilometer.simulation.recorded_produces import Produce
@@ -19,8 +20,11 @@ from nilometer.wire.own_apis import ReplicaState
 
 
 def time_text(at_ms: int) -> str:
-    """Return a wall time in UTC, with milliseconds."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    """Return a wall time in UTC, with milliseconds; one that no calendar has as it is."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms after 1970"
 
 
 def unsaid_end(file: RecordingFile) -> str:
@@ -35,6 +39,8 @@ def report(cluster: RecordedCluster, found: Moment | None) -> None:
     for broker in cluster.starts:
         tape = broker.replay.tape
         if not broker.has_begun:
+            if tape.head is None or tape.head.kind == END:
+                click.echo(f"Broker {broker.id}: {time_text(broker.header.started_ms)}: nothing is recorded.")
             continue
         ended = broker.replay.ended
         end = (

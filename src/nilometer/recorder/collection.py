@@ -13,14 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from nilometer.recorder.tape import Header, NotARecording
+from nilometer.recorder.tape import HEADER_MAX, Header, NotARecording
 
 COMMENT = b"nilometer recordings 1"
 FRAME_BYTES = 128 * 1024
 """So many bytes of entries make a frame, or one entry that is longer."""
-FRAME_BYTES_MAX = 1 << 30
-MEMBERS_MAX = 10_000
+FRAME_BYTES_MAX = 128 * 1024 * 1024
+MEMBERS_MAX = 1_000
 _LENGTH = 4
+_ENCRYPTED = 1
+"""The bit of a member's flags."""
 
 
 class CollectionWriter:
@@ -69,13 +71,23 @@ def _framed(parts: Sequence[bytes]) -> bytes:
 
 
 def members_of(path: str) -> Sequence[str] | None:
-    """Return the names of a collection's recordings; None if the file is none. Raises OSError."""
+    """Return the names of a collection's recordings; None if the file is none. Raises NotARecording for one
+    that this module has not written, and OSError."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            return names if archive.comment == COMMENT and len(names) <= MEMBERS_MAX else None
+            if archive.comment != COMMENT:
+                return None
+            members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return None
+    if len(members) > MEMBERS_MAX:
+        raise NotARecording(f"{path} has {len(members):,} recordings: {MEMBERS_MAX:,} can be read")
+    for one in members:
+        if one.compress_type != zipfile.ZIP_DEFLATED or one.flag_bits & _ENCRYPTED:
+            raise NotARecording(
+                f"{path} cannot be read: {one.filename} is encrypted, or not compressed as a saved one"
+            )
+    return [one.filename for one in members]
 
 
 def member_bytes(path: str, name: str) -> int:
@@ -91,15 +103,15 @@ def read_member(path: str, name: str) -> Iterator[bytes]:
     """Yield the header, and then all entries, some at a time. Raises NotARecording and OSError."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(name) as member:
+            length_max = HEADER_MAX
             while head := member.read(_LENGTH):
                 length = int.from_bytes(head, "big")
-                if len(head) < _LENGTH or not 0 < length <= FRAME_BYTES_MAX:
-                    raise NotARecording(f"{path} is damaged: {name} has a frame of {length} bytes")
+                if len(head) < _LENGTH or not 0 < length <= length_max:
+                    raise NotARecording(f"{path} is damaged: {name} has a frame of {length:,} bytes")
                 frame = member.read(length)
                 if len(frame) < length:
                     raise NotARecording(f"{path} is damaged: {name} is cut short")
                 yield frame
+                length_max = FRAME_BYTES_MAX
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError) as error:
         raise NotARecording(f"{path} is damaged: {error}") from None
-    except RuntimeError as error:  # it is encrypted
-        raise NotARecording(f"{path} cannot be read: {error}") from None

@@ -43,6 +43,8 @@ T = TypeVar("T")
 NOT_AS_WRITTEN = "which were not those that the broker wrote there: the disk or another program changed them"
 
 
+_NO_PARTNER = (LookupError, TypeError, ValueError, AssertionError, asyncio.InvalidStateError)
+"""What an event raises that is about a call, a connection or a job that there is not."""
 CLOCKS: tuple[int, ...] = (kinds.WALL, kinds.MONOTONIC, kinds.MONOTONIC_US, kinds.CPU)
 
 
@@ -154,7 +156,7 @@ class Replay(Door):
     ) -> bool:
         """Play on until ``stop`` returns true, after any callback or event; return false at the tape's end.
 
-        Raises Diverged.
+        Raises Diverged, and NotARecording at what is damaged.
         """
         loop = self.loop
         before = asyncio._get_running_loop()
@@ -163,6 +165,8 @@ class Replay(Door):
             while (head := self.tape.head) is not None and head.kind != kinds.END:
                 with contextlib.suppress(Diverged):
                     self._step(head, serve, open_files_max)
+                if self.tape.damage is not None:
+                    raise self.tape.damage
                 if self.divergence is not None:
                     if self._is_over:
                         break
@@ -283,9 +287,15 @@ class Replay(Door):
         head = self.tape.head
         assert head is not None
         kind = head.kind
-        tape = self.tape
         self._take_event(delta_ms)
         self.newest_event = NAMES[kind]
+        try:
+            self._let_in(kind)
+        except _NO_PARTNER as error:
+            self._diverge(f"{NAMES[kind]} does not fit what the broker did before: {error!r}")
+
+    def _let_in(self, kind: int) -> None:
+        tape = self.tape
         match kind:
             case kinds.TIME:
                 tape.advance()

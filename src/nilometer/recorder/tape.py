@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 from typing_extensions import Buffer
@@ -248,10 +248,37 @@ def _nothing(_reason: str) -> None:
 
 
 NUMBER_BITS_MAX = 128
+HEADER_MAX = 1024 * 1024
+"""In bytes."""
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What decoding raises of values that a recorder has not written."""
+
+
+class _Made(TypedDict):
+    peername: list[Any] | str | None
+    sockname: list[Any] | str | None
+    certificate: bytes | None
+    has_tls: bool
+
+
+_VALUES: dict[int, Any] = {
+    ASK: tuple[str, list[Any], bool, Any],
+    OPEN: tuple[str, bool, Any],
+    **dict.fromkeys((APPEND_FAILED, READ_FAILED, FAILED), list[Any]),
+    WAIT: tuple[str, list[Any]],
+    TRANSPORT: str,
+    DONE: tuple[bool, Any],
+    MADE: _Made,
+    LOST: list[Any] | None,
+    GATE_BEGIN: tuple[str, int],
+    GATE_END: tuple[str],
+}
+_DECODERS = {kind: msgspec.msgpack.Decoder(value) for kind, value in _VALUES.items()}
+"""Of the values of MessagePack that each kind has."""
 
 
 class NotARecording(Exception):
-    """A file does not begin as a recording does, or is damaged where its checksums do not show it."""
+    """A file is no recording, or one that is damaged or cut."""
 
 
 class Entry:
@@ -281,6 +308,8 @@ class TapeReader:
         self._at = 0
         self.entries = 0
         """How many entries were taken."""
+        self.damage: NotARecording | None = None
+        """What was raised: a broker that is replayed may handle it as an error of its call."""
         self.head: Entry | None = None
         self.advance()
 
@@ -290,7 +319,11 @@ class TapeReader:
             self.head = None
             return
         if self._at == len(self._data):
-            following = next(self._frames, None)
+            try:
+                following = next(self._frames, None)
+            except NotARecording as error:
+                self.damage = error
+                raise
             if following is None:
                 self.head = None
                 return
@@ -332,7 +365,8 @@ class TapeReader:
                 self.raw(int(field))
 
     def _damaged(self, how: str) -> NotARecording:
-        return NotARecording(f"the recording is damaged: entry {self.entries} is {how}")
+        self.damage = NotARecording(f"the recording is damaged: entry {self.entries} is {how}")
+        return self.damage
 
     def byte(self) -> int:
         return self.raw(1)[0]
@@ -361,7 +395,10 @@ class TapeReader:
         return self.raw(self.number())
 
     def packed(self) -> Any:
+        """Read a value of MessagePack, of the shape that this kind has."""
+        assert self.head is not None
         try:
-            return msgspec.msgpack.decode(self.content())
-        except msgspec.DecodeError as error:
-            raise self._damaged(str(error)) from None
+            value = _DECODERS[self.head.kind].decode(self.content())
+        except UNREADABLE as error:
+            raise self._damaged(f"no {NAMES[self.head.kind]}: {error}") from None
+        return list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value

@@ -8,8 +8,8 @@ recording. A thread that did the writing would cost far more: it had to wait for
 File: a page with ``MAGIC``, the lengths of the last entry and of the header, and the last entry, if the
 recording has ended; the header (MessagePack), to the end of a page; the slot; blocks, of its size each. Slot
 and block: number from 1 on, length of what follows, the part of that up to the end of the last entry that is
-whole, CRC-32C (of a block), and the entries. One that is longer than what is left of its slot goes on in the
-next. Numbers are ``u64`` of the machine's byte order.
+whole, CRC-32C (of a block, and of the slot if the recording has ended), and the entries. One that is longer
+than what is left of its slot goes on in the next. Numbers are ``u64`` of the machine's byte order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from nilometer.recorder.tape import Header, NotARecording, RecordingEnded
+from nilometer.recorder.tape import HEADER_MAX, Header, NotARecording, RecordingEnded
 
 MAGIC = b"nilometer recording 2\n..".replace(b".", b"\0")
 _WORD = 8
@@ -36,7 +36,6 @@ _NUMBER, _LENGTH, _WHOLE, _CRC = range(4)
 PAGE = 4_096
 SLOT = 128 * 1024
 _ROOM = SLOT - _HEAD
-HEADER_MAX = 16 * 1024 * 1024
 
 
 def is_being_written(path: str) -> bool:
@@ -130,6 +129,7 @@ class SlotFile:
 
     def finish(self, entry: bytes) -> None:
         """Write the last entry, of at most ``LAST_BYTES``, for which there is always room."""
+        self._head[_CRC] = crc32c(self._slot[_HEAD : _HEAD + self._head[_LENGTH]])
         self._map[_LAST_AT : _LAST_AT + len(entry)] = entry
         self._page[_LAST] = len(entry)
 
@@ -147,7 +147,8 @@ class SlotFile:
 def read_recording(path: str) -> Iterator[bytes]:
     """Yield the header, and then all whole entries, some at a time. Another process may be writing.
 
-    Raises NotARecording and OSError.
+    Of a process that was killed these are all that it wrote. Raises OSError, and NotARecording, which for
+    what is damaged or cut comes behind the entries before the damage.
     """
     with open(path, "rb") as file:
         page = file.read(PAGE)
@@ -160,24 +161,39 @@ def read_recording(path: str) -> Iterator[bytes]:
         if len(header) < words[_HEADER]:
             raise NotARecording(f"{path} has no header")
         yield header
-        file.seek(PAGE + -(-len(header) // PAGE) * PAGE)
-        slot = file.read(SLOT)  # first: meanwhile it may become a block, but no block the slot
-        yield from _whole_entries(_contents(file, slot))
+        yield from _whole_entries(_contents(file, PAGE + -(-len(header) // PAGE) * PAGE, path))
         if last := page[_LAST_AT : _LAST_AT + words[_LAST]]:
             yield last
 
 
-def _contents(file: BinaryIO, slot: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield what is in each block, and in the slot, with the length of its whole entries."""
+def _contents(file: BinaryIO, slot_at: int, path: str) -> Iterator[tuple[bytes, int]]:
+    """Yield what is in each block, and in the slot, with the length of its whole entries.
+
+    The slot's number says how many blocks there are. Its own block may be there, too, or a part of it: a
+    process was killed between the end of a block and the beginning of the slot. Another process that writes
+    makes the file longer at any moment, and the slot's number greater: so they are looked at in this order.
+    Raises NotARecording.
+    """
+    size = os.fstat(file.fileno()).st_size
+    file.seek(slot_at)
+    slot = file.read(SLOT)
+    if len(slot) < SLOT:
+        raise NotARecording(f"{path} is damaged: it is cut short before its first block")
+    slot_number = memoryview(slot[:_HEAD]).cast("Q")[_NUMBER]
     number = 1
-    while (found := _content(file.read(SLOT), number)) is not None:
+    while (found := _content(block := file.read(SLOT), number)) is not None and len(block) == SLOT:
         yield found
         number += 1
-    if (found := _content(slot, number)) is not None:
+    if number < slot_number or size > slot_at + SLOT + slot_number * SLOT:
+        raise NotARecording(f"{path} is damaged in block {number}: what follows cannot be read")
+    if number == slot_number:
+        if (found := _content(slot, number)) is None:
+            raise NotARecording(f"{path} is damaged in block {number}, its last one")
         yield found
 
 
 def _content(slot: bytes, number: int) -> tuple[bytes, int] | None:
+    """Return what is in a block or the slot, and the length of its whole entries; None if it is not sound."""
     if len(slot) < _HEAD:
         return None
     head = memoryview(slot[:_HEAD]).cast("Q")

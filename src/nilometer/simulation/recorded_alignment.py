@@ -118,7 +118,7 @@ def in_order(starts: Sequence[S], doubt: Callable[[str], object]) -> list[S]:
 def chains_of(starts: Sequence[S], doubt: Callable[[str], object]) -> list[list[S]]:
     """Return the starts of one broker as chains, in each of which one follows the other. A start that
     began while another one went on, such as one that found the log directories in use, is in a chain of its
-    own. Of several recordings of a start the first one is taken."""
+    own. Of several recordings of a start the longest is taken."""
     chains: list[list[S]] = []
     for one in in_order(_without_copies(starts, doubt), doubt):
         chain = next((each for each in chains if not _overlap(each[-1], one)), None)
@@ -135,14 +135,20 @@ def chains_of(starts: Sequence[S], doubt: Callable[[str], object]) -> list[list[
 
 
 def _without_copies(starts: Sequence[S], doubt: Callable[[str], object]) -> list[S]:
-    found: dict[object, S] = {}
+    found: dict[object, list[S]] = {}
     for index, one in enumerate(starts):
         header = one.header
         start = (header.boot, header.started_monotonic_ms, header.started_ms) if header.boot else index
-        taken = found.setdefault(start, one)
-        if taken is not one:
-            doubt(f"Broker {one.id}: {taken.name} and {one.name} are of the same start: the former is taken.")
-    return list(found.values())
+        found.setdefault(start, []).append(one)
+    for copies in found.values():
+        if len(copies) > 1:  # one was made while the broker went on
+            copies.sort(key=lambda copy: copy.survey.ended_ms, reverse=True)
+            names = " and ".join(copy.name for copy in copies)
+            doubt(
+                f"Broker {copies[0].id}: {names} are of the same start: the longest is taken, "
+                f"{copies[0].name}."
+            )
+    return [copies[0] for copies in found.values()]
 
 
 def _overlap(before: Start, after: Start) -> bool:

@@ -27,7 +27,7 @@ from nilometer.identifiers import TopicId
 from nilometer.recorder.collection import member_bytes, members_of, read_member
 from nilometer.recorder.folder import digest_of_sources
 from nilometer.recorder.replaying import Replay
-from nilometer.recorder.tape import Header, NotARecording
+from nilometer.recorder.tape import UNREADABLE, Header, NotARecording
 from nilometer.recorder.tape_file import is_being_written, read_recording
 from nilometer.runtime import Runtime
 from nilometer.simulation import recording
@@ -45,6 +45,10 @@ class OtherSource(Exception):
     """A recording was made by other sources than these."""
 
 
+class OtherCluster(Exception):
+    """Recordings are of several clusters."""
+
+
 class RecordingFile:
     """A recording of one start of a broker. Raises NotARecording and OSError."""
 
@@ -57,7 +61,7 @@ class RecordingFile:
             raise NotARecording(f"{self.name} has no header")
         try:
             self.header = msgspec.msgpack.decode(first, type=Header)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise NotARecording(f"{self.name} has no header: {error}") from None
 
     @property
@@ -73,6 +77,11 @@ class RecordingFile:
         frames = self._contents()
         next(frames)
         return frames
+
+    def check(self) -> None:
+        """Read it to its end. Raises NotARecording if it is damaged or cut."""
+        for _ in self._contents():
+            pass
 
     @property
     def bytes(self) -> int:
@@ -169,6 +178,12 @@ class RecordedBroker:
     def next_ms(self) -> int:
         """The wall time of the event that comes in next, moved by ``shift_ms``."""
         return self.now_ms + self.shift_ms + (self.replay.next_delta_ms if self.has_begun else 0)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of its cluster; None before it is known to the broker."""
+        broker = self.broker
+        return broker.parts.given.store.cluster_id if broker is not None and broker.has_parts else None
 
     def changes(self) -> list[Change]:
         """Return what has changed in the replicas since the last call."""
@@ -280,8 +295,10 @@ class RecordedCluster:
         """``writer`` gets the replicas' changes and the brokers' messages, for the console, and the Produce
         requests that are wanted; ``produces_to``: their partitions.
 
-        Raises OtherSource and ConfigError.
+        Raises OtherSource, ConfigError, and NotARecording for one that is damaged, wherever that is.
         """
+        for file in files:
+            file.check()
         self._given = [RecordedBroker(file, any_source=any_source) for file in files]
         found: dict[int, list[RecordedBroker]] = {}
         for one in self._given:
@@ -308,6 +325,8 @@ class RecordedCluster:
         self.playing: RecordedBroker | None = None
         """The broker whose code runs."""
         self._ended: set[RecordedBroker] = set()
+        self._clusters: dict[RecordedBroker, str] = {}
+        """The ids of the clusters, as far as they are known."""
         self._observed = {one: _Observed(self, one) for one in self.brokers}
 
     @property
@@ -329,7 +348,7 @@ class RecordedCluster:
     def play(self, stop: Callable[[Moment], bool]) -> Moment | None:
         """Play until ``stop`` returns true for a moment; return it, or None at the end of all recordings.
 
-        Raises Diverged.
+        Raises Diverged, NotARecording and OtherCluster.
         """
         while (chosen := self._next()) is not None:
             moment = self._turn(chosen)
@@ -364,6 +383,8 @@ class RecordedCluster:
         if broker not in self.brokers:
             self._begin_again(broker)
         goes_on = broker.play(lambda: broker.replay.is_at_event)
+        if broker not in self._clusters:
+            self._note_cluster(broker)
         at_ms = broker.now_ms
         self._at_us = max(self._at_us, (at_ms + broker.shift_ms - self._started_ms) * 1_000)
         changes = broker.changes()
@@ -380,6 +401,18 @@ class RecordedCluster:
         for one in produces:
             self._add(kind=Kind.NOTE, text=one.text, broker=broker.id, partitions=(one.partition,))
         return Moment(broker, at_ms, broker.replay.newest_event, changes, produces)
+
+    def _note_cluster(self, broker: RecordedBroker) -> None:
+        """Raises OtherCluster."""
+        if (cluster_id := broker.cluster_id) is None:
+            return
+        self._clusters[broker] = cluster_id
+        first, of_first = next(iter(self._clusters.items()))
+        if cluster_id != of_first:
+            raise OtherCluster(
+                f"{broker.file.name} is of the cluster {cluster_id}, and {first.file.name} of {of_first}: "
+                "replay them apart"
+            )
 
     def _begin_again(self, broker: RecordedBroker) -> None:
         """Let the next start take the place of the one before, whose last state was there until now."""

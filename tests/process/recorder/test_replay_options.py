@@ -121,6 +121,19 @@ def test_a_file_for_the_console_ends_once_and_behind_what_the_debugger_has_seen(
         assert any("HW 6 → 10" in text for text in texts) == (name == "continued")
 
 
+def test_a_file_for_the_console_takes_the_place_of_no_other(path: Path, tmp_path: Path) -> None:
+    before, night = path.read_bytes(), tmp_path / "night"
+    night.write_text("mine")
+    for taken in (path, night):
+        refused = CliRunner().invoke(recorder, ["replay", str(path), "--quiet", "--record", str(taken)])
+        assert refused.exit_code == 1
+        assert refused.stderr == f"Error: {taken} exists already: give the name of a new file\n"
+    assert (path.read_bytes(), night.read_text()) == (before, "mine")
+    missing = tmp_path / "no folder" / "night"
+    refused = CliRunner().invoke(recorder, ["replay", str(path), "--quiet", "--record", str(missing)])
+    assert refused.stderr == f"Error: {missing} cannot be written: No such file or directory\n"
+
+
 def test_a_file_that_is_given_twice_is_replayed_once(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.recording"
     link.hardlink_to(path)
@@ -185,3 +198,14 @@ def test_what_is_no_request_is_not_shown() -> None:
     assert list(seen.on_sent(bytes(4) + b"\0\0\0\2\0\0", 1)) == [], "as to a login's first token"
     assert list(seen.on_arrived(b"\xff\xff\xff\xff", 1)) == []
     assert list(seen.on_arrived(b"\0", 1)) == []
+
+
+def test_recordings_of_two_clusters_are_refused(path: Path, tmp_path: Path) -> None:
+    """Their brokers have the same id, and would be two starts of one."""
+    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+        broker.stop()
+    (other,) = (tmp_path / "logs-recordings").iterdir()
+    refused = CliRunner().invoke(recorder, ["replay", str(path), str(other), "--quiet"])
+    assert refused.exit_code == 1
+    assert f"{other} is of the cluster " in refused.stderr
+    assert f", and {path} of " in refused.stderr

@@ -252,7 +252,7 @@ def test_a_damaged_file_of_recordings_is_refused(recording: Path, tmp_path: Path
     assert run("info", changed).exit_code in (1, 2)
     assert run("replay", changed, "--quiet").exit_code in (1, 2)
     foreign = tmp_path / "foreign.zip"
-    with zipfile.ZipFile(foreign, "w") as archive:
+    with zipfile.ZipFile(foreign, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a", b"\xff\xff\xff\xff")
         archive.comment = COMMENT
     assert "is damaged" in run("info", foreign).stderr

@@ -126,8 +126,21 @@ def test_a_copy_of_a_recording_is_not_another_start(tmp_path: Path) -> None:
     with closing(RecordedCluster([first, RecordingFile(copy)])) as cluster:
         assert [one.name for one in cluster.starts] == [first.path.name]
         assert cluster.doubts == [
-            f"Broker 1: {first.path.name} and {copy.name} are of the same start: the former is taken."
+            f"Broker 1: {first.path.name} and {copy.name} are of the same start: the longest is taken, "
+            f"{first.path.name}."
         ]
+
+
+def test_of_copies_of_a_start_the_longest_is_taken(tmp_path: Path) -> None:
+    early, late = (tmp_path / name for name in ("early", "late"))
+    of_start = [
+        recorded(folder, 1, HOUR_MS, 5_000, lasts_ms=lasts_ms)
+        for folder, lasts_ms in ((early, 1_000), (late, 3_000))
+    ]
+    for files in (of_start, of_start[::-1]):
+        with closing(RecordedCluster(files)) as cluster:
+            assert [one.file.path.parent for one in cluster.starts] == [late]
+            assert len(cluster.doubts) == 1
 
 
 def test_the_newest_recording_stays_although_the_clock_was_set_back(tmp_path: Path) -> None:

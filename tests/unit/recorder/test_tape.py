@@ -81,3 +81,31 @@ def test_nothing_is_kept_after_the_end() -> None:
 def test_a_damaged_entry_is_told_as_one(frame: bytes) -> None:
     with pytest.raises(NotARecording, match="damaged: entry 1"):
         TapeReader(iter([frame])).skip()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (kinds.ASK, 5),
+        (kinds.ASK, ["read_file", 3, True, None]),
+        (kinds.WAIT, 7),
+        (kinds.DONE, [True]),
+        (kinds.MADE, {}),
+        (kinds.LOST, 5),
+        (kinds.FAILED, None),
+    ],
+)
+def test_a_value_of_another_shape_is_damage(kind: int, value: object) -> None:
+    numbers = bytes(kinds.FIELDS[kind].count("n"))
+    reader = TapeReader(iter([bytes([kind]) + numbers + packed(value)]))
+    for _ in numbers:
+        reader.number()
+    with pytest.raises(NotARecording, match=f"entry 1 is no {kinds.NAMES[kind]}: "):
+        reader.packed()
+
+
+def test_a_value_that_is_nested_without_end_is_damage() -> None:
+    nested = b"\x91" * 200_000 + b"\xc0"
+    content = b"\x94\xa1x" + nested + b"\xc3\xc0"
+    with pytest.raises(NotARecording, match="entry 1 is no ask: "):
+        TapeReader(iter([bytes([kinds.ASK]) + varint(len(content)) + content])).packed()

@@ -128,35 +128,114 @@ def blocks_at(path: Path) -> int:
     return PAGE + -(-len(header) // PAGE) * PAGE + SLOT
 
 
-@pytest.mark.parametrize("cut", [1, SLOT - 1, SLOT + 5])
-def test_a_recording_that_was_cut_is_read_to_its_tear(tmp_path: Path, cut: int) -> None:
-    path, written = tmp_path / "one", [bytes([n]) * 3000 for n in range(255)] * 30
-    tape = begun(path)
+def read_to_damage(path: Path) -> tuple[list[bytes], str]:
+    """The contents of all entries before the damage, and what is said of it."""
+    found, pieces = list[bytes](), read_recording(str(path))
+    next(pieces)
+    with pytest.raises(NotARecording) as error:
+        for piece in pieces:
+            reader = TapeReader(iter([piece]))
+            while reader.head is not None:
+                found.append(reader.content())
+                reader.advance()
+    return found, str(error.value)
+
+
+def of_six_blocks(path: Path, *, is_ended: bool = True) -> list[bytes]:
+    """Write a recording with six blocks and a slot; return what is in it."""
+    tape, written = begun(path), [bytes([n % 251]) * 3000 for n in range(6 * SLOT // 3003 + 5)]
     for content in written:
         add(tape, content)
-    tape.end("tested")
-    size = path.stat().st_size
-    assert size > blocks_at(path) + 3 * SLOT
-    with path.open("r+b") as file:  # the slot no longer has what was in the last block
-        file.seek(PAGE * 2)
-        file.write(bytes(SLOT))
-        file.truncate(size - cut)
-    *found, last = read(path)
-    assert last == b"tested"
+    if is_ended:
+        tape.end("tested")
+    assert path.stat().st_size == blocks_at(path) + 6 * SLOT
+    return written
+
+
+@pytest.mark.parametrize("cut", [1, SLOT - 1, SLOT, SLOT + 5, 6 * SLOT])
+def test_what_was_cut_from_a_recording_is_no_torn_end(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "one"
+    written = of_six_blocks(path)
+    size = path.stat().st_size - cut
+    os.truncate(path, size)
+    found, error = read_to_damage(path)
     assert found == written[: len(found)]
-    whole = (size - cut - blocks_at(path)) // SLOT * (SLOT - 32)
+    blocks = (size - blocks_at(path)) // SLOT
+    whole = blocks * (SLOT - 32)
     assert whole - 3003 < len(found) * 3003 <= whole
+    assert error == f"{path} is damaged in block {blocks + 1}: what follows cannot be read"
 
 
-def test_a_damaged_block_ends_what_is_read(tmp_path: Path) -> None:
-    path, tape = tmp_path / "one", begun(tmp_path / "one")
-    for number in range(6000):
-        add(tape, bytes([number % 251]) * 2000)
-    tape.end("tested")
+@pytest.mark.parametrize("length", [PAGE * 2, PAGE * 2 + SLOT - 1])
+def test_a_recording_that_was_cut_before_its_blocks_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "one"
+    of_six_blocks(path)
+    os.truncate(path, length)
+    assert read_to_damage(path) == ([], f"{path} is damaged: it is cut short before its first block")
+
+
+@pytest.mark.parametrize("hole", [b"damaged", bytes(2 * SLOT)])
+def test_nothing_is_read_behind_a_damaged_block(tmp_path: Path, hole: bytes) -> None:
+    path = tmp_path / "one"
+    written = of_six_blocks(path)
     with path.open("r+b") as file:
         file.seek(blocks_at(path) + 2 * SLOT + 5000)
-        file.write(b"damaged")
-    assert (2 * SLOT // 2003) - 2 <= len(read(path)) - 1 <= 2 * SLOT // 2003
+        file.write(hole)
+    found, error = read_to_damage(path)
+    assert found == written[: len(found)]
+    assert 2 * SLOT // 3003 - 2 <= len(found) <= 2 * SLOT // 3003
+    assert "is damaged in block 3: " in error
+
+
+def test_a_damaged_slot_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    of_six_blocks(path)
+    whole = path.read_bytes()
+    for at, changed in (
+        (0, bytes(32)),
+        (0, (9).to_bytes(8, "little")),
+        (16, b"\xff" * 8),
+        (5000, b"damaged"),
+    ):
+        damaged = bytearray(whole)
+        start = blocks_at(path) - SLOT + at
+        damaged[start : start + len(changed)] = changed
+        copy = tmp_path / "copy"
+        copy.write_bytes(damaged)
+        found, error = read_to_damage(copy)
+        assert "is damaged in block 7" in error
+        assert 6 * SLOT // 3003 - 2 <= len(found) <= 6 * SLOT // 3003
+
+
+def test_bytes_behind_the_last_block_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    of_six_blocks(path)
+    with path.open("ab") as file:
+        file.write(bytes(2 * SLOT))
+    assert "is damaged in block 7" in read_to_damage(path)[1]
+
+
+@pytest.mark.parametrize("part", [0, 17, SLOT - 1, SLOT])
+def test_a_process_that_was_killed_while_it_wrote_a_block_has_left_all_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """The slot is as it was, and the block's place has a part of it."""
+    write, path = os.pwrite, tmp_path / "one"
+    written, tape = list[bytes](), begun(path)
+
+    def killed(descriptor: int, data: memoryview, at: int) -> int:
+        if at == blocks_at(path) + 3 * SLOT:
+            if part:
+                write(descriptor, bytes(data[:part]), at)
+            shutil.copy(path, tmp_path / "killed")
+        return write(descriptor, bytes(data), at)
+
+    monkeypatch.setattr(os, "pwrite", killed)
+    while not (tmp_path / "killed").exists():
+        written.append(bytes([len(written) % 251]) * 3000)
+        add(tape, written[-1])
+    assert read(tmp_path / "killed") == written[:-1]
+    tape.end("tested")
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:

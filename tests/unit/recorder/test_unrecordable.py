@@ -107,13 +107,13 @@ def test_a_file_whose_map_is_closed_keeps_what_was_written(tmp_path: Path) -> No
     path = tmp_path / "one"
     file = SlotFile(str(path), HEADER, 1 << 20)
     tape = Tape(file)
-    tape.write(bytes([kinds.ASK]) + packed("first"))
+    tape.write(bytes([kinds.ASK]) + packed(["first", ["a"], True, None]))
     file.close()
-    tape.write(bytes([kinds.ASK]) + packed("second"))
+    tape.write(bytes([kinds.ASK]) + packed(["second", ["a"], True, None]))
     assert tape.ended is not None and tape.ended.startswith("it cannot be written: ValueError: ")
     _, *written = read_recording(str(path))
     reader = TapeReader(iter(written))
-    assert reader.packed() == "first"
+    assert reader.packed() == ["first", ["a"], True, None]
     reader.advance()
     assert reader.head is None
 
