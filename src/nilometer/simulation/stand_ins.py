@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import re
 import string
@@ -59,6 +60,8 @@ _KEYS_IN_JSON = re.compile(
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
 _SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
+_SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")
+"""What is before a signature, a proof or a token. A password is behind the second zero byte."""
 _SIGNATURE = re.compile(
     rb"((?:\0\0\0[\x2e\x5a]|[\x2f\x5b])v=)((?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==)(?![A-Za-z0-9+/=]))"
 )
@@ -187,21 +190,22 @@ class StandIns:
 
     # --- requests
 
-    def looks_at(self, key: int) -> bool:
-        """Whether requests of this API may differ in a copy."""
-        return key in _WITH_SECRETS or (key == int(ApiKey.PRODUCE) and self.payloads is not None)
-
     def request(self, frame: bytes) -> bytes:
-        """Return what a copy has of a request, given without its length."""
-        key = int.from_bytes(frame[:2], "big")
-        if not self.looks_at(key):
-            return frame
+        """Return what a copy has of a request, given without its length. A message of a login that has no
+        request around it, or what is no request at all, has letters in its place."""
+        key, version = (int.from_bytes(frame[at : at + 2], "big", signed=True) for at in (0, 2))
+        try:
+            messages.api(key, version)
+        except UnsupportedVersion:
+            return self._not_served(frame, key, version)
         if key == int(ApiKey.PRODUCE) and self.payloads is not None:
             return self.payloads.produced(frame)
         try:
             header, body = messages.decode_request(frame)
-        except (MalformedMessage, UnsupportedVersion):
+        except MalformedMessage:
             return frame[:_HEADER] + self._found(frame[_HEADER:])  # whatever it is
+        if key not in _WITH_SECRETS:
+            return frame
         if header.api_key == int(FORWARD_REQUEST):
             return self._forwarded(frame, body)
         if header.api_key == int(ASK_QUORUM):
@@ -212,6 +216,16 @@ class StandIns:
         if header.api_key == int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
             self._derive(body)
         return frame
+
+    def _not_served(self, frame: bytes, key: int, version: int) -> bytes:
+        if key in _RETIRED and 0 <= version <= _RETIRED_VERSION_MAX:
+            keeps_records = key != int(ApiKey.PRODUCE) or self.payloads is None
+            return frame if keeps_records else frame[:_HEADER] + bytes(len(frame) - _HEADER)
+        kept = _KEY
+        if key == int(ApiKey.API_VERSIONS):
+            with contextlib.suppress(MalformedMessage):
+                kept = messages.decode_request_header(frame).size  # a broker answers it
+        return frame[:kept] + self.login(frame)[kept:]
 
     def _derive(self, body: Any) -> None:
         for each in body.upsertions:
@@ -234,7 +248,8 @@ class StandIns:
         """Return what a copy has of a message of a login, without a request around it."""
         if not message:
             return message
-        for part in re.split(rb"\0|,p=|v=", message)[1:]:  # a password, a proof, a signature
+        parts = message.split(b"\0", 2)[2:] or _SECRET_OF_LOGIN.split(message)[1:]
+        for part in parts:
             self._note(part)
         return self._letters(message)
 
@@ -264,8 +279,12 @@ class StandIns:
         return line if found is None else found[1] + found[2] + self._found(found[3]) + line[found.end() :]
 
 
+_KEY = 2
 _HEADER = 10
 """API key, version, correlation id, and the length of the client id."""
+_RETIRED = {int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)}
+_RETIRED_VERSION_MAX = 3
+"""A broker answers these old versions, and no message of a login begins as they do."""
 
 
 def _replaced(body: bytes, secret: bytes, stand_in: bytes) -> bytes:
@@ -310,45 +329,27 @@ def forms_of(secret: bytes) -> Iterator[bytes]:
     yield base64.urlsafe_b64encode(secret).rstrip(b"=")
 
 
-def bare_messages(handshake: bytes) -> int:
-    """Return how many messages without a request follow a SaslHandshake: some after version 0."""
-    try:
-        header, body = messages.decode_request(handshake)
-    except (MalformedMessage, UnsupportedVersion):
-        return 0
-    return 0 if header.api_version else 2 if body.mechanism.startswith("SCRAM") else 1
-
-
 # The requests of a connection, in the pieces in which they arrived.
 
 FRAME_BYTES_MAX = 1 << 30
 LINE_BYTES_MAX = 1 << 16
-KEY_END = 6
+LENGTH, KEY_END = 4, 6
 """The length of a frame and the API key."""
 
 
 class RequestStream:
-    """What a client sent on a connection. Keeps no request that cannot have a secret."""
+    """What a client sent on a connection."""
 
     def __init__(self, stand_ins: StandIns) -> None:
         self._stand_ins = stand_ins
         self._at = 0
         """Where in the stream the pending bytes begin."""
         self._pending = bytearray()
-        self._skip = 0
         self._is_text: bool | None = None
-        self._bare = 0
-        """How many messages of a login come next without a request around them."""
 
     def changes(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Take what arrived; yield what differs in a copy, with its place in the stream."""
-        if self._skip >= len(data):
-            self._skip -= len(data)
-            self._at += len(data)
-            return
-        self._at += self._skip
-        self._pending += data[self._skip :]
-        self._skip = 0
+        self._pending += data
         while (taken := self._take()) is not None:
             at, found, cleaned = taken
             if cleaned != found:
@@ -357,37 +358,20 @@ class RequestStream:
     def _take(self) -> tuple[int, bytes, bytes] | None:
         """Return the next part that is there whole, its place and what a copy has of it."""
         pending = self._pending
-        if self._is_text is None and len(pending) >= KEY_END:
-            self._is_text = int.from_bytes(pending[:4], "big") > FRAME_BYTES_MAX
-        if self._is_text is None:
+        if len(pending) < LENGTH:
             return None
+        if self._is_text is None:
+            is_line_end = pending[0] in b"\r\n"  # browsers may begin with one
+            self._is_text = is_line_end or int.from_bytes(pending[:LENGTH], "big") > FRAME_BYTES_MAX
         if self._is_text:
             end = pending.find(b"\n") + 1
             if not end and len(pending) < LINE_BYTES_MAX:
                 return None
             return self._taken(end or len(pending), self._stand_ins.http_line)
-        if len(pending) < KEY_END:
-            return None
-        size = 4 + int.from_bytes(pending[:4], "big")
-        if self._bare:
-            if len(pending) < size:
-                return None
-            self._bare -= 1
-            return self._taken(size, lambda frame: frame[:4] + self._stand_ins.login(frame[4:]))
-        key = int.from_bytes(pending[4:6], "big")
-        if key == int(ApiKey.SASL_HANDSHAKE):
-            if len(pending) < size:
-                return None
-            self._bare = bare_messages(bytes(pending[4:size]))
-        if not self._stand_ins.looks_at(key):
-            at = self._at
-            self._skip = max(0, size - len(pending))
-            self._at += min(size, len(pending))
-            del pending[:size]
-            return at, b"", b""
+        size = LENGTH + int.from_bytes(pending[:LENGTH], "big")
         if len(pending) < size:
             return None
-        return self._taken(size, lambda frame: frame[:4] + self._stand_ins.request(frame[4:]))
+        return self._taken(size, lambda frame: frame[:LENGTH] + self._stand_ins.request(frame[LENGTH:]))
 
     def _taken(self, size: int, clean: Callable[[bytes], bytes]) -> tuple[int, bytes, bytes]:
         at, found = self._at, bytes(self._pending[:size])

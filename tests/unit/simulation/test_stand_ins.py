@@ -42,7 +42,14 @@ def upsertions() -> Message:
 
 
 METADATA = request(ApiKey.METADATA, 9, topics=None)
-BARE = request(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN") + len(PASSWORD).to_bytes(4, "big") + PASSWORD
+HANDSHAKE = request(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN")
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "big") + message
+
+
+BARE = HANDSHAKE + framed(PASSWORD)
 ALTERATION = encode_request(7, "a client", upsertions())
 FORWARDED = encode_request(
     8,
@@ -63,6 +70,9 @@ LOGINS = [
 ]
 STREAMS = [
     METADATA + BARE + METADATA,
+    framed(PASSWORD),
+    framed(b"\0B\0" + PASSWORD[7:]),  # its first two bytes are the key of an API
+    request(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN") + framed(PASSWORD),
     METADATA + ALTERATION + METADATA,
     METADATA + FORWARDED + METADATA,
     *(login + METADATA for login in LOGINS),
@@ -106,6 +116,25 @@ def test_a_short_message_is_replaced_where_it_is(version: int, message: bytes) -
     header, body = decode_request(StandIns(b"key").request(frame[4:]))
     assert (header.client_id, len(body.auth_bytes)) == ("a client", len(message))
     assert body.auth_bytes != message
+
+
+def test_a_request_behind_a_refused_handshake_is_no_login() -> None:
+    data = HANDSHAKE + METADATA + HANDSHAKE + METADATA
+    assert copied(RequestStream(StandIns(b"key")), [data]) == data
+
+
+def test_a_refused_version_keeps_what_a_broker_answers_by() -> None:
+    frame = bytearray(request(ApiKey.API_VERSIONS, 0)[4:] + PASSWORD)
+    frame[2:4] = b"\0\x63"
+    found = StandIns(b"key").request(bytes(frame))
+    assert found[: -len(PASSWORD)] == frame[: -len(PASSWORD)]
+    assert secrets_in(found) == []
+
+
+def test_of_a_login_by_plain_the_password_is_the_secret_and_the_name_is_not() -> None:
+    stand_ins = StandIns(b"key")
+    stand_ins.login(b"\0interbroker\0what it logs in with")
+    assert stand_ins.secrets == {b"what it logs in with"}
 
 
 def test_what_is_no_secret_stays() -> None:
