@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import dataclasses
 import hashlib
 import re
 import string
@@ -30,15 +31,16 @@ from typing import Any
 
 import msgspec
 
-from nilometer.broker.settings.config import is_sensitive
+from nilometer.broker.quorum.key_file import KEY_ID_BYTES, SEALED
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, is_sensitive
 from nilometer.coordination.local import layout
 from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
 from nilometer.raft.recovery import TOPIC_ID
-from nilometer.recorder.tape import varint
 from nilometer.security.scram import ScramMechanism, credential_of
-from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_message
+from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_records, with_body
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
@@ -59,7 +61,9 @@ _KEYS_IN_JSON = re.compile(
 )
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
-_SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
+_HTTP_REQUEST = re.compile(rb"([A-Z]+ [^ ?#]*[?#]?)([^ ]*)(?= HTTP/)")
+_HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)")
+_HTTP_READ = re.compile(rb"(?i)(?:host|connection|user-agent|accept(?:-encoding)?|content-length):[ \t]*")
 _SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")
 """What is before a signature, a proof or a token. A password is behind the second zero byte."""
 _SIGNATURE = re.compile(
@@ -148,7 +152,18 @@ class StandIns:
             return command
         if isinstance(found, commands.SnapshotPart) and (found.position or not found.is_last):
             raise SecretsInPieces("a snapshot of the metadata that was written in parts")
+        if isinstance(found, commands.PutSecret) and found.data.startswith(SEALED):
+            return commands.encode(msgspec.structs.replace(found, data=self.sealed(found.data)))
         return _KEYS_IN_JSON.sub(self._key_in_json, command)
+
+    def sealed(self, data: bytes) -> bytes:
+        """Return what a copy has of the cluster's secret, encrypted: people write keys, and some can be
+        guessed."""
+        if not data.startswith(SEALED):
+            return _KEYS_IN_JSON.sub(self._key_in_json, data)
+        begin = len(SEALED) + KEY_ID_BYTES
+        self._note(data[begin:])
+        return data[:begin] + self.of_bytes(data[begin:])
 
     def metadata(self, data: bytes) -> bytes:
         """Return what a copy has of batches of the metadata log. Raises SecretsInPieces."""
@@ -176,11 +191,12 @@ class StandIns:
     def fetched(self, version: int, frame: bytes) -> bytes:
         """Return what a copy has of the response to a broker's own Fetch request."""
         try:
-            _, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
+            number, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
         except MalformedMessage:
             return frame[:4] + bytes(len(frame) - 4)
-        topics = ((topic, topic.partitions) for topic in body.responses)
-        return changed_message(frame, topics, self._change_of)
+        changed = changed_records(body, "responses", "partitions", self._change_of)
+        encoded = messages.encode_response(number, int(ApiKey.FETCH), version, changed)
+        return encoded[LENGTH:].ljust(len(frame), b"\0")
 
     def _change_of(self, topic: Any) -> Change | None:
         if getattr(topic, "topic", None) == METADATA_TOPIC or (getattr(topic, "topic_id", None) == TOPIC_ID):
@@ -210,9 +226,7 @@ class StandIns:
             return self._forwarded(frame, body)
         if header.api_key == int(ASK_QUORUM):
             return self._asked(frame, body.question)
-        for secret in _WITH_SECRETS[header.api_key](body):
-            if secret:
-                frame = frame[: header.size] + _replaced(frame[header.size :], secret, self._found(secret))
+        frame = with_body(frame, header, _WITH_SECRETS[header.api_key](body, self._field))
         if header.api_key == int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
             self._derive(body)
         return frame
@@ -226,6 +240,10 @@ class StandIns:
             with contextlib.suppress(MalformedMessage):
                 kept = messages.decode_request_header(frame).size  # a broker answers it
         return frame[:kept] + self.login(frame)[kept:]
+
+    def _field(self, secret: bytes) -> bytes:
+        self.login(secret)  # parts of it may stand elsewhere
+        return self._found(secret)
 
     def _derive(self, body: Any) -> None:
         for each in body.upsertions:
@@ -258,12 +276,15 @@ class StandIns:
         return _SIGNATURE.sub(lambda found: found[1] + self._found(found[2]), frame)
 
     def answer(self, name: str, result: Any) -> Any:
-        """Return what a copy has of what a broker made of a login; of any other call its result."""
+        """Return what a copy has of what a broker made of a login, or of the cluster's secret; of any other
+        call its result."""
         match name, result:
             case "log in", [bytes() as message, rejection, shown]:
                 return [self.login(message), rejection, shown]
             case "answer login", [[bytes() as message, rejection, shown], *state]:
                 return [[self.login(message), rejection, shown], *state]
+            case "seal", bytes() as data:
+                return self.sealed(data)
             case _:
                 return result
 
@@ -274,9 +295,17 @@ class StandIns:
         return frame.replace(base64.b64encode(question.command), base64.b64encode(cleaned))
 
     def http_line(self, line: bytes) -> bytes:
-        """Return what a copy has of a line of an HTTP request."""
-        found = _SECRET_HEADER.match(line)
-        return line if found is None else found[1] + found[2] + self._found(found[3]) + line[found.end() :]
+        """Return what a copy has of a line of an HTTP request: letters for all that has no influence on the
+        answer."""
+        text = line.rstrip(b"\r\n")
+        found = _HTTP_REQUEST.match(text) or _HTTP_HEADER.match(text)
+        kept = b"" if found is None else found[1]
+        if kept == text or (found is not None and _HTTP_READ.fullmatch(kept)):
+            return line
+        rest = text[len(kept) :]
+        after = b"" if found is None else rest[len(found[2]) :]
+        secret = rest[: len(rest) - len(after)]
+        return kept + self._found(secret) + after + line[len(text) :]
 
 
 _KEY = 2
@@ -287,37 +316,50 @@ _RETIRED_VERSION_MAX = 3
 """A broker answers these old versions, and no message of a login begins as they do."""
 
 
-def _replaced(body: bytes, secret: bytes, stand_in: bytes) -> bytes:
-    """Replace a field of a message, which has its length in front in one of three forms."""
-    size = len(secret)
-    for length in (
-        size.to_bytes(4, "big"),
-        size.to_bytes(2, "big") if size < 1 << 15 else b"",
-        varint(size + 1),
-    ):
-        if length and length + secret in body:
-            return body.replace(length + secret, length + stand_in)
-    return body.replace(secret, stand_in)
+Field = Callable[[bytes], bytes]
 
 
-def _sensitive(body: Any) -> Iterator[bytes]:
-    for resource in body.resources:
-        for config in resource.configs:
-            if config.value is not None and is_sensitive(config.name):
-                yield config.value.encode()
+def _replaced(message: Any, name: str, change: Field) -> Any:
+    return dataclasses.replace(message, **{name: change(getattr(message, name))})
 
 
-_WITH_SECRETS: Mapping[int, Callable[[Any], Iterator[bytes]]] = {
-    int(ApiKey.SASL_AUTHENTICATE): lambda body: iter((body.auth_bytes,)),
-    int(ApiKey.RENEW_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
-    int(ApiKey.EXPIRE_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
-    int(ApiKey.ALTER_CONFIGS): _sensitive,
-    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): _sensitive,
-    int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body: (one.salted_password for one in body.upsertions),
-    int(FORWARD_REQUEST): lambda _: iter(()),
-    int(ASK_QUORUM): lambda _: iter(()),
+def _each(message: Any, name: str, change: Callable[[Any], Any]) -> Any:
+    return dataclasses.replace(message, **{name: tuple(change(one) for one in getattr(message, name))})
+
+
+def _setting(config: Any, change: Field) -> Any:
+    if config.value is None or not _may_be_secret(config.name):
+        return config
+    return dataclasses.replace(config, value=change(config.value.encode()).decode())
+
+
+def _settings(message: Any, name: str, change: Field) -> Any:
+    return _each(message, name, lambda one: _each(one, "configs", lambda config: _setting(config, change)))
+
+
+_SOUNDS_SECRET = re.compile("password|passphrase|secret|credential|token|key", re.IGNORECASE)
+
+
+def _may_be_secret(name: str) -> bool:
+    """Whether a setting is sensitive, or is none and has the name of one that would be."""
+    is_known = name in TOPIC_CONFIG.keys or any(name.endswith(one) for one in BROKER_CONFIG_DEFINITION.keys)
+    return is_sensitive(name) or (not is_known and _SOUNDS_SECRET.search(name) is not None)
+
+
+_WITH_SECRETS: Mapping[int, Callable[[Any, Field], Any]] = {
+    int(ApiKey.SASL_AUTHENTICATE): lambda body, change: _replaced(body, "auth_bytes", change),
+    int(ApiKey.RENEW_DELEGATION_TOKEN): lambda body, change: _replaced(body, "hmac", change),
+    int(ApiKey.EXPIRE_DELEGATION_TOKEN): lambda body, change: _replaced(body, "hmac", change),
+    int(ApiKey.ALTER_CONFIGS): lambda body, change: _settings(body, "resources", change),
+    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): lambda body, change: _settings(body, "resources", change),
+    int(ApiKey.CREATE_TOPICS): lambda body, change: _settings(body, "topics", change),
+    int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body, change: _each(
+        body, "upsertions", lambda one: _replaced(one, "salted_password", change)
+    ),
+    int(FORWARD_REQUEST): lambda body, _: body,
+    int(ASK_QUORUM): lambda body, _: body,
 }
-"""The requests that may have secrets, and these."""
+"""The requests that may have secrets, with what is in their place."""
 
 
 def forms_of(secret: bytes) -> Iterator[bytes]:

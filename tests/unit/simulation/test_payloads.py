@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.simulation.payloads import Payloads
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
+from nilometer.wire.messages import api, decode_request, encode_request
 from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
 from nilometer.wire.records import BatchBuilder, decode_records
+from support.wire.wire_peer import make
 
 RECORDS = [
     (b"a key", b"a value", (("a header", b"of it"),)),
@@ -86,3 +90,36 @@ def test_different_keys_of_any_size_stay_different(keys: set[bytes]) -> None:
     found = {payloads.key(key) for key in keys}
     assert len(found) == len(keys)
     assert sorted(map(len, found)) == sorted(map(len, keys))
+
+
+def produce(*records: bytes) -> bytes:
+    key, version = ApiKey.PRODUCE, 9
+    parts = tuple(
+        make(key, version, "PartitionProduceData", index=index, records=one)
+        for index, one in enumerate(records)
+    )
+    topic = make(key, version, "TopicProduceData", name="warehouse", partition_data=parts)
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
+    return encode_request(7, "warehouse", api(key, version).request(**fields))[4:]
+
+
+def records_of(frame: bytes) -> list[bytes]:
+    _, body = decode_request(frame)
+    return [bytes(one.records) for one in body.topic_data[0].partition_data]
+
+
+def test_records_are_changed_where_they_are_and_not_where_equal_bytes_are() -> None:
+    frame = produce(b"w", b"warehouse", b"ware")
+    found = Payloads(b"random").produced(frame)
+    assert found == produce(bytes(1), bytes(9), bytes(4))
+
+
+def test_of_what_a_client_sends_control_records_and_a_rest_are_changed_too() -> None:
+    marker = bytearray(batch())
+    marker[22] |= 0x20
+    marker[17:21] = crc32c(bytes(marker[21:])).to_bytes(4, "big")
+    whole = batch()
+    found = records_of(Payloads(b"random").produced(produce(bytes(marker), whole + b"a value" * 8)))
+    assert not any(b"a value" in one for one in found)
+    assert found[1][len(whole) :] == bytes(7 * 8)
+    assert Payloads(b"random").batches(bytes(marker)) == marker, "of a log they stay"
