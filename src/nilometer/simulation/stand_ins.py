@@ -96,7 +96,9 @@ class StandIns:
         """Makes stand-ins for records' keys and values; None: they stay."""
         self._key = key
         self.secrets: set[bytes] = set()
-        """Those that were found."""
+        """Those of the cluster that were found."""
+        self.sent: set[bytes] = set()
+        """What clients sent as secrets; anyone may send anything."""
         self._derived: dict[bytes, bytes] = {}
         """Keys that a broker makes of a salted password → those that it makes of its stand-in."""
 
@@ -107,6 +109,12 @@ class StandIns:
     def _note(self, secret: bytes) -> None:
         if len(secret) >= SHOWN_MIN:
             self.secrets.add(secret)
+
+    def _sent(self, secret: bytes) -> bytes:
+        """Note what a client sent as a secret; return letters in its place."""
+        if len(secret) >= SHOWN_MIN:
+            self.sent.add(secret)
+        return self._letters(secret)
 
     def _letters(self, secret: bytes) -> bytes:
         return bytes(_LETTERS[byte & 63] for byte in self.of_bytes(secret))
@@ -219,7 +227,7 @@ class StandIns:
         try:
             header, body = messages.decode_request(frame)
         except MalformedMessage:
-            return frame[:_HEADER] + self._found(frame[_HEADER:])  # whatever it is
+            return frame[:_HEADER] + self._sent(frame[_HEADER:])  # whatever it is
         if key not in _WITH_SECRETS:
             return frame
         if header.api_key == int(FORWARD_REQUEST):
@@ -239,11 +247,11 @@ class StandIns:
         if key == int(ApiKey.API_VERSIONS):
             with contextlib.suppress(MalformedMessage):
                 kept = messages.decode_request_header(frame).size  # a broker answers it
-        return frame[:kept] + self.login(frame)[kept:]
+        return frame[:kept] + self.login(frame, self.sent)[kept:]
 
     def _field(self, secret: bytes) -> bytes:
-        self.login(secret)  # parts of it may stand elsewhere
-        return self._found(secret)
+        self.login(secret, self.sent)  # parts of it may stand elsewhere
+        return self._sent(secret)
 
     def _derive(self, body: Any) -> None:
         for each in body.upsertions:
@@ -251,7 +259,7 @@ class StandIns:
             if mechanism is not None:
                 keys, stand_ins = (
                     credential_of(mechanism, salted, each.salt, each.iterations)
-                    for salted in (each.salted_password, self._found(each.salted_password))
+                    for salted in (each.salted_password, self._letters(each.salted_password))
                 )
                 self._derived[keys.stored_key] = stand_ins.stored_key
                 self._derived[keys.server_key] = stand_ins.server_key
@@ -262,13 +270,11 @@ class StandIns:
             return frame  # no broker forwards it
         return frame.replace(base64.b64encode(inner), base64.b64encode(self.request(inner)))
 
-    def login(self, message: bytes) -> bytes:
-        """Return what a copy has of a message of a login, without a request around it."""
-        if not message:
-            return message
+    def login(self, message: bytes, found: set[bytes]) -> bytes:
+        """Return what a copy has of a message of a login, without a request around it; add to ``found`` what
+        in it is secret."""
         parts = message.split(b"\0", 2)[2:] or _SECRET_OF_LOGIN.split(message)[1:]
-        for part in parts:
-            self._note(part)
+        found |= {part for part in parts if len(part) >= SHOWN_MIN}
         return self._letters(message)
 
     def response(self, frame: bytes) -> bytes:
@@ -280,9 +286,9 @@ class StandIns:
         call its result."""
         match name, result:
             case "log in", [bytes() as message, rejection, shown]:
-                return [self.login(message), rejection, shown]
+                return [self.login(message, self.secrets), rejection, shown]
             case "answer login", [[bytes() as message, rejection, shown], *state]:
-                return [[self.login(message), rejection, shown], *state]
+                return [[self.login(message, self.sent), rejection, shown], *state]
             case "seal", bytes() as data:
                 return self.sealed(data)
             case _:
@@ -305,7 +311,7 @@ class StandIns:
         rest = text[len(kept) :]
         after = b"" if found is None else rest[len(found[2]) :]
         secret = rest[: len(rest) - len(after)]
-        return kept + self._found(secret) + after + line[len(text) :]
+        return kept + self._sent(secret) + after + line[len(text) :]
 
 
 _KEY = 2

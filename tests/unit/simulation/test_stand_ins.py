@@ -134,9 +134,9 @@ def test_a_refused_version_keeps_what_a_broker_answers_by() -> None:
 
 
 def test_of_a_login_by_plain_the_password_is_the_secret_and_the_name_is_not() -> None:
-    stand_ins = StandIns(b"key")
-    stand_ins.login(b"\0interbroker\0what it logs in with")
-    assert stand_ins.secrets == {b"what it logs in with"}
+    found = set[bytes]()
+    StandIns(b"key").login(b"\0interbroker\0what it logs in with", found)
+    assert found == {b"what it logs in with"}
 
 
 def alteration(resource: str, name: str, value: str) -> bytes:
