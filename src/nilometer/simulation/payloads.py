@@ -20,7 +20,13 @@ from crc32c import crc32c
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import TopicId, topic_id_of
 from nilometer.wire import messages
-from nilometer.wire.errors import CorruptBatch, KafkaError, MalformedMessage, UnsupportedVersion
+from nilometer.wire.errors import (
+    CorruptBatch,
+    KafkaError,
+    MalformedMessage,
+    MalformedRequest,
+    UnsupportedVersion,
+)
 from nilometer.wire.messages import RequestHeader
 from nilometer.wire.primitives import decode_zigzag
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
@@ -28,6 +34,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, 
 _CRC_AT, _CRC_START = 17, 21
 _LENGTH = 4
 _REQUEST_HEADER = 10
+_ACKS_AND_TIMEOUT, _INDEX = 6, 4
 _TIMESTAMP_BYTES_MAX = 10
 ROUNDS = 4
 """Of a permutation of keys."""
@@ -49,7 +56,7 @@ class Payloads:
         try:
             header, body = messages.decode_request(frame)
         except (MalformedMessage, UnsupportedVersion):
-            return frame[:_REQUEST_HEADER] + bytes(len(frame) - _REQUEST_HEADER)
+            return malformed(frame)
         changed = changed_records(
             body,
             "topic_data",
@@ -158,6 +165,36 @@ def changed_records(
         return dataclasses.replace(topic, **{partitions: changed})
 
     return dataclasses.replace(message, **{topics: tuple(map(of_topic, getattr(message, topics)))})
+
+
+def malformed(frame: bytes) -> bytes:
+    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit."""
+    return frame[:_REQUEST_HEADER] + _letters(frame[_REQUEST_HEADER:])
+
+
+def without_old_records(frame: bytes) -> bytes:
+    """Return a Produce request of the versions 0 to 2, which brokers refuse, with zero bytes for records."""
+    try:
+        changed, at = bytearray(frame), messages.decode_request_header(frame).size + _ACKS_AND_TIMEOUT
+        topics, at = _int(frame, at, 4)
+        for _ in range(topics):
+            name, at = _int(frame, at, 2)
+            partitions, at = _int(frame, at + max(0, name), 4)
+            for _ in range(partitions):
+                size, at = _int(frame, at + _INDEX, 4)
+                end = min(len(frame), at + max(0, size))
+                changed[at:end] = bytes(end - at)
+                at = end
+        changed[at:] = bytes(len(frame) - at)
+    except MalformedMessage:
+        return malformed(frame)
+    return bytes(changed)
+
+
+def _int(frame: bytes, at: int, size: int) -> tuple[int, int]:
+    if at + size > len(frame):
+        raise MalformedRequest("it ends within a field")
+    return int.from_bytes(frame[at : at + size], "big", signed=True), at + size
 
 
 def with_body(frame: bytes, header: RequestHeader, body: messages.Message) -> bytes:

@@ -38,7 +38,14 @@ from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
 from nilometer.raft.recovery import TOPIC_ID
 from nilometer.security.scram import ScramMechanism, credential_of
-from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_records, with_body
+from nilometer.simulation.payloads import (
+    Change,
+    Payloads,
+    changed_batches,
+    changed_records,
+    with_body,
+    without_old_records,
+)
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import messages
@@ -61,8 +68,9 @@ _KEYS_IN_JSON = re.compile(
 )
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
-_HTTP_REQUEST = re.compile(rb"([A-Z]+ [^ ?#]*[?#]?)([^ ]*)(?= HTTP/)")
-_HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)")
+_HTTP_REQUEST = re.compile(rb"[A-Z]+ [^ ]+ HTTP/1\.[01]")
+_HTTP_UNREAD = re.compile(rb"(?<=://)[^/?# ]+|(?<=[?#])[^ ]+")
+_HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)", re.DOTALL)
 _HTTP_READ = re.compile(rb"(?i)(?:host|connection|user-agent|accept(?:-encoding)?|content-length):[ \t]*")
 _SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")
 """What is before a signature, a proof or a token. A password is behind the second zero byte."""
@@ -241,8 +249,8 @@ class StandIns:
 
     def _not_served(self, frame: bytes, key: int, version: int) -> bytes:
         if key in _RETIRED and 0 <= version <= _RETIRED_VERSION_MAX:
-            keeps_records = key != int(ApiKey.PRODUCE) or self.payloads is None
-            return frame if keeps_records else frame[:_HEADER] + bytes(len(frame) - _HEADER)
+            is_produce = key == int(ApiKey.PRODUCE) and self.payloads is not None
+            return without_old_records(frame) if is_produce else frame
         kept = _KEY
         if key == int(ApiKey.API_VERSIONS):
             with contextlib.suppress(MalformedMessage):
@@ -304,14 +312,25 @@ class StandIns:
         """Return what a copy has of a line of an HTTP request: letters for all that has no influence on the
         answer."""
         text = line.rstrip(b"\r\n")
-        found = _HTTP_REQUEST.match(text) or _HTTP_HEADER.match(text)
-        kept = b"" if found is None else found[1]
-        if kept == text or (found is not None and _HTTP_READ.fullmatch(kept)):
-            return line
-        rest = text[len(kept) :]
-        after = b"" if found is None else rest[len(found[2]) :]
-        secret = rest[: len(rest) - len(after)]
-        return kept + self._sent(secret) + after + line[len(text) :]
+        end = line[len(text) :]
+        if _HTTP_REQUEST.fullmatch(text):
+            return _HTTP_UNREAD.sub(lambda found: self._unread(found[0]), text) + end
+        header = _HTTP_HEADER.fullmatch(text)
+        if header is None:
+            return self._sent(text) + end
+        return line if _HTTP_READ.fullmatch(header[1]) else header[1] + self._unread(header[2]) + end
+
+    def _unread(self, text: bytes) -> bytes:
+        """Return letters that make no line well-formed that was not: bytes of each kind stay of it."""
+        return bytes(map(_alike, text, self._sent(text)))
+
+
+def _alike(byte: int, letter: int) -> int:
+    if byte in b" \t":
+        return byte
+    if byte < 0x20 or byte == 0x7F:
+        return 1
+    return letter | byte & 0x80
 
 
 _KEY = 2

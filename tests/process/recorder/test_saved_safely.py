@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,14 @@ from nilometer.simulation.recorded_copies import write_copy
 from nilometer.simulation.stand_ins import StandIns
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import api, encode_request
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of
-from support.wire.wire_peer import WirePeer, make
+from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 TOPIC = "warehouse"
 VALUE = "a value that is not for others"
+SENT = b"what a client has sent"
 RECORDS = 40
 RECORD_BYTES = 10_000
 
@@ -138,6 +141,46 @@ def test_a_recording_that_is_removed_meanwhile_is_named(recording: Path, tmp_pat
     with pytest.raises(click.ClickException, match=f"{given} cannot be read: No such file"):
         save_copies([file], tmp_path / "out.zip", with_payloads=True, is_quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def odd_requests() -> Iterator[list[bytes]]:
+    """Yield what clients send on a connection each, which brokers close, or answer with an error."""
+    header = b"\0\0\0\x07\0\x02me"
+    key = ApiKey.PRODUCE
+    part = make(key, 9, "PartitionProduceData", index=0, records=b"w")
+    topic = make(key, 9, "TopicProduceData", name=TOPIC, partition_data=(part,))
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
+    produced = encode_request(7, "me", api(key, 9).request(**fields))[4:]
+    old = b"\0\x01" + bytes(4) + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x01" + bytes(4)
+    handshake = encode_request(7, "me", api(ApiKey.SASL_HANDSHAKE, 0).request(mechanism="PLAIN"))[4:]
+    versions = encode_request(7, "me", api(ApiKey.API_VERSIONS, 0).request())[4:]
+    yield [handshake, versions, handshake, versions]
+    yield [b"\0\x12\0\x63" + header + SENT, versions]
+    yield [b"\0bob\0" + SENT]
+    yield [b"\0B\0" + SENT]
+    for version in (0, 3, 8, 9):
+        yield [b"\0\0\0" + bytes([version]) + header + b"\0\x09" + SENT]
+    yield [b"\0\0\0\x02" + header + old + len(SENT).to_bytes(4, "big") + SENT, versions]
+    yield [produced, produced + SENT, versions]
+    yield [produced[:-1] + b"\x01\x63" + bytes([len(SENT)]) + SENT, versions]  # a tagged field
+
+
+def test_no_request_of_a_client_prevents_a_copy_or_leaves_what_it_sent(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+        side_of(broker).create(TOPIC)
+        for frames in odd_requests():
+            with WirePeer(broker.bootstrap) as peer, contextlib.suppress(ConnectionEnded, OSError):
+                for frame in frames:
+                    peer.socket.sendall(len(frame).to_bytes(4, "big") + frame)
+                    peer.receive()
+        broker.stop()
+    (path,) = tmp_path.rglob("*.recording")
+    assert contents(path).count(SENT) == 10
+    saved = run("save", path, "--output", tmp_path / "out.zip")
+    assert saved.exit_code == 0, saved.output
+    saved = run("save", path, "--output", tmp_path / "without.zip", "--without-payloads")
+    assert saved.exit_code == 0, saved.output
+    assert SENT not in contents(tmp_path / "without.zip")
 
 
 class _Growing(RecordingFile):

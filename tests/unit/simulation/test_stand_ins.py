@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nilometer.broker.quorum.key_file import SEALED
 from nilometer.coordination.local import layout
 from nilometer.coordination.quorum.commands import PutSecret, decode, encode
+from nilometer.http.server import BadRequest, parse_head
 from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message, api, decode_request, encode_request, encode_response
@@ -191,6 +192,7 @@ def test_bytes_behind_a_request_are_left_out() -> None:
         b"GET / HTTP/1.1\r\nAuthorization:\r\n Basic c2VjcmV0\r\n\r\n",
         b"GET / HTTP/1.1\r\nX-Api-Key: Basic c2VjcmV0\r\nAccept: text/plain\r\n\r\n",
         b"GET / HTTP/1.1\nHost: here\n\nBasic c2VjcmV0",
+        b"GET http://me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
     ],
 )
 def test_of_http_what_no_answer_depends_on_is_letters(data: bytes) -> None:
@@ -198,8 +200,23 @@ def test_of_http_what_no_answer_depends_on_is_letters(data: bytes) -> None:
     assert len(found) == len(data)
     assert b"c2VjcmV0" not in found
     assert found.count(b"\n") == data.count(b"\n")
-    for kept in (b"GET /", b" HTTP/1.1", b"Host: here", b"Accept: text/plain"):
+    for kept in (b"GET ", b" HTTP/1.1", b"Host: here", b"Accept: text/plain"):
         assert (kept in found) == (kept in data)
+
+
+@pytest.mark.parametrize("value", [b"of \x01 it", b"of\tit", b"of \xff it"])
+@pytest.mark.parametrize("line", [b"GET /?%s HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX-Key: %s\r\n"])
+def test_http_is_taken_as_before(line: bytes, value: bytes) -> None:
+    def outcome(received: bytes) -> object:
+        try:
+            return parse_head(received)
+        except BadRequest as error:
+            return error.status, str(error)
+
+    data = line % value + b"\r\n"
+    found = copied(RequestStream(StandIns(b"key")), [data])
+    assert found != data
+    assert outcome(found) == outcome(data)
 
 
 def test_the_cluster_secret_is_taken_out_encrypted_or_not() -> None:
