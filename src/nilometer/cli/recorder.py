@@ -32,7 +32,7 @@ from nilometer.cli.recorder_reports import (
     unsaid_end,
     why_of,
 )
-from nilometer.cli.recorder_save import save_copies
+from nilometer.cli.recorder_save import left_out_text, save_copies
 from nilometer.cli.recorder_stops import WATCHED, PartitionParam, Stops, UntilParam, Watch, WatchParam
 from nilometer.config import ConfigError
 from nilometer.recorder import tape as kinds
@@ -428,7 +428,7 @@ def save(paths: tuple[Path, ...], out: Path, without_payloads: bool, as_json: bo
     if as_json:
         print_json({"file": str(out), "bytes": out.stat().st_size, "recordings": rows})
     else:
-        click.echo(f"{out}: {len(rows)} recordings without {', '.join(rows[0]['left_out'])}, replayed.")
+        click.echo(f"{out}: {len(rows)} recordings {left_out_text(rows)}, replayed.")
 
 
 def _cluster(

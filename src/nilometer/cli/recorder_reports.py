@@ -54,10 +54,12 @@ def report(cluster: RecordedCluster, found: Moment | None) -> None:
             f"Broker {broker.id}: {time_text(broker.header.started_ms)} to {time_text(broker.now_ms)}, "
             f"{tape.entries:,} entries, as recorded; {end}."
         )
-    if any(PAYLOADS in broker.header.left_out for broker in cluster.starts):
+    without = [broker for broker in cluster.starts if PAYLOADS in broker.header.left_out]
+    if without:
+        where = "" if len(without) == len(cluster.starts) else f" in {', '.join(one.name for one in without)}"
         click.echo(
-            "Records' keys and values have stand-ins: what the brokers decide is as recorded, the bytes of "
-            "their responses are those of the stand-ins."
+            f"Records' keys and values have stand-ins{where}: what the brokers decide is as recorded, the "
+            "bytes of their responses are those of the stand-ins."
         )
     if found is not None:
         report_stop(found)

@@ -10,8 +10,9 @@ Records of internal topics stay: they are the state of groups and transactions.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from crc32c import crc32c
@@ -19,12 +20,21 @@ from crc32c import crc32c
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import TopicId, topic_id_of
 from nilometer.wire import messages
-from nilometer.wire.errors import CorruptBatch, KafkaError, MalformedMessage, UnsupportedVersion
+from nilometer.wire.errors import (
+    CorruptBatch,
+    KafkaError,
+    MalformedMessage,
+    MalformedRequest,
+    UnsupportedVersion,
+)
+from nilometer.wire.messages import RequestHeader
 from nilometer.wire.primitives import decode_zigzag
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 _CRC_AT, _CRC_START = 17, 21
+_LENGTH = 4
 _REQUEST_HEADER = 10
+_ACKS_AND_TIMEOUT, _INDEX = 6, 4
 _TIMESTAMP_BYTES_MAX = 10
 ROUNDS = 4
 """Of a permutation of keys."""
@@ -44,14 +54,16 @@ class Payloads:
     def produced(self, frame: bytes) -> bytes:
         """Return what a copy has of a Produce request, given without its length."""
         try:
-            _, body = messages.decode_request(frame)
+            header, body = messages.decode_request(frame)
         except (MalformedMessage, UnsupportedVersion):
-            return frame[:_REQUEST_HEADER] + bytes(len(frame) - _REQUEST_HEADER)
-        return changed_message(
-            frame,
-            ((topic, topic.partition_data) for topic in body.topic_data),
-            lambda topic: None if self.is_kept(topic) else self.batches,
+            return malformed(frame)
+        changed = changed_records(
+            body,
+            "topic_data",
+            "partition_data",
+            lambda topic: None if self.is_kept(topic) else self.produced_batches,
         )
+        return with_body(frame, header, changed)
 
     def is_kept(self, topic: Any) -> bool:
         """Whether a topic of a message is internal."""
@@ -72,6 +84,10 @@ class Payloads:
 
     def batches(self, data: bytes) -> bytes:
         return changed_batches(data, self._batch)
+
+    def produced_batches(self, data: bytes) -> bytes:
+        """As :meth:`batches`, of a client, which may write what no broker takes."""
+        return changed_batches(data, self._batch, is_produced=True)
 
     def _batch(self, batch: bytes, header: BatchHeader) -> bytes:
         changed = bytearray(batch)
@@ -131,31 +147,73 @@ class Payloads:
 Change = Callable[[bytes], bytes]
 
 
-def changed_message(
-    frame: bytes, topics: Iterable[tuple[Any, Any]], change_of: Callable[[Any], Change | None]
-) -> bytes:
-    """Return a message with other records. ``topics``: each with its partitions; ``change_of`` returns what
-    changes the records of a topic; None: nothing."""
-    changed, at = bytearray(frame), 0
-    for topic, parts in topics:
-        change = change_of(topic)
-        for part in parts:
-            if part.records:
-                records = bytes(part.records)
-                at = frame.index(records, at)
-                if change is not None:
-                    changed[at : at + len(records)] = change(records)
-                at += len(records)
+def changed_records(
+    message: Any, topics: str, partitions: str, change_of: Callable[[Any], Change | None]
+) -> Any:
+    """Return a message with other records. ``topics``, ``partitions``: the names of these fields;
+    ``change_of`` returns what changes the records of a topic; None: nothing."""
+
+    def of_partition(partition: Any, change: Change) -> Any:
+        if not partition.records:
+            return partition
+        return dataclasses.replace(partition, records=change(bytes(partition.records)))
+
+    def of_topic(topic: Any) -> Any:
+        if (change := change_of(topic)) is None:
+            return topic
+        changed = tuple(of_partition(one, change) for one in getattr(topic, partitions))
+        return dataclasses.replace(topic, **{partitions: changed})
+
+    return dataclasses.replace(message, **{topics: tuple(map(of_topic, getattr(message, topics)))})
+
+
+def malformed(frame: bytes) -> bytes:
+    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit."""
+    return frame[:_REQUEST_HEADER] + _letters(frame[_REQUEST_HEADER:])
+
+
+def without_old_records(frame: bytes) -> bytes:
+    """Return a Produce request of the versions 0 to 2, which brokers refuse, with zero bytes for records."""
+    try:
+        changed, at = bytearray(frame), messages.decode_request_header(frame).size + _ACKS_AND_TIMEOUT
+        topics, at = _int(frame, at, 4)
+        for _ in range(topics):
+            name, at = _int(frame, at, 2)
+            partitions, at = _int(frame, at + max(0, name), 4)
+            for _ in range(partitions):
+                size, at = _int(frame, at + _INDEX, 4)
+                end = min(len(frame), at + max(0, size))
+                changed[at:end] = bytes(end - at)
+                at = end
+        changed[at:] = bytes(len(frame) - at)
+    except MalformedMessage:
+        return malformed(frame)
     return bytes(changed)
 
 
-def changed_batches(data: bytes, change: Callable[[bytes, BatchHeader], bytes]) -> bytes:
-    """Return batches with other records, which ``change`` makes, and their CRCs; control records stay. Of an
-    incomplete last batch the header is left. What does not begin as a batch does is zero bytes."""
+def _int(frame: bytes, at: int, size: int) -> tuple[int, int]:
+    if at + size > len(frame):
+        raise MalformedRequest("it ends within a field")
+    return int.from_bytes(frame[at : at + size], "big", signed=True), at + size
+
+
+def with_body(frame: bytes, header: RequestHeader, body: messages.Message) -> bytes:
+    """Return a request with another body, whose fields have the same sizes. Tagged fields that are not known
+    and bytes behind the body, which no broker reads, are zero bytes behind it."""
+    encoded = messages.encode_request(header.correlation_id, header.client_id, body)
+    return encoded[_LENGTH:].ljust(len(frame), b"\0")
+
+
+def changed_batches(
+    data: bytes, change: Callable[[bytes, BatchHeader], bytes], *, is_produced: bool = False
+) -> bytes:
+    """Return batches with other records, which ``change`` makes, and their CRCs. Of an incomplete last batch
+    the header is left. What does not begin as a batch does is zero bytes. Control records stay, and a part of
+    a last header, unless it ``is_produced``: brokers refuse them."""
     kept, at = bytearray(), 0
     while at < len(data):
         if at and len(data) - at < HEADER_BYTES:
-            kept += data[at:]  # of the next batch's header
+            kept += bytes(len(data) - at) if is_produced else data[at:]  # of the next batch's header
             break
         try:
             header = read_header(data, at)
@@ -168,7 +226,7 @@ def changed_batches(data: bytes, change: Callable[[bytes, BatchHeader], bytes]) 
             kept += bytes(len(data) - at)
             break
         batch = data[at : at + size]
-        if not header.is_control:
+        if is_produced or not header.is_control:
             batch = change(batch, header)
             batch = batch[:_CRC_AT] + crc32c(batch[_CRC_START:]).to_bytes(4, "big") + batch[_CRC_START:]
         kept += batch

@@ -9,6 +9,8 @@ makes of a secret, a copy has what it makes of the stand-in, and replays equal.
 from __future__ import annotations
 
 import bisect
+import errno
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,12 +22,13 @@ from typing_extensions import Buffer
 
 from nilometer.broker.quorum.key_file import UNSEAL
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.quorum import PREVIOUS_SECRET_FILE, SECRET_FILE, chooses_quorum
+from nilometer.broker.settings.quorum import PREVIOUS_SECRET_FILE, SECRET_FILE
 from nilometer.cluster.states import INTERNAL_TOPICS
+from nilometer.identifiers import TopicId
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.collection import CollectionWriter
 from nilometer.recorder.replaying import Diverged
-from nilometer.recorder.tape import Header, TapeReader, packed, varint
+from nilometer.recorder.tape import NAMES, Header, TapeReader, packed, varint
 from nilometer.simulation.payloads import Payloads
 from nilometer.simulation.recorded_cluster import RecordedBroker, RecordingFile, recordings_in
 from nilometer.simulation.stand_ins import (
@@ -41,10 +44,14 @@ from nilometer.wire.messages import decode_request_header
 
 SECRETS, PAYLOADS = "secrets", "payloads"
 """What a copy says it leaves out."""
+NAME_BYTES_MAX = 200
+"""Of a file's name, in that of the file that is begun beside it."""
 STILL_WRITTEN = "it was being written when it was copied"
 
 
-OnCopied = Callable[[RecordingFile], object]
+OnCopied = Callable[[str, Header], object]
+"""Told the name and the header of a copy."""
+OnDoubt = Callable[[str], object]
 
 
 class CopyRefused(Exception):
@@ -101,51 +108,84 @@ class _Stream:
         return found
 
 
-class _Inputs(RecordingFile):
-    """A recording as its broker gets it in a copy."""
+class _Original(RecordingFile):
+    """A recording up to where it has come now, though its broker may go on. It has replayed equal."""
 
-    def __init__(self, file: RecordingFile, stand_ins: StandIns) -> None:
+    def __init__(self, file: RecordingFile) -> None:
+        """Raises CopyRefused, SecretsInPieces, and what RecordedBroker raises."""
         self.file = file
         self.path = file.path
         self.header = file.header
-        self._paths: dict[int, str] = {}
+        self.paths: dict[int, str] = {}
         """Of the files whose content entries have, by the entries' numbers."""
-        self._fetches: dict[int, dict[int, int]] = {}
+        self.fetches: dict[int, dict[int, int]] = {}
         """The versions of the broker's own Fetch requests, by connection and correlation id."""
-        self.digests: dict[int, bytes] = {}
-        """Of entries whose digests differ, by their numbers."""
-        self._stand_ins = stand_ins
-        self._streams: dict[int, _Stream] = {}
-        self._is_open_ended = file.is_being_written
-        config = BrokerConfig(file.header.settings)
-        self._has_quorum = chooses_quorum(config)
-        self._key_files = {config.optional_string(name) for name in (SECRET_FILE, PREVIOUS_SECRET_FILE)}
-        if stand_ins.payloads is not None or self._has_quorum:
-            self._learn_places(stand_ins.payloads)
-        self._count = self._look_through()
+        self.internal_ids = set[TopicId]()
+        """The ids of internal topics."""
+        self._bytes_max: int | None = None
+        try:
+            self.is_open_ended = file.is_being_written
+        except OSError as error:
+            raise CopyRefused(f"{file.name} cannot be read: {error.strerror or error}") from None
+        self._bytes_max = sum(map(len, self.frames()))
+        self._replay()
 
     @property
     def name(self) -> str:
         return self.file.name
 
-    def _learn_places(self, payloads: Payloads | None) -> None:
-        """Let the broker run as it did, to know where records are. Raises CopyRefused."""
+    def frames(self) -> Iterator[bytes]:
+        left = self._bytes_max
+        if left == 0:
+            return
         try:
-            with closing(RecordedBroker(self.file)) as broker:
-                broker.replay.read_paths = self._paths
-                asked = broker.replay.observer = _Asked(self._fetches)
+            for frame in self.file.frames():
+                yield frame if left is None else frame[:left]
+                if left is not None and (left := left - len(frame)) <= 0:
+                    return  # it ends with a whole entry
+        except OSError as error:
+            raise CopyRefused(f"{self.name} cannot be read: {error.strerror or error}") from None
+
+    def _replay(self) -> None:
+        """Let the broker run as it did: what differs already is no matter of stand-ins."""
+        try:
+            with closing(RecordedBroker(self)) as broker:
+                broker.replay.read_paths = self.paths
+                asked = broker.replay.observer = _Asked(self.fetches)
                 broker.play(lambda: False)
                 if asked.has_fetched_snapshot:
                     raise SecretsInPieces("a snapshot of the metadata that was fetched")
-                if payloads is not None and broker.broker is not None and broker.broker.has_parts:
+                if broker.broker is not None and broker.broker.has_parts:
                     image = broker.broker.parts.control.metadata.image
                     found = (image.topic(name) for name in INTERNAL_TOPICS)
-                    payloads.internal_ids |= {one.id for one in found if one is not None}
+                    self.internal_ids |= {one.id for one in found if one is not None}
         except Diverged as difference:
-            raise CopyRefused(f"{self.name} does not replay equal: {difference}") from None
+            raise CopyRefused(
+                f"{self.name} cannot be copied: its replay differs from the recording: {difference}"
+            ) from None
 
-    def _look_through(self) -> int:
-        """Find what changes in what arrives; return how many entries there are, now."""
+
+class _Inputs(RecordingFile):
+    """A recording as its broker gets it in a copy."""
+
+    def __init__(self, original: _Original, stand_ins: StandIns) -> None:
+        self.file = original
+        self.path = original.path
+        self.header = original.header
+        self.digests: dict[int, bytes] = {}
+        """Of entries whose digests differ, by their numbers."""
+        self._stand_ins = stand_ins
+        self._streams: dict[int, _Stream] = {}
+        config = BrokerConfig(original.header.settings)
+        self._key_files = {config.optional_string(name) for name in (SECRET_FILE, PREVIOUS_SECRET_FILE)}
+        self._look_through()
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    def _look_through(self) -> None:
+        """Find what changes in what arrives."""
         tape, sent = _EntryReader(self.file.frames()), dict[int, RequestStream | ResponseStream]()
         while tape.head is not None:
             kind = tape.head.kind
@@ -155,7 +195,7 @@ class _Inputs(RecordingFile):
                 sent[number] = (
                     RequestStream(self._stand_ins)
                     if origin & 1
-                    else ResponseStream(self._stand_ins, self._fetches.get(number, {}))
+                    else ResponseStream(self._stand_ins, self.file.fetches.get(number, {}))
                 )
             elif kind in _ARRIVED:
                 tape.event_head()
@@ -171,7 +211,6 @@ class _Inputs(RecordingFile):
             tape.skip()
         for number, stream in sent.items():
             self._add(number, stream.rest())
-        return tape.entries
 
     def _add(self, number: int, changes: Iterable[tuple[int, bytes]]) -> None:
         for change in changes:
@@ -182,14 +221,14 @@ class _Inputs(RecordingFile):
         tape = _EntryReader(self.file.frames())
         streams = {number: _Stream(one.places, one.changes) for number, one in self._streams.items()}
         has_ended = False
-        while tape.head is not None and tape.entries <= self._count:
+        while tape.head is not None:
             has_ended = tape.head.kind == kinds.END
             entry = self._entry(tape, streams)
             digest = self.digests.get(tape.entries)
             yield entry if digest is None else entry[: -len(digest)] + digest
             tape.back()
             tape.skip()
-        if self._is_open_ended and not has_ended:
+        if self.file.is_open_ended and not has_ended:
             text = STILL_WRITTEN.encode()
             yield bytes([kinds.END]) + varint(len(text)) + text
 
@@ -202,9 +241,10 @@ class _Inputs(RecordingFile):
             if cleaned is not result:
                 return tape.prefix() + packed([name, args, is_done, cleaned])
         elif kind == kinds.READ:
-            if (path := self._paths.get(tape.entries)) is not None:
-                content = tape.content()
-                return tape.whole()[: -len(content) or None] + self._stand_ins.read(path, content)
+            if (path := self.file.paths.get(tape.entries)) is None:
+                raise SecretsInPieces(f"entry {tape.entries}, of which it is not known what file was read")
+            content = tape.content()
+            return tape.whole()[: -len(content) or None] + self._stand_ins.read(path, content)
         elif kind in _ARRIVED:
             tape.event_head()
             stream = streams.get(tape.number())
@@ -264,35 +304,46 @@ def write_copy(
     key: bytes,
     *,
     with_payloads: bool = True,
-    on_copied: OnCopied = lambda _: None,
+    on_copied: OnCopied = lambda _name, _header: None,
+    on_doubt: OnDoubt = lambda _: None,
 ) -> None:
-    """Write a collection of copies of ``files``, and check it: each copy replays equal, and no secret that
-    was found is in it. ``on_copied`` is told each that is checked.
+    """Write a collection of copies of ``files``, and check it: each copy replays equal, and no secret of the
+    cluster that was found is in it. ``on_copied`` is told each that is checked; ``on_doubt``, where one has
+    bytes that a client sent as a secret. A client can send any: they are no reason to refuse.
 
     ``key``: random, of this call. ``with_payloads``: with the keys and values of records. Raises CopyRefused,
     OSError, and what :class:`~nilometer.simulation.recorded_cluster.RecordedBroker` raises. There is no file
     then.
     """
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     stand_ins = StandIns(key)
     left_out = {SECRETS} if with_payloads else {SECRETS, PAYLOADS}
     for file in files:
         _check_possible(file, with_payloads=with_payloads)
-    writer = CollectionWriter(str(path))
+    names = list(_names(files))
+    begun = path.with_name(f".{path.name[:NAME_BYTES_MAX]}.{os.urandom(4).hex()}")
+    writer = CollectionWriter(str(begun))
     try:
-        for file in files:
-            _Inputs(file, stand_ins)  # all secrets are known before any has its stand-in
-        stand_ins.payloads = None if with_payloads else Payloads(key)
-        for file, name in zip(files, _names(files), strict=True):
-            inputs = _Inputs(file, stand_ins)
+        originals = [_Original(file) for file in files]
+        for original in originals:
+            _Inputs(original, stand_ins)  # all secrets are known before any has its stand-in
+        if not with_payloads:
+            stand_ins.payloads = Payloads(key)
+            stand_ins.payloads.internal_ids.update(*(original.internal_ids for original in originals))
+        for original, name in zip(originals, names, strict=True):
+            inputs = _Inputs(original, stand_ins)
             _learn_digests(inputs)
             writer.add(name, _header(inputs.header, left_out), inputs.frames())
         writer.close()
-        for copy in recordings_in(path):
-            _check(copy, stand_ins.secrets)
-            on_copied(copy)
+        for copy, name in zip(recordings_in(begun), names, strict=True):
+            _check(copy, f"{path}:{name}", stand_ins, on_doubt)
+            on_copied(f"{path}:{name}", copy.header)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # the name is not another's
+        begun.replace(path)
     except BaseException as error:
         writer.abandon()
-        path.unlink(missing_ok=True)
+        begun.unlink(missing_ok=True)
         if isinstance(error, SecretsInPieces):
             raise CopyRefused(f"secrets cannot be told in what a recording has: {error}") from None
         raise
@@ -337,13 +388,30 @@ def _learn_digests(inputs: _Inputs) -> None:
     inputs.digests = digests
 
 
-def _check(copy: RecordingFile, secrets: Iterable[bytes]) -> None:
+def _check(copy: RecordingFile, name: str, stand_ins: StandIns, on_doubt: OnDoubt) -> None:
     try:
         with closing(RecordedBroker(copy)) as broker:
             broker.play(lambda: False)
     except Diverged as difference:
-        raise CopyRefused(f"{copy.name} would not replay equal: {difference}") from None
+        raise CopyRefused(f"{name} would not replay equal: {difference}") from None
+    if (entry := _entry_with(copy, stand_ins.secrets)) is not None:
+        raise CopyRefused(f"{name} would have a secret of the cluster, in {entry}")
+    if (entry := _entry_with(copy, stand_ins.sent - stand_ins.secrets)) is not None:
+        on_doubt(
+            f"{name} has in {entry} what a client sent as a password or another secret: it has sent a name "
+            "as one, or a secret as a name"
+        )
+
+
+def _entry_with(copy: RecordingFile, secrets: Iterable[bytes]) -> str | None:
+    """Return which entry, the first one, has any of these; None if none has."""
     forms = [form for secret in secrets for form in forms_of(secret)]
-    for frame in copy.frames():
-        if any(form in frame for form in forms):
-            raise CopyRefused(f"{copy.name} would have a secret that stands where none is known to be")
+    if not any(form in frame for frame in copy.frames() for form in forms):
+        return None
+    tape = _EntryReader(copy.frames())
+    while tape.head is not None:
+        kind, number, entry = tape.head.kind, tape.entries, tape.whole()
+        if any(form in entry for form in forms):
+            return f"entry {number} ({NAMES[kind]})"
+        tape.advance()
+    return None

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import dataclasses
 import hashlib
 import re
 import string
@@ -29,15 +31,23 @@ from typing import Any
 
 import msgspec
 
-from nilometer.broker.settings.config import is_sensitive
+from nilometer.broker.quorum.key_file import KEY_ID_BYTES, SEALED
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, is_sensitive
 from nilometer.coordination.local import layout
 from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
 from nilometer.raft.recovery import TOPIC_ID
-from nilometer.recorder.tape import varint
 from nilometer.security.scram import ScramMechanism, credential_of
-from nilometer.simulation.payloads import Change, Payloads, changed_batches, changed_message
+from nilometer.simulation.payloads import (
+    Change,
+    Payloads,
+    changed_batches,
+    changed_records,
+    with_body,
+    without_old_records,
+)
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
@@ -58,7 +68,12 @@ _KEYS_IN_JSON = re.compile(
 )
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
-_SECRET_HEADER = re.compile(rb"(?i)((?:proxy-)?authorization|cookie)(:[ \t]*)([^\r\n]+)")
+_HTTP_REQUEST = re.compile(rb"[A-Z]+ [^ ]+ HTTP/1\.[01]")
+_HTTP_UNREAD = re.compile(rb"(?<=://)[^/?# ]+|(?<=[?#])[^ ]+")
+_HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)", re.DOTALL)
+_HTTP_READ = re.compile(rb"(?i)(?:host|connection|user-agent|accept(?:-encoding)?|content-length):[ \t]*")
+_SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")
+"""What is before a signature, a proof or a token. A password is behind the second zero byte."""
 _SIGNATURE = re.compile(
     rb"((?:\0\0\0[\x2e\x5a]|[\x2f\x5b])v=)((?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==)(?![A-Za-z0-9+/=]))"
 )
@@ -89,7 +104,9 @@ class StandIns:
         """Makes stand-ins for records' keys and values; None: they stay."""
         self._key = key
         self.secrets: set[bytes] = set()
-        """Those that were found."""
+        """Those of the cluster that were found."""
+        self.sent: set[bytes] = set()
+        """What clients sent as secrets; anyone may send anything."""
         self._derived: dict[bytes, bytes] = {}
         """Keys that a broker makes of a salted password → those that it makes of its stand-in."""
 
@@ -100,6 +117,12 @@ class StandIns:
     def _note(self, secret: bytes) -> None:
         if len(secret) >= SHOWN_MIN:
             self.secrets.add(secret)
+
+    def _sent(self, secret: bytes) -> bytes:
+        """Note what a client sent as a secret; return letters in its place."""
+        if len(secret) >= SHOWN_MIN:
+            self.sent.add(secret)
+        return self._letters(secret)
 
     def _letters(self, secret: bytes) -> bytes:
         return bytes(_LETTERS[byte & 63] for byte in self.of_bytes(secret))
@@ -145,7 +168,18 @@ class StandIns:
             return command
         if isinstance(found, commands.SnapshotPart) and (found.position or not found.is_last):
             raise SecretsInPieces("a snapshot of the metadata that was written in parts")
+        if isinstance(found, commands.PutSecret) and found.data.startswith(SEALED):
+            return commands.encode(msgspec.structs.replace(found, data=self.sealed(found.data)))
         return _KEYS_IN_JSON.sub(self._key_in_json, command)
+
+    def sealed(self, data: bytes) -> bytes:
+        """Return what a copy has of the cluster's secret, encrypted: people write keys, and some can be
+        guessed."""
+        if not data.startswith(SEALED):
+            return _KEYS_IN_JSON.sub(self._key_in_json, data)
+        begin = len(SEALED) + KEY_ID_BYTES
+        self._note(data[begin:])
+        return data[:begin] + self.of_bytes(data[begin:])
 
     def metadata(self, data: bytes) -> bytes:
         """Return what a copy has of batches of the metadata log. Raises SecretsInPieces."""
@@ -173,11 +207,12 @@ class StandIns:
     def fetched(self, version: int, frame: bytes) -> bytes:
         """Return what a copy has of the response to a broker's own Fetch request."""
         try:
-            _, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
+            number, body = messages.decode_response(int(ApiKey.FETCH), version, frame)
         except MalformedMessage:
             return frame[:4] + bytes(len(frame) - 4)
-        topics = ((topic, topic.partitions) for topic in body.responses)
-        return changed_message(frame, topics, self._change_of)
+        changed = changed_records(body, "responses", "partitions", self._change_of)
+        encoded = messages.encode_response(number, int(ApiKey.FETCH), version, changed)
+        return encoded[LENGTH:].ljust(len(frame), b"\0")
 
     def _change_of(self, topic: Any) -> Change | None:
         if getattr(topic, "topic", None) == METADATA_TOPIC or (getattr(topic, "topic_id", None) == TOPIC_ID):
@@ -187,31 +222,44 @@ class StandIns:
 
     # --- requests
 
-    def looks_at(self, key: int) -> bool:
-        """Whether requests of this API may differ in a copy."""
-        return key in _WITH_SECRETS or (key == int(ApiKey.PRODUCE) and self.payloads is not None)
-
     def request(self, frame: bytes) -> bytes:
-        """Return what a copy has of a request, given without its length."""
-        key = int.from_bytes(frame[:2], "big")
-        if not self.looks_at(key):
-            return frame
+        """Return what a copy has of a request, given without its length. A message of a login that has no
+        request around it, or what is no request at all, has letters in its place."""
+        key, version = (int.from_bytes(frame[at : at + 2], "big", signed=True) for at in (0, 2))
+        try:
+            messages.api(key, version)
+        except UnsupportedVersion:
+            return self._not_served(frame, key, version)
         if key == int(ApiKey.PRODUCE) and self.payloads is not None:
             return self.payloads.produced(frame)
         try:
             header, body = messages.decode_request(frame)
-        except (MalformedMessage, UnsupportedVersion):
-            return frame[:_HEADER] + self._found(frame[_HEADER:])  # whatever it is
+        except MalformedMessage:
+            return frame[:_HEADER] + self._sent(frame[_HEADER:])  # whatever it is
+        if key not in _WITH_SECRETS:
+            return frame
         if header.api_key == int(FORWARD_REQUEST):
             return self._forwarded(frame, body)
         if header.api_key == int(ASK_QUORUM):
             return self._asked(frame, body.question)
-        for secret in _WITH_SECRETS[header.api_key](body):
-            if secret:
-                frame = frame[: header.size] + _replaced(frame[header.size :], secret, self._found(secret))
+        frame = with_body(frame, header, _WITH_SECRETS[header.api_key](body, self._field))
         if header.api_key == int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
             self._derive(body)
         return frame
+
+    def _not_served(self, frame: bytes, key: int, version: int) -> bytes:
+        if key in _RETIRED and 0 <= version <= _RETIRED_VERSION_MAX:
+            is_produce = key == int(ApiKey.PRODUCE) and self.payloads is not None
+            return without_old_records(frame) if is_produce else frame
+        kept = _KEY
+        if key == int(ApiKey.API_VERSIONS):
+            with contextlib.suppress(MalformedMessage):
+                kept = messages.decode_request_header(frame).size  # a broker answers it
+        return frame[:kept] + self.login(frame, self.sent)[kept:]
+
+    def _field(self, secret: bytes) -> bytes:
+        self.login(secret, self.sent)  # parts of it may stand elsewhere
+        return self._sent(secret)
 
     def _derive(self, body: Any) -> None:
         for each in body.upsertions:
@@ -219,7 +267,7 @@ class StandIns:
             if mechanism is not None:
                 keys, stand_ins = (
                     credential_of(mechanism, salted, each.salt, each.iterations)
-                    for salted in (each.salted_password, self._found(each.salted_password))
+                    for salted in (each.salted_password, self._letters(each.salted_password))
                 )
                 self._derived[keys.stored_key] = stand_ins.stored_key
                 self._derived[keys.server_key] = stand_ins.server_key
@@ -230,12 +278,11 @@ class StandIns:
             return frame  # no broker forwards it
         return frame.replace(base64.b64encode(inner), base64.b64encode(self.request(inner)))
 
-    def login(self, message: bytes) -> bytes:
-        """Return what a copy has of a message of a login, without a request around it."""
-        if not message:
-            return message
-        for part in re.split(rb"\0|,p=|v=", message)[1:]:  # a password, a proof, a signature
-            self._note(part)
+    def login(self, message: bytes, found: set[bytes]) -> bytes:
+        """Return what a copy has of a message of a login, without a request around it; add to ``found`` what
+        in it is secret."""
+        parts = message.split(b"\0", 2)[2:] or _SECRET_OF_LOGIN.split(message)[1:]
+        found |= {part for part in parts if len(part) >= SHOWN_MIN}
         return self._letters(message)
 
     def response(self, frame: bytes) -> bytes:
@@ -243,12 +290,15 @@ class StandIns:
         return _SIGNATURE.sub(lambda found: found[1] + self._found(found[2]), frame)
 
     def answer(self, name: str, result: Any) -> Any:
-        """Return what a copy has of what a broker made of a login; of any other call its result."""
+        """Return what a copy has of what a broker made of a login, or of the cluster's secret; of any other
+        call its result."""
         match name, result:
             case "log in", [bytes() as message, rejection, shown]:
-                return [self.login(message), rejection, shown]
+                return [self.login(message, self.secrets), rejection, shown]
             case "answer login", [[bytes() as message, rejection, shown], *state]:
-                return [[self.login(message), rejection, shown], *state]
+                return [[self.login(message, self.sent), rejection, shown], *state]
+            case "seal", bytes() as data:
+                return self.sealed(data)
             case _:
                 return result
 
@@ -259,46 +309,82 @@ class StandIns:
         return frame.replace(base64.b64encode(question.command), base64.b64encode(cleaned))
 
     def http_line(self, line: bytes) -> bytes:
-        """Return what a copy has of a line of an HTTP request."""
-        found = _SECRET_HEADER.match(line)
-        return line if found is None else found[1] + found[2] + self._found(found[3]) + line[found.end() :]
+        """Return what a copy has of a line of an HTTP request: letters for all that has no influence on the
+        answer."""
+        text = line.rstrip(b"\r\n")
+        end = line[len(text) :]
+        if _HTTP_REQUEST.fullmatch(text):
+            return _HTTP_UNREAD.sub(lambda found: self._unread(found[0]), text) + end
+        header = _HTTP_HEADER.fullmatch(text)
+        if header is None:
+            return self._sent(text) + end
+        return line if _HTTP_READ.fullmatch(header[1]) else header[1] + self._unread(header[2]) + end
+
+    def _unread(self, text: bytes) -> bytes:
+        """Return letters that make no line well-formed that was not: bytes of each kind stay of it."""
+        return bytes(map(_alike, text, self._sent(text)))
 
 
+def _alike(byte: int, letter: int) -> int:
+    if byte in b" \t":
+        return byte
+    if byte < 0x20 or byte == 0x7F:
+        return 1
+    return letter | byte & 0x80
+
+
+_KEY = 2
 _HEADER = 10
 """API key, version, correlation id, and the length of the client id."""
+_RETIRED = {int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)}
+_RETIRED_VERSION_MAX = 3
+"""A broker answers these old versions, and no message of a login begins as they do."""
 
 
-def _replaced(body: bytes, secret: bytes, stand_in: bytes) -> bytes:
-    """Replace a field of a message, which has its length in front in one of three forms."""
-    size = len(secret)
-    for length in (
-        size.to_bytes(4, "big"),
-        size.to_bytes(2, "big") if size < 1 << 15 else b"",
-        varint(size + 1),
-    ):
-        if length and length + secret in body:
-            return body.replace(length + secret, length + stand_in)
-    return body.replace(secret, stand_in)
+Field = Callable[[bytes], bytes]
 
 
-def _sensitive(body: Any) -> Iterator[bytes]:
-    for resource in body.resources:
-        for config in resource.configs:
-            if config.value is not None and is_sensitive(config.name):
-                yield config.value.encode()
+def _replaced(message: Any, name: str, change: Field) -> Any:
+    return dataclasses.replace(message, **{name: change(getattr(message, name))})
 
 
-_WITH_SECRETS: Mapping[int, Callable[[Any], Iterator[bytes]]] = {
-    int(ApiKey.SASL_AUTHENTICATE): lambda body: iter((body.auth_bytes,)),
-    int(ApiKey.RENEW_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
-    int(ApiKey.EXPIRE_DELEGATION_TOKEN): lambda body: iter((body.hmac,)),
-    int(ApiKey.ALTER_CONFIGS): _sensitive,
-    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): _sensitive,
-    int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body: (one.salted_password for one in body.upsertions),
-    int(FORWARD_REQUEST): lambda _: iter(()),
-    int(ASK_QUORUM): lambda _: iter(()),
+def _each(message: Any, name: str, change: Callable[[Any], Any]) -> Any:
+    return dataclasses.replace(message, **{name: tuple(change(one) for one in getattr(message, name))})
+
+
+def _setting(config: Any, change: Field) -> Any:
+    if config.value is None or not _may_be_secret(config.name):
+        return config
+    return dataclasses.replace(config, value=change(config.value.encode()).decode())
+
+
+def _settings(message: Any, name: str, change: Field) -> Any:
+    return _each(message, name, lambda one: _each(one, "configs", lambda config: _setting(config, change)))
+
+
+_SOUNDS_SECRET = re.compile("password|passphrase|secret|credential|token|key", re.IGNORECASE)
+
+
+def _may_be_secret(name: str) -> bool:
+    """Whether a setting is sensitive, or is none and has the name of one that would be."""
+    is_known = name in TOPIC_CONFIG.keys or any(name.endswith(one) for one in BROKER_CONFIG_DEFINITION.keys)
+    return is_sensitive(name) or (not is_known and _SOUNDS_SECRET.search(name) is not None)
+
+
+_WITH_SECRETS: Mapping[int, Callable[[Any, Field], Any]] = {
+    int(ApiKey.SASL_AUTHENTICATE): lambda body, change: _replaced(body, "auth_bytes", change),
+    int(ApiKey.RENEW_DELEGATION_TOKEN): lambda body, change: _replaced(body, "hmac", change),
+    int(ApiKey.EXPIRE_DELEGATION_TOKEN): lambda body, change: _replaced(body, "hmac", change),
+    int(ApiKey.ALTER_CONFIGS): lambda body, change: _settings(body, "resources", change),
+    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): lambda body, change: _settings(body, "resources", change),
+    int(ApiKey.CREATE_TOPICS): lambda body, change: _settings(body, "topics", change),
+    int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS): lambda body, change: _each(
+        body, "upsertions", lambda one: _replaced(one, "salted_password", change)
+    ),
+    int(FORWARD_REQUEST): lambda body, _: body,
+    int(ASK_QUORUM): lambda body, _: body,
 }
-"""The requests that may have secrets, and these."""
+"""The requests that may have secrets, with what is in their place."""
 
 
 def forms_of(secret: bytes) -> Iterator[bytes]:
@@ -310,45 +396,27 @@ def forms_of(secret: bytes) -> Iterator[bytes]:
     yield base64.urlsafe_b64encode(secret).rstrip(b"=")
 
 
-def bare_messages(handshake: bytes) -> int:
-    """Return how many messages without a request follow a SaslHandshake: some after version 0."""
-    try:
-        header, body = messages.decode_request(handshake)
-    except (MalformedMessage, UnsupportedVersion):
-        return 0
-    return 0 if header.api_version else 2 if body.mechanism.startswith("SCRAM") else 1
-
-
 # The requests of a connection, in the pieces in which they arrived.
 
 FRAME_BYTES_MAX = 1 << 30
 LINE_BYTES_MAX = 1 << 16
-KEY_END = 6
+LENGTH, KEY_END = 4, 6
 """The length of a frame and the API key."""
 
 
 class RequestStream:
-    """What a client sent on a connection. Keeps no request that cannot have a secret."""
+    """What a client sent on a connection."""
 
     def __init__(self, stand_ins: StandIns) -> None:
         self._stand_ins = stand_ins
         self._at = 0
         """Where in the stream the pending bytes begin."""
         self._pending = bytearray()
-        self._skip = 0
         self._is_text: bool | None = None
-        self._bare = 0
-        """How many messages of a login come next without a request around them."""
 
     def changes(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Take what arrived; yield what differs in a copy, with its place in the stream."""
-        if self._skip >= len(data):
-            self._skip -= len(data)
-            self._at += len(data)
-            return
-        self._at += self._skip
-        self._pending += data[self._skip :]
-        self._skip = 0
+        self._pending += data
         while (taken := self._take()) is not None:
             at, found, cleaned = taken
             if cleaned != found:
@@ -357,37 +425,20 @@ class RequestStream:
     def _take(self) -> tuple[int, bytes, bytes] | None:
         """Return the next part that is there whole, its place and what a copy has of it."""
         pending = self._pending
-        if self._is_text is None and len(pending) >= KEY_END:
-            self._is_text = int.from_bytes(pending[:4], "big") > FRAME_BYTES_MAX
-        if self._is_text is None:
+        if len(pending) < LENGTH:
             return None
+        if self._is_text is None:
+            is_line_end = pending[0] in b"\r\n"  # browsers may begin with one
+            self._is_text = is_line_end or int.from_bytes(pending[:LENGTH], "big") > FRAME_BYTES_MAX
         if self._is_text:
             end = pending.find(b"\n") + 1
             if not end and len(pending) < LINE_BYTES_MAX:
                 return None
             return self._taken(end or len(pending), self._stand_ins.http_line)
-        if len(pending) < KEY_END:
-            return None
-        size = 4 + int.from_bytes(pending[:4], "big")
-        if self._bare:
-            if len(pending) < size:
-                return None
-            self._bare -= 1
-            return self._taken(size, lambda frame: frame[:4] + self._stand_ins.login(frame[4:]))
-        key = int.from_bytes(pending[4:6], "big")
-        if key == int(ApiKey.SASL_HANDSHAKE):
-            if len(pending) < size:
-                return None
-            self._bare = bare_messages(bytes(pending[4:size]))
-        if not self._stand_ins.looks_at(key):
-            at = self._at
-            self._skip = max(0, size - len(pending))
-            self._at += min(size, len(pending))
-            del pending[:size]
-            return at, b"", b""
+        size = LENGTH + int.from_bytes(pending[:LENGTH], "big")
         if len(pending) < size:
             return None
-        return self._taken(size, lambda frame: frame[:4] + self._stand_ins.request(frame[4:]))
+        return self._taken(size, lambda frame: frame[:LENGTH] + self._stand_ins.request(frame[LENGTH:]))
 
     def _taken(self, size: int, clean: Callable[[bytes], bytes]) -> tuple[int, bytes, bytes]:
         at, found = self._at, bytes(self._pending[:size])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from nilometer.broker.quorum.key_file import SEALED, QuorumKey, key_id
 from nilometer.cli.recorder import recorder
 from nilometer.coordination.quorum.commands import SnapshotPart, encode
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
@@ -23,6 +24,8 @@ from support.wire.wire_peer import WirePeer
 
 PASSWORD = "a password of alice"
 TIMEOUT_S = 60.0
+ENCRYPTED_BYTES = 60
+"""Of the cluster's secret, encrypted, so many at least."""
 
 
 def run(*arguments: str | Path) -> Result:
@@ -65,6 +68,12 @@ def test_a_saved_file_has_no_secret_of_the_metadata_log(has_key: bool, tmp_path:
         secrets |= {salted, credential.stored_key, credential.server_key}
     if has_key:
         secrets.add(KEY.strip().encode())
+        sealed = SEALED + bytes.fromhex(key_id(QuorumKey.of(KEY.strip().encode()).secret))
+        encrypted = {
+            raw[one.end() : one.end() + ENCRYPTED_BYTES] for one in re.finditer(re.escape(sealed), raw)
+        }
+        assert encrypted
+        secrets |= encrypted
     assert found_in(raw, secrets) == secrets
 
     for more in ((), ("--without-payloads",)):

@@ -5,13 +5,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.simulation.payloads import Payloads
+from nilometer.simulation.payloads import Payloads, without_old_records
+from nilometer.simulation.stand_ins import StandIns
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
+from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
+from nilometer.wire.messages import api, decode_request, encode_request
 from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
 from nilometer.wire.records import BatchBuilder, decode_records
+from support.wire.wire_peer import make
 
 RECORDS = [
     (b"a key", b"a value", (("a header", b"of it"),)),
@@ -86,3 +92,56 @@ def test_different_keys_of_any_size_stay_different(keys: set[bytes]) -> None:
     found = {payloads.key(key) for key in keys}
     assert len(found) == len(keys)
     assert sorted(map(len, found)) == sorted(map(len, keys))
+
+
+def produce(*records: bytes) -> bytes:
+    key, version = ApiKey.PRODUCE, 9
+    parts = tuple(
+        make(key, version, "PartitionProduceData", index=index, records=one)
+        for index, one in enumerate(records)
+    )
+    topic = make(key, version, "TopicProduceData", name="warehouse", partition_data=parts)
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
+    return encode_request(7, "warehouse", api(key, version).request(**fields))[4:]
+
+
+def records_of(frame: bytes) -> list[bytes]:
+    _, body = decode_request(frame)
+    return [bytes(one.records) for one in body.topic_data[0].partition_data]
+
+
+def test_records_are_changed_where_they_are_and_not_where_equal_bytes_are() -> None:
+    frame = produce(b"w", b"warehouse", b"ware")
+    found = Payloads(b"random").produced(frame)
+    assert found == produce(bytes(1), bytes(9), bytes(4))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_an_old_request_keeps_what_it_is_refused_by(version: int) -> None:
+    header = b"\0\0" + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x02me"
+    topic = b"\0\x01" + bytes(4) + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x01" + bytes(4)
+    frame = header + topic + b"\0\0\0\x07a value" + b"behind"
+    assert without_old_records(frame) == header + topic + b"\0\0\0\x07" + bytes(7) + bytes(6)
+
+
+@pytest.mark.parametrize("version", [0, 3, 8, 9, 13])
+def test_a_malformed_request_stays_malformed_and_has_no_record(version: int) -> None:
+    header = b"\0\0" + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x02me"
+    frame = header + b"\0\x09a value" * 9
+    found = StandIns(b"key")
+    found.payloads = Payloads(b"random")
+    changed = found.request(frame)
+    assert b"a value" not in changed
+    with pytest.raises((MalformedMessage, UnsupportedVersion)):
+        decode_request(changed)
+
+
+def test_of_what_a_client_sends_control_records_and_a_rest_are_changed_too() -> None:
+    marker = bytearray(batch())
+    marker[22] |= 0x20
+    marker[17:21] = crc32c(bytes(marker[21:])).to_bytes(4, "big")
+    whole = batch()
+    found = records_of(Payloads(b"random").produced(produce(bytes(marker), whole + b"a value" * 8)))
+    assert not any(b"a value" in one for one in found)
+    assert found[1][len(whole) :] == bytes(7 * 8)
+    assert Payloads(b"random").batches(bytes(marker)) == marker, "of a log they stay"

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nilometer.broker.quorum.key_file import SEALED
 from nilometer.coordination.local import layout
+from nilometer.coordination.quorum.commands import PutSecret, decode, encode
+from nilometer.http.server import BadRequest, parse_head
 from nilometer.simulation.stand_ins import RequestStream, ResponseStream, StandIns, forms_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message, api, decode_request, encode_request, encode_response
@@ -42,7 +45,14 @@ def upsertions() -> Message:
 
 
 METADATA = request(ApiKey.METADATA, 9, topics=None)
-BARE = request(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN") + len(PASSWORD).to_bytes(4, "big") + PASSWORD
+HANDSHAKE = request(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN")
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "big") + message
+
+
+BARE = HANDSHAKE + framed(PASSWORD)
 ALTERATION = encode_request(7, "a client", upsertions())
 FORWARDED = encode_request(
     8,
@@ -63,6 +73,9 @@ LOGINS = [
 ]
 STREAMS = [
     METADATA + BARE + METADATA,
+    framed(PASSWORD),
+    framed(b"\0B\0" + PASSWORD[7:]),  # its first two bytes are the key of an API
+    request(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN") + framed(PASSWORD),
     METADATA + ALTERATION + METADATA,
     METADATA + FORWARDED + METADATA,
     *(login + METADATA for login in LOGINS),
@@ -106,6 +119,118 @@ def test_a_short_message_is_replaced_where_it_is(version: int, message: bytes) -
     header, body = decode_request(StandIns(b"key").request(frame[4:]))
     assert (header.client_id, len(body.auth_bytes)) == ("a client", len(message))
     assert body.auth_bytes != message
+
+
+def test_a_request_behind_a_refused_handshake_is_no_login() -> None:
+    data = HANDSHAKE + METADATA + HANDSHAKE + METADATA
+    assert copied(RequestStream(StandIns(b"key")), [data]) == data
+
+
+def test_a_refused_version_keeps_what_a_broker_answers_by() -> None:
+    frame = bytearray(request(ApiKey.API_VERSIONS, 0)[4:] + PASSWORD)
+    frame[2:4] = b"\0\x63"
+    found = StandIns(b"key").request(bytes(frame))
+    assert found[: -len(PASSWORD)] == frame[: -len(PASSWORD)]
+    assert secrets_in(found) == []
+
+
+def test_of_a_login_by_plain_the_password_is_the_secret_and_the_name_is_not() -> None:
+    found = set[bytes]()
+    StandIns(b"key").login(b"\0interbroker\0what it logs in with", found)
+    assert found == {b"what it logs in with"}
+
+
+def alteration(resource: str, name: str, value: str) -> bytes:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    config = make(key, 1, "AlterableConfig", name=name, config_operation=0, value=value)
+    of_it = make(key, 1, "AlterConfigsResource", resource_type=4, resource_name=resource, configs=(config,))
+    return request(key, 1, resources=(of_it,), validate_only=False)[4:]
+
+
+def creation(name: str, value: str) -> bytes:
+    key = ApiKey.CREATE_TOPICS
+    config = make(key, 5, "CreatableTopicConfig", name=name, value=value)
+    topic = make(
+        key, 5, "CreatableTopic", name="t", num_partitions=1, replication_factor=1, assignments=(),
+        configs=(config,),
+    )  # fmt: skip
+    return request(key, 5, topics=(topic,), timeout_ms=1, validate_only=False)[4:]
+
+
+def test_a_value_is_replaced_where_it_stands_and_not_where_equal_bytes_do() -> None:
+    found = StandIns(b"key").request(alteration("1", "ssl.key.password", "1"))
+    _, body = decode_request(found)
+    (resource,) = body.resources
+    assert resource.resource_name == "1"
+    assert resource.configs[0].value != "1"
+    assert found == alteration("1", "ssl.key.password", resource.configs[0].value)
+
+
+@pytest.mark.parametrize("name", ["ssl.key.password", "ldap.bind.password", "sasl.of.another.PassPhrase"])
+def test_a_value_is_a_secret_if_its_name_says_so_also_of_a_setting_that_is_none(name: str) -> None:
+    for frame in (alteration("1", name, "what it is"), creation(name, "what it is")):
+        assert b"what it is" in frame
+        assert b"what it is" not in StandIns(b"key").request(frame)
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "delegation.token.max.lifetime.ms", "no.setting"])
+def test_other_values_stay(name: str) -> None:
+    for frame in (alteration("1", name, "100000"), creation(name, "100000")):
+        assert StandIns(b"key").request(frame) == frame
+
+
+def test_bytes_behind_a_request_are_left_out() -> None:
+    frame = request(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"")[4:]
+    assert StandIns(b"key").request(frame + PASSWORD) == frame + bytes(len(PASSWORD))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\nGET /metrics HTTP/1.1\r\nAuthorization: Basic c2VjcmV0\r\n\r\n",
+        b"GET /metrics?token=c2VjcmV0 HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nAuthorization:\r\n Basic c2VjcmV0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-Api-Key: Basic c2VjcmV0\r\nAccept: text/plain\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: here\n\nBasic c2VjcmV0",
+        b"GET http://me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_of_http_what_no_answer_depends_on_is_letters(data: bytes) -> None:
+    found = copied(RequestStream(StandIns(b"key")), [data])
+    assert len(found) == len(data)
+    assert b"c2VjcmV0" not in found
+    assert found.count(b"\n") == data.count(b"\n")
+    for kept in (b"GET ", b" HTTP/1.1", b"Host: here", b"Accept: text/plain"):
+        assert (kept in found) == (kept in data)
+
+
+@pytest.mark.parametrize("value", [b"of \x01 it", b"of\tit", b"of \xff it"])
+@pytest.mark.parametrize("line", [b"GET /?%s HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nX-Key: %s\r\n"])
+def test_http_is_taken_as_before(line: bytes, value: bytes) -> None:
+    def outcome(received: bytes) -> object:
+        try:
+            return parse_head(received)
+        except BadRequest as error:
+            return error.status, str(error)
+
+    data = line % value + b"\r\n"
+    found = copied(RequestStream(StandIns(b"key")), [data])
+    assert found != data
+    assert outcome(found) == outcome(data)
+
+
+def test_the_cluster_secret_is_taken_out_encrypted_or_not() -> None:
+    encrypted = SEALED + b"12345678" + bytes(range(100, 160))
+    command = encode(PutSecret(None, 1, encrypted))
+    stand_ins = StandIns(b"key")
+    found = stand_ins.command(command)
+    assert len(found) == len(command)
+    put = decode(found)
+    assert isinstance(put, PutSecret)
+    assert put.data == stand_ins.answer("seal", encrypted)
+    assert put.data[:9] == encrypted[:9]
+    assert not any(encrypted[at : at + 8] in put.data for at in range(9, 61))
+    assert stand_ins.secrets == {bytes(range(100, 160))}
 
 
 def test_what_is_no_secret_stays() -> None:
