@@ -94,10 +94,11 @@ def test_a_secret_of_the_cluster_that_is_left_is_refused_with_its_entry(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_all_copies_leave_out_is_said_and_which_leave_out_less(recording: Path, tmp_path: Path) -> None:
-    with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
-        broker.stop()
-    (other,) = tmp_path.rglob("*.recording")
+def test_what_all_copies_leave_out_is_said_and_which_leave_out_less(tmp_path: Path) -> None:
+    for _ in range(2):
+        with NilometerBroker(tmp_path / "logs", {"nilometer.recorder": "on"}) as broker:
+            broker.stop()
+    recording, other = sorted(tmp_path.rglob("*.recording"))
     one, both = tmp_path / "one.zip", tmp_path / "both.zip"
     assert run("save", recording, "--output", one, "--without-payloads").exit_code == 0
     for given in ((one, other), (other, one)):
