@@ -122,8 +122,7 @@ class RemotePartition:
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
         self._bound_by: tuple[Manifest | None, Offset] | None = None
-        """The manifest, as far as it is of this log, and the log start offset for which :attr:`_bound` was
-        found."""
+        """The manifest, and the log start offset, for which :attr:`_bound` was found."""
         self._bound = 0
         self._readable_by: tuple[Manifest, int, Manifest] | None = None
         """A manifest, how many of its segments may be read, and a manifest with these."""
@@ -517,14 +516,21 @@ class RemotePartition:
         return self._sealed
 
     async def _find_bound(self) -> Offset:
-        """Return the offset below which the last manifest has, as far as it is of this log, all that is."""
+        """Return the offset below which the last manifest has, as far as it is of this log, all that is.
+
+        What is walked over in steps does not depend on the log's end, which moves on meanwhile.
+        """
         while True:
             last, start = self._chain.last, self.partition.log.log_start_offset
-            visible = last and self._visible(last)
-            if self._bound_by is not None and self._bound_by[0] is visible and self._bound_by[1] == start:
-                return self._bound
-            bound = await with_pauses(plan.bounding(visible, self.view()), self._parts.pause)
-            self._bound_by, self._bound = (visible, start), bound
+            if self._bound_by is not None and self._bound_by[0] is last and self._bound_by[1] == start:
+                return max(start, min(self._bound, self._own_end(last)))
+            bound = await with_pauses(plan.bounding(last, self.view()), self._parts.pause)
+            self._bound_by, self._bound = (last, start), bound
+
+    def _own_end(self, manifest: Manifest | None) -> Offset:
+        """Return the offset behind the last segment that is of this log; 0 if there is none."""
+        segments = () if manifest is None else self._visible(manifest).segments
+        return segments[-1].end_offset if segments else 0
 
     async def _lacks_records(self) -> bool:
         """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
@@ -686,10 +692,15 @@ class RemotePartition:
 
     async def _note_tiered(self) -> None:
         """Let the log delete what the last manifest has, if that is of the present epoch."""
-        bound, manifest = await self._find_bound(), self._chain.last
-        is_tiered = self.partition.log.config.remote_storage_enable
-        if is_tiered and manifest is not None and self._is_current(manifest, self.partition.leader_epoch):
-            self.partition.log.note_tiered(bound)
+        async with self._using_chain:  # no reader reads the chain on between
+            await self._compare()
+            bound, last = await self._find_bound(), self._chain.last
+            is_tiered = self.partition.log.config.remote_storage_enable
+            if is_tiered and last is not None and self._is_current(last, self.partition.leader_epoch):
+                compared = self._lineage.proven_count(last, self._log_from, self._as_of)
+                if compared < len(last.segments):  # of what was appended meanwhile, or truncated
+                    bound = min(bound, last.segments[compared].base_offset)
+                self.partition.log.note_tiered(bound)
 
     def _measure_lag(self) -> None:
         self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
