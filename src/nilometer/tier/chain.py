@@ -188,9 +188,11 @@ class Chain:
                 last = self._last
         except ManifestsGone:
             pass  # another process removes them, too
-        names = await self._store.names(self._folder)
-        for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
-            await self._store.remove(name)
+        names, head = await self._store.names(self._folder), self._folder + HEAD  # manifests in order
+        for name in names:
+            if name != head:
+                await self._store.remove(name)
+        await self._store.remove(head)
 
     def check_may_write(self, leader_epoch: int) -> None:
         """Raises Deposed if a manifest is there that a leader of ``leader_epoch`` may not follow."""
