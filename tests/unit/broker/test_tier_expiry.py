@@ -17,10 +17,7 @@ def led_log(timestamps: list[int]) -> LedLog:
     """Each record is a segment of its own; they are kept for 1,000 ms."""
     led = LedLog(LogConfig(retention_ms=1_000, local_retention_ms=0, remote_storage_enable=True))
     for timestamp in timestamps:
-        builder = BatchBuilder()
-        builder.append(timestamp, None, b"v")
-        led.append(bytes(builder.build(0, -1, -1, -1)))
-        led.log.roll_now(1)
+        append_segment(led, timestamp)
     return led
 
 
@@ -104,3 +101,62 @@ def test_a_manifest_that_a_late_request_creates_again_is_removed() -> None:
         assert name not in led.store.bucket.objects
 
     asyncio.run(main())
+
+
+async def test_what_cannot_be_copied_keeps_nothing_from_being_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store that is full has room again only for that."""
+
+    async def full(name: str, parts: object) -> None:
+        raise ObjectStoreError("no space left")
+
+    led = led_log([NOW_MS] * 4)
+    await led.tier()
+    led.log.advance_log_start_offset(2, led.log.log_end_offset)
+    await led.tier()
+    assert (offsets(led), len(dropped(led))) == ([2, 3], 4)
+    append_segment(led, NOW_MS)
+    monkeypatch.setattr(led.store, "upload", full)
+    led.now_ms += 1_001
+    with pytest.raises(ObjectStoreError, match="no space left"):
+        await led.remote.run_round()
+    assert (offsets(led), dropped_in_store(led)) == ([], 4)
+    led.now_ms += 10
+    with pytest.raises(ObjectStoreError, match="no space left"):
+        await led.remote.run_round()
+    assert (dropped(led), dropped_in_store(led)) == ([], 0)
+
+
+async def test_what_cannot_be_removed_keeps_nothing_from_being_copied_and_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused(name: str) -> None:
+        raise ObjectStoreError("objects are locked")
+
+    led = led_log([NOW_MS] * 2)
+    await led.tier()
+    led.log.advance_log_start_offset(1, led.log.log_end_offset)
+    await led.tier()
+    append_segment(led, NOW_MS + 1_000)
+    monkeypatch.setattr(led.store, "remove", refused)
+    led.now_ms += 1_001
+    with pytest.raises(ObjectStoreError, match="objects are locked"):
+        await led.remote.run_round()
+    assert offsets(led) == [2]
+
+
+def append_segment(led: LedLog, timestamp: int) -> None:
+    builder = BatchBuilder()
+    builder.append(timestamp, None, b"v")
+    led.append(bytes(builder.build(0, -1, -1, -1)))
+    led.log.roll_now(1)
+
+
+def dropped(led: LedLog) -> list[str]:
+    assert led.remote.manifest is not None
+    return [one.name for one in led.remote.manifest.dropped]
+
+
+def dropped_in_store(led: LedLog) -> int:
+    return sum(led.remote.folder + name in led.store.bucket.objects for name in dropped(led))

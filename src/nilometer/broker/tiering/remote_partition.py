@@ -236,17 +236,33 @@ class RemotePartition:
             self._check_lineage()
         await self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
-            await self._copy_next(epoch)
-            await self._expire(epoch)
+            await self._each(epoch, self._copy_next, self._remove_dropped, self._expire, self._tidy)
         else:
-            self._advance_log_start(self.partition.log.local_start_offset)
-            await self._write(epoch, self._emptied)
-        await self._remove_dropped(epoch)
+            await self._each(epoch, self._give_up, self._remove_dropped, self._tidy)
+        is_more_due = self._wanted is not None or bool(await self._due_removals())
+        return self._leads(epoch) and is_more_due
+
+    async def _each(self, epoch: int, *steps: Callable[[int], Awaitable[None]]) -> None:
+        """Take all steps, also if one fails: a store that is full takes no more until some is removed. Raises
+        the first error of them; Deposed at once."""
+        errors = list[Exception]()
+        for step in steps:
+            try:
+                await step(epoch)
+            except (ObjectStoreError, DamagedObject, KafkaError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    async def _give_up(self, epoch: int) -> None:
+        """Name no segment any more: the topic is tiered no more."""
+        self._advance_log_start(self.partition.log.local_start_offset)
+        await self._write(epoch, self._emptied)
+
+    async def _tidy(self, epoch: int) -> None:
         async with self._using_chain:
             await self._chain.prune()
         await self._sweep(epoch)
-        is_more_due = self._wanted is not None or bool(await self._due_removals())
-        return self._leads(epoch) and is_more_due
 
     def _check_may_lead(self, epoch: int) -> None:
         """Raises Deposed; Contested if this broker does not learn who has deposed it."""
