@@ -194,6 +194,52 @@ async def test_old_manifests_that_could_not_be_removed_are_removed_in_a_later_ro
     await led.remote.run_round()  # nothing is asked of the store any more
 
 
+async def test_what_failed_attempts_have_left_is_removed_also_if_no_segment_is_left() -> None:
+    led = led_log(1)
+    put = led.store.put
+
+    async def failing(name: str, data: bytes) -> None:
+        if name.endswith(".index"):
+            raise ObjectStoreError("busy")
+        await put(name, data)
+
+    led.store.put = failing  # type: ignore[method-assign]
+    with pytest.raises(ObjectStoreError, match="busy"):
+        await led.remote.run_round()
+    led.store.put = put  # type: ignore[method-assign]
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    assert len(objects_of(led)) == 1
+    led.now_ms += 10
+    await led.remote.run_round()
+    assert objects_of(led) == []
+
+
+async def test_what_a_former_leader_has_left_is_removed_also_within_the_grace_period_of_the_rest() -> None:
+    led = led_log()
+    led.remote._parts = structs.replace(led.remote._parts, grace_ms=1_000)
+    await led.tier()
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    await led.remote.run_round()
+    led.now_ms += 600
+    await led.store.put(led.remote.folder + "00000000000000000005-abcdef.log", b"")
+    led.leader_epoch = 1
+    led.log.epochs.begin(1, led.log.log_end_offset)
+    for _ in range(3):
+        await led.remote.run_round()
+        led.now_ms += 600
+    assert objects_of(led) == []
+
+
+async def test_of_a_chain_that_was_never_begun_the_names_are_asked_for_once() -> None:
+    led = led_log(0)
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    await led.remote.run_round()
+    led.now_ms += 10
+    await led.remote.run_round()
+    led.store.bucket.faults = StoreFaults(is_reachable=False)
+    await led.remote.run_round()
+
+
 def noted(led: LedLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return a list that gets, of each manifest, how many segments and names of dropped objects it has."""
     append, written = led.remote._chain.append, list[tuple[int, int]]()

@@ -333,9 +333,11 @@ class RemotePartition:
     def _has_ended(self) -> bool:
         """Whether the topic is tiered no more, and nothing of it is left in the store but the last manifests,
         which void what a former leader still creates."""
+        if self.partition.log.config.remote_storage_enable or self._orphans_since_ms is not None:
+            return False
         last = self._chain.last
         is_empty = last is None or (self._chain.is_pruned and not (last.segments or last.dropped))
-        return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
+        return self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Decision:
         """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
@@ -468,6 +470,8 @@ class RemotePartition:
             return
         names = await self._parts.store.names(self.folder)
         manifest = await self._read_chain()
+        if manifest is None and self._chain.is_settled:
+            self._orphans_since_ms = None  # what is there is of a topic that was deleted
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
         if manifest.writer != self._parts.writer:
