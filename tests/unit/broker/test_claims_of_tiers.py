@@ -575,6 +575,35 @@ def test_a_round_ends_while_a_log_with_less_than_the_tier_is_appended_to() -> No
     asyncio.run(main())
 
 
+async def test_a_segment_of_both_clusters_is_said_to_need_the_deletion_of_its_first_records() -> None:
+    """No claim helps: what comes before the local start is kept, and the segment has what follows, too."""
+    led = LedLog(CONFIG)
+    numbered(led, "of both ", 10)
+    await led.tier()
+    chain = Chain(led.store, led.remote.folder, "another")
+    last = await chain.read()
+    assert last is not None and led.log.local_start_offset == 10
+    theirs = structs.replace(
+        last.segments[9], last_offset=12, epochs=((0, 9), (1, 10)), attempt="theirs", last_crc=1
+    )
+    assert await chain.append(1, structs.replace(last, segments=(*last.segments[:9], theirs)))
+    led.log.epochs.begin(1, 10)
+    led.leader_epoch = 1
+    numbered(led, "ours ", 10)
+
+    async def present(claim: int) -> LedLog:
+        found = LedLog(CONFIG, log=led.log, store=led.store, claim=claim)
+        found.leader_epoch = 1
+        await found.remote.run_round()
+        return found
+
+    with pytest.raises(Contested, match=r"tier\.claim=2, once the records below 10 are deleted\."):
+        await present(1)
+    led.log.advance_log_start_offset(10, led.log.log_end_offset)
+    found = await present(2)
+    assert found.remote.manifest is not None and found.remote.manifest.claim == 2
+
+
 def test_what_another_cluster_writes_while_a_leader_begins_is_compared() -> None:
     async def main() -> None:
         another = clone("theirs ")

@@ -648,13 +648,17 @@ class RemotePartition:
 
     def _check_lineage(self) -> None:
         """Raises Contested if the last manifest is of another cluster, by what it names."""
-        if (foreign := self._lineage.foreign) is not None:
-            raise Contested(
-                f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
-                "epochs: a second cluster with this id and these metadata writes to this store. End one of "
-                f"them; the other one goes on with nilometer.tier.claim={self._parts.claim + 1}. Until then "
-                "nothing is copied, and nothing removed"
-            )
+        if (foreign := self._lineage.foreign) is None:
+            return
+        start, local = self.partition.log.log_start_offset, self.partition.log.local_start_offset
+        # A higher claim copies again what is on the disks: what this segment has before that, it keeps.
+        after = f", once the records below {local} are deleted" if foreign.base_offset < local > start else ""
+        raise Contested(
+            f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
+            "epochs: a second cluster with this id and these metadata writes to this store. End one of "
+            f"them; the other one goes on with nilometer.tier.claim={self._parts.claim + 1}{after}. Until then "
+            "nothing is copied, and nothing removed"
+        )
 
     async def _find_log_start(self) -> None:
         """Begin where an earlier leader has said, before the first round does: compare all for it."""
