@@ -111,6 +111,9 @@ class RemotePartition:
         self._summed: Manifest | None = None
         """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
         self._sums = Sums(0, -1)
+        self.tiered_since = -1
+        """The metadata entry with which the topic was tiered again, if this broker has seen that: what the
+        tier had before may have been given up meanwhile, or is about to be."""
         self.newest_epoch = partition.leader_epoch
         """The newest leader epoch of the partition that is known here."""
         self._deposed_since_ms: int | None = None
@@ -309,7 +312,8 @@ class RemotePartition:
         return manifest.rank == (self._parts.claim, leader_epoch)
 
     def _claimed(self, manifest: Manifest) -> Decision:
-        """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
+        """Return the manifest with which this leader begins, and begins again if the topic is tiered again;
+        None if it has begun, or has nothing to copy.
 
         An object without any manifest thus belongs to a topic that was deleted.
         """
@@ -325,7 +329,7 @@ class RemotePartition:
             )
             return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
-            return None
+            return manifest if manifest.topic.metadata_entry < self.tiered_since else None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
 
@@ -340,10 +344,12 @@ class RemotePartition:
         return self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Decision:
-        """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
+        """Return the next manifest of a topic that is tiered no more; None if it has no segment, or the topic
+        is tiered again."""
         if not manifest.segments:
             return None
-        return (yield from manifest.dropping(manifest.segments, self._now_ms))
+        emptied = yield from manifest.dropping(manifest.segments, self._now_ms)
+        return None if self.partition.log.config.remote_storage_enable else emptied
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -655,8 +661,8 @@ class RemotePartition:
         after = f", once the records below {local} are deleted" if foreign.base_offset < local > start else ""
         raise Contested(
             f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
-            "epochs: a second cluster with this id and these metadata writes to this store. End one of "
-            f"them; the other one goes on with nilometer.tier.claim={self._parts.claim + 1}{after}. Until then "
+            "epochs: a second cluster with this id and these metadata writes to this store. End one of them; "
+            f"the other one goes on with nilometer.tier.claim={self._parts.claim + 1}{after}. Until then "
             "nothing is copied, and nothing removed"
         )
 
@@ -719,8 +725,10 @@ class RemotePartition:
         async with self._using_chain:  # no reader reads the chain on between
             await self._compare()
             bound, last = await self._find_bound(), self._chain.last
-            is_tiered = self.partition.log.config.remote_storage_enable
-            if is_tiered and last is not None and self._is_current(last, self.partition.leader_epoch):
+            if not self.partition.log.config.remote_storage_enable or last is None:
+                return
+            is_of_now = last.topic.metadata_entry >= self.tiered_since
+            if is_of_now and self._is_current(last, self.partition.leader_epoch):
                 compared = self._lineage.proven_count(last, self._log_from, self._as_of)
                 if compared < len(last.segments):  # of what was appended meanwhile, or truncated
                     bound = min(bound, last.segments[compared].base_offset)
