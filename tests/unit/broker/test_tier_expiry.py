@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
@@ -160,3 +161,22 @@ def dropped(led: LedLog) -> list[str]:
 
 def dropped_in_store(led: LedLog) -> int:
     return sum(led.remote.folder + name in led.store.bucket.objects for name in dropped(led))
+
+
+async def test_what_was_dropped_while_the_clock_was_ahead_is_removed_after_it_is_put_right() -> None:
+    """A grace period later, since then nothing tells how long ago it was dropped."""
+    led = led_log([NOW_MS] * 2)
+    led.remote._parts = structs.replace(led.remote._parts, grace_ms=1_000)
+    await led.tier()
+    led.now_ms += 10_000_000
+    led.log.advance_log_start_offset(1, led.log.log_end_offset)
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 4
+    led.now_ms = NOW_MS
+    await led.remote.run_round()
+    led.now_ms += 999
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 4
+    led.now_ms += 1
+    await led.remote.run_round()
+    assert dropped(led) == []

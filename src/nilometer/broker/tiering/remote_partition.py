@@ -449,6 +449,7 @@ class RemotePartition:
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove some of the objects whose grace period is over, as long as this broker leads."""
         removed, error = list[str](), None
+        await self._write(epoch, lambda last: plan.redating(last, self._now_ms, self._parts.grace_ms))
         try:
             for name in await self._due_removals():
                 if not self._leads(epoch):
