@@ -9,7 +9,7 @@ from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
-from nilometer.tier.chain import MANIFESTS_KEPT
+from nilometer.tier.chain import MANIFESTS_KEPT, ManifestsGone
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import NOW_MS, LedLog
 
@@ -180,3 +180,17 @@ async def test_what_was_dropped_while_the_clock_was_ahead_is_removed_after_it_is
     led.now_ms += 1
     await led.remote.run_round()
     assert dropped(led) == []
+
+
+async def test_nothing_more_is_done_in_a_chain_that_is_being_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(_epoch: int) -> None:
+        raise ManifestsGone("all of them were removed")
+
+    async def never(_epoch: int) -> None:
+        raise AssertionError("the topic was deleted")
+
+    led = led_log([NOW_MS])
+    monkeypatch.setattr(led.remote, "_copy_next", gone)
+    monkeypatch.setattr(led.remote, "_expire", never)
+    with pytest.raises(ManifestsGone):
+        await led.remote.run_round()

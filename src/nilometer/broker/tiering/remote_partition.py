@@ -33,7 +33,7 @@ from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, sealed_segments
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier import plan
-from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import (
     DamagedObject,
     Manifest,
@@ -247,11 +247,13 @@ class RemotePartition:
 
     async def _each(self, epoch: int, *steps: Callable[[int], Awaitable[None]]) -> None:
         """Take all steps, also if one fails: a store that is full takes no more until some is removed. Raises
-        the first error of them; Deposed at once."""
+        the first error of them; at once Deposed, and ManifestsGone."""
         errors = list[Exception]()
         for step in steps:
             try:
                 await step(epoch)
+            except ManifestsGone:
+                raise
             except (ObjectStoreError, DamagedObject, KafkaError, OSError) as error:
                 errors.append(error)
         if errors:
