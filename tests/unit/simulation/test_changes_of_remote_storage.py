@@ -215,8 +215,8 @@ def test_old_manifests_that_are_never_removed_are_found(too_many: int) -> None:
     assert at_rest(store, held()) == said * too_many
 
 
-def test_a_tier_that_has_ended_although_its_topic_lives_is_found() -> None:
+def test_a_tier_that_has_ended_although_its_topic_has_not_is_found() -> None:
     store = Store()
     store.write(0, structs.replace(held(), is_deleted=True))
     ended = structs.replace(held(), is_deleted=True)
-    assert at_rest(store, ended) == ["the tier of events-0 has ended, and its topic lives"]
+    assert at_rest(store, ended) == ["the tier of events-0 has ended, and its topic has not"]
