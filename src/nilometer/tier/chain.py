@@ -179,16 +179,20 @@ class Chain:
                 self._check_claim(last)
                 if not may_end(last):
                     return
-                ended = structs.replace(last, segments=(), dropped=(), is_deleted=True)
-                await self._append(last.rank, ended)
+                ended, number = structs.replace(last, segments=(), dropped=(), is_deleted=True), self._end + 1
+                try:
+                    await self._append(last.rank, ended)
+                except Deposed:  # the chain goes on elsewhere, and its writers do not know of this manifest
+                    await self._store.remove(self._folder + manifest_name(number))
+                    await self.read()
                 last = self._last
-        except Contested:
-            raise
-        except (ManifestsGone, Deposed):
+        except ManifestsGone:
             pass  # another process removes them, too
-        names = await self._store.names(self._folder)
-        for name in sorted(names, key=lambda name: (name.endswith(HEAD), name)):
-            await self._store.remove(name)
+        names, head = await self._store.names(self._folder), self._folder + HEAD  # manifests in order
+        for name in names:
+            if name != head:
+                await self._store.remove(name)
+        await self._store.remove(head)
 
     def check_may_write(self, leader_epoch: int) -> None:
         """Raises Deposed if a manifest is there that a leader of ``leader_epoch`` may not follow."""

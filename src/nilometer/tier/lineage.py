@@ -127,8 +127,11 @@ class LogLineage:
             if self.foreign is not None:
                 first = bisect_right(manifest.segments, self.foreign.base_offset, key=_end_offset)
                 cut = max(cut, manifest.segments[first:], key=len)
-            kept = manifest.segments[: len(manifest.segments) - len(cut)]
-            self._own = structs.replace(manifest, segments=kept) if cut else None
+            kept, of = len(manifest.segments) - len(cut), by[:2]
+            if not cut:
+                self._own = None
+            elif self._own is None or self._own_by[:2] != of or len(self._own.segments) != kept:
+                self._own = structs.replace(manifest, segments=manifest.segments[:kept])
             self._own_by = by
         return manifest if self._own is None else self._own
 

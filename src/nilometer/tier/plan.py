@@ -247,6 +247,18 @@ def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[in
     return tuple(due[:at_once])
 
 
+def redating(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, Manifest | None]:
+    """Return the manifest in which what was dropped later than now, by more than the grace period, is dropped
+    now: a clock was ahead, and it would stay for as long. None if nothing was; in steps."""
+    dropped, is_other = list[Dropped](), False
+    for some in in_lines(manifest.dropped):
+        redated = [Dropped(one.name, now_ms) if one.since_ms > now_ms + grace_ms else one for one in some]
+        is_other |= any(one is not other for one, other in zip(some, redated, strict=True))
+        dropped += redated
+        yield len(some)
+    return structs.replace(manifest, dropped=tuple(dropped)) if is_other else None
+
+
 def removing(manifest: Manifest, names: Sequence[str]) -> Generator[int, None, Manifest]:
     """Return the manifest after the objects called ``names`` were removed from the store; in steps."""
     gone, kept = set[str](), list[Dropped]()

@@ -26,6 +26,7 @@ from nilometer.storage.reading import ABORTED_MAX
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.tier.format import (
+    SEGMENTS_OF_A_LINE,
     DamagedObject,
     IndexSections,
     Manifest,
@@ -335,17 +336,27 @@ class RemoteReader:
     ) -> tuple[dict[AbortedTxn, None], int | None]:
         found: dict[AbortedTxn, None] = {}
         place = self._manifest.holding(from_offset)
-        for segment in self._manifest.segments[place:] if place is not None else ():
-            if not segment.has_aborted:
-                continue
-            indexes = await self._cache.indexes_of(self._folder, segment)
-            entries, is_done = indexes.aborted.collect(from_offset, upper_bound_offset, producers, at_most)
-            found |= dict.fromkeys(entries)
-            if is_done:
-                return found, None
-            if at_most is not None and len(found) > at_most:
-                break
+        for number, some in enumerate(self._lines(place)):
+            if number:
+                await self._cache.next_turn()
+            for segment in [one for one in some if one.has_aborted]:
+                indexes = await self._cache.indexes_of(self._folder, segment)
+                entries, is_done = indexes.aborted.collect(
+                    from_offset, upper_bound_offset, producers, at_most
+                )
+                found |= dict.fromkeys(entries)
+                if is_done:
+                    return found, None
+                if at_most is not None and len(found) > at_most:
+                    return found, self._manifest.end_offset
         return found, self._manifest.end_offset
+
+    def _lines(self, place: int | None = 0) -> Iterator[tuple[RemoteSegment, ...]]:
+        """Yield the segments from ``place`` on, none if that is None, in parts between which others have
+        their turn."""
+        segments = self._manifest.segments
+        for at in range(len(segments) if place is None else place, len(segments), SEGMENTS_OF_A_LINE):
+            yield segments[at : at + SEGMENTS_OF_A_LINE]
 
     async def offset_for_timestamp(self, timestamp: int, offset_min: int) -> TimestampOffset | None:
         """Return the first record from ``offset_min`` on with a timestamp of at least ``timestamp``.
@@ -356,24 +367,34 @@ class RemoteReader:
             return await self._offset_for_timestamp(timestamp, offset_min)
 
     async def _offset_for_timestamp(self, timestamp: int, offset_min: int) -> TimestampOffset | None:
-        for segment in self._manifest.segments:
-            if segment.max_timestamp < timestamp or segment.last_offset < offset_min:
-                continue
-            indexes = await self._cache.indexes_of(self._folder, segment)
-            entry = indexes.times.lookup_entry(timestamp - 1)
-            position = max(
-                0 if entry is None else indexes.offsets.lookup(entry[1]), indexes.offsets.lookup(offset_min)
-            )
-            while position < segment.log_bytes:
-                piece = await self._piece(segment, position, SEARCHED_BYTES)
-                for at, header in piece.batches():
-                    piece.check(at, header)  # or a damaged header could hide the wanted record
-                    if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
-                        found = await self._first_in(piece, at, header, timestamp, offset_min)
-                        if found is not None:
-                            return found
-                position += piece.end
+        for number, some in enumerate(self._lines()):
+            if number:
                 await self._cache.next_turn()
+            for segment in some:
+                if segment.max_timestamp >= timestamp and segment.last_offset >= offset_min:
+                    found = await self._first_of(segment, timestamp, offset_min)
+                    if found is not None:
+                        return found
+        return None
+
+    async def _first_of(
+        self, segment: RemoteSegment, timestamp: int, offset_min: int
+    ) -> TimestampOffset | None:
+        indexes = await self._cache.indexes_of(self._folder, segment)
+        entry = indexes.times.lookup_entry(timestamp - 1)
+        position = max(
+            0 if entry is None else indexes.offsets.lookup(entry[1]), indexes.offsets.lookup(offset_min)
+        )
+        while position < segment.log_bytes:
+            piece = await self._piece(segment, position, SEARCHED_BYTES)
+            for at, header in piece.batches():
+                piece.check(at, header)  # or a damaged header could hide the wanted record
+                if header.max_timestamp >= timestamp and header.last_offset >= offset_min:
+                    found = await self._first_in(piece, at, header, timestamp, offset_min)
+                    if found is not None:
+                        return found
+            position += piece.end
+            await self._cache.next_turn()
         return None
 
     async def _first_in(
@@ -395,11 +416,15 @@ class RemoteReader:
         """Return the state of a log that begins where the segment with the record before ``offset`` ends."""
         segment = self._segment_with(offset - 1)
         epochs = dict[int, int]()
-        for one in self._manifest.segments:
-            if one.base_offset > segment.base_offset:
+        for number, some in enumerate(self._lines()):
+            if number:
+                await self._cache.next_turn()
+            for one in some:
+                if one.base_offset <= segment.base_offset:
+                    for epoch, start in one.epochs:
+                        epochs.setdefault(epoch, start)
+            if some[-1].base_offset > segment.base_offset:
                 break
-            for epoch, start in one.epochs:
-                epochs.setdefault(epoch, start)
         sections = await self._cache.sections(self._folder, segment)
         return LogState(segment.end_offset, tuple(epochs.items()), sections.producers)
 

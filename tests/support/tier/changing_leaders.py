@@ -20,6 +20,7 @@ from nilometer.broker.tiering.remote_partition import RemotePartition, RemoteTra
 from nilometer.identifiers import LeaderEpoch
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.runtime.runtime import SeededEntropy
+from nilometer.simulation.checkers.tier import MANIFESTS_MAX
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import Bucket, StoreFaults, VirtualObjectStore
 from nilometer.steps import at_once, next_iteration
@@ -413,6 +414,8 @@ async def run(world: World) -> None:
     assert await world.read_all() == expected
     last = await world.chain_end()
     assert world.orphans(last) == []
+    manifests = [name for name in world.bucket.objects if "/manifest-" in name]
+    assert len(manifests) <= MANIFESTS_MAX, "old manifests are removed"
     view = world.led.remote.view()
     assert last is None or next_to_copy(last, view) is None, "all that is sealed is copied"
 

@@ -360,10 +360,14 @@ def test_a_damaged_tier_of_a_deleted_topic_stays_and_the_sweep_goes_on(
 def numbered(led: LedLog, text: str, count: int) -> None:
     """Append segments of one record."""
     for _ in range(count):
-        builder = BatchBuilder()
-        builder.append(1, None, b"%s%d" % (text.encode(), led.log.log_end_offset))
-        led.append(bytes(builder.build(0)))
+        append_next(led, text)
         led.log.roll_now(1)
+
+
+def append_next(led: LedLog, text: str) -> None:
+    builder = BatchBuilder()
+    builder.append(1, None, b"%s%d" % (text.encode(), led.log.log_end_offset))
+    led.append(bytes(builder.build(0)))
 
 
 def clone(text: str, store: Store | None = None, *, claim: int = 0) -> LedLog:
@@ -494,6 +498,110 @@ def test_a_follower_deletes_only_what_the_other_cluster_has_not_replaced() -> No
         assert follower.log.tiered_offset == 10
 
     asyncio.run(main())
+
+
+def test_a_follower_deletes_nothing_that_a_reader_finds_meanwhile() -> None:
+    """The chain goes on while the follower looks for what it may delete, and a client reads beyond it."""
+
+    async def main() -> None:
+        another = clone("theirs ")
+        for _ in range(10):
+            await another.remote.run_round()
+        follower = clone("ours ", another.store)
+        follower.is_led_here = False
+        find, readers = follower.remote._find_bound, list[asyncio.Task[Any]]()
+
+        async def find_later() -> int:
+            await another.tier()
+            readers.append(asyncio.create_task(follower.remote.read(15, 100, read_committed=False)))
+            for _ in range(100):
+                await next_iteration()
+            return await find()
+
+        follower.remote._find_bound = find_later  # type: ignore[method-assign]
+        await follower.remote.run_round()
+        assert follower.log.tiered_offset == 10
+        await asyncio.gather(*readers, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_follower_deletes_nothing_that_is_appended_while_it_compares() -> None:
+    async def main() -> None:
+        another = clone("theirs ")
+        await another.tier()
+        follower = LedLog(CONFIG, store=another.store)
+        numbered(follower, "of both ", 10)
+        follower.is_led_here, follower.leader_epoch = False, 1
+        find = follower.remote._find_bound
+
+        async def find_later() -> int:
+            follower.log.epochs.begin(1, 10)
+            numbered(follower, "ours ", 10)
+            return await find()
+
+        follower.remote._find_bound = find_later  # type: ignore[method-assign]
+        await follower.remote.run_round()
+        assert follower.log.tiered_offset == 10
+
+    asyncio.run(main())
+
+
+def test_a_round_ends_while_a_log_with_less_than_the_tier_is_appended_to() -> None:
+    """At each pause: what the tier has of the log is another part of it each time."""
+
+    async def main() -> None:
+        led = LedLog(CONFIG)
+        for _ in range(10):
+            for _ in range(9):
+                append_next(led, "record ")
+            numbered(led, "record ", 1)
+        await led.tier()
+
+        async def pause() -> None:
+            if follower.log.log_end_offset < 100:
+                append_next(follower, "record ")
+            await next_iteration()
+
+        follower = LedLog(CONFIG, store=led.store, pause=pause)
+        for _ in range(10):
+            append_next(follower, "record ")
+        follower.log.roll_now(1)
+        follower.is_led_here = False
+        await follower.remote.run_round()
+        assert follower.log.log_end_offset < 90
+        assert follower.log.tiered_offset >= 10
+
+    asyncio.run(main())
+
+
+async def test_a_segment_of_both_clusters_is_said_to_need_the_deletion_of_its_first_records() -> None:
+    """No claim helps: what comes before the local start is kept, and the segment has what follows, too."""
+    led = LedLog(CONFIG)
+    numbered(led, "of both ", 10)
+    await led.tier()
+    chain = Chain(led.store, led.remote.folder, "another")
+    last = await chain.read()
+    assert last is not None and led.log.local_start_offset == 10
+    theirs = structs.replace(
+        last.segments[9], last_offset=12, epochs=((0, 9), (1, 10)), attempt="theirs", last_crc=1
+    )
+    assert await chain.append(1, structs.replace(last, segments=(*last.segments[:9], theirs)))
+    led.log.epochs.begin(1, 10)
+    led.leader_epoch = 1
+    numbered(led, "ours ", 10)
+
+    async def present(claim: int) -> LedLog:
+        found = LedLog(CONFIG, log=led.log, store=led.store, claim=claim)
+        found.leader_epoch = 1
+        await found.remote.run_round()
+        return found
+
+    with pytest.raises(Contested, match=r"tier\.claim=2, once the records below 10 are deleted\."):
+        await present(1)
+    led.log.advance_log_start_offset(10, led.log.log_end_offset)
+    found = await present(2)
+    assert found.remote.manifest is not None and found.remote.manifest.claim == 2
 
 
 def test_what_another_cluster_writes_while_a_leader_begins_is_compared() -> None:

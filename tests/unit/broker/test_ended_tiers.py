@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,17 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
+from nilometer.cluster.delta import ConfigResource, ImageDelta
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.identifiers import EntryNumber, TopicId, TopicIdPartition
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
+from nilometer.steps import at_once
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier import format as tier_format
 from nilometer.tier import plan
@@ -22,6 +31,7 @@ from nilometer.tier.format import Manifest, manifest_number
 from nilometer.wire.records import BatchBuilder
 from support.tier.changing_leaders import GRACE_MS, World
 from support.tier.led_log import CONFIG, LedLog
+from support.tier.remote_segments import TOPIC
 
 
 def test_a_leader_that_has_restarted_removes_what_is_left() -> None:
@@ -192,6 +202,125 @@ async def test_old_manifests_that_could_not_be_removed_are_removed_in_a_later_ro
     assert manifests() == MANIFESTS_KEPT + 1
     led.store.bucket.faults = StoreFaults(is_reachable=False)
     await led.remote.run_round()  # nothing is asked of the store any more
+
+
+async def test_what_failed_attempts_have_left_is_removed_also_if_no_segment_is_left() -> None:
+    led = led_log(1)
+    put = led.store.put
+
+    async def failing(name: str, data: bytes) -> None:
+        if name.endswith(".index"):
+            raise ObjectStoreError("busy")
+        await put(name, data)
+
+    led.store.put = failing  # type: ignore[method-assign]
+    with pytest.raises(ObjectStoreError, match="busy"):
+        await led.remote.run_round()
+    led.store.put = put  # type: ignore[method-assign]
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    assert len(objects_of(led)) == 1
+    led.now_ms += 10
+    await led.remote.run_round()
+    assert objects_of(led) == []
+
+
+async def test_what_a_former_leader_has_left_is_removed_also_within_the_grace_period_of_the_rest() -> None:
+    led = led_log()
+    led.remote._parts = structs.replace(led.remote._parts, grace_ms=1_000)
+    await led.tier()
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    await led.remote.run_round()
+    led.now_ms += 600
+    await led.store.put(led.remote.folder + "00000000000000000005-abcdef.log", b"")
+    led.leader_epoch = 1
+    led.log.epochs.begin(1, led.log.log_end_offset)
+    for _ in range(3):
+        await led.remote.run_round()
+        led.now_ms += 600
+    assert objects_of(led) == []
+
+
+async def test_of_a_chain_that_was_never_begun_the_names_are_asked_for_once() -> None:
+    led = led_log(0)
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    await led.remote.run_round()
+    led.now_ms += 10
+    await led.remote.run_round()
+    led.store.bucket.faults = StoreFaults(is_reachable=False)
+    await led.remote.run_round()
+
+
+@pytest.mark.parametrize("is_on_its_way", [True, False])
+async def test_a_topic_that_is_tiered_again_deletes_nothing_by_what_its_tier_had_before(
+    is_on_its_way: bool,
+) -> None:
+    """The manifest that gives all up may be on its way; or the leader has not begun to write it."""
+    whole, none = replace(CONFIG, local_retention_ms=-1), replace(CONFIG, remote_storage_enable=False)
+    led = led_log()
+    led.log.configure(whole)
+    while await led.remote.run_round():
+        pass
+    files, name = SegmentFiles.on(copy.deepcopy(led.disk)), TopicPartition("events", 0)
+    log = Log.open(files, "/events-0", name, CONFIG, OpenOptions(clean=True, wall_ms=1))
+    follower = LedLog(log=log, store=led.store, seed=2)
+    follower.is_led_here = False
+    create = led.store.create
+
+    async def tiered_again() -> None:
+        for one, config in ((led, whole), (follower, CONFIG)):
+            one.log.configure(config)
+            one.facts = structs.replace(TOPIC, metadata_entry=TOPIC.metadata_entry + 2)
+            one.remote.tiered_since = TOPIC.metadata_entry + 2
+        await follower.remote.run_round()
+        assert follower.log.tiered_offset == 0
+
+    async def create_later(name: str, data: bytes) -> bool:
+        led.store.create = create  # type: ignore[method-assign]
+        await tiered_again()
+        return await create(name, data)
+
+    for one in (led, follower):
+        one.log.configure(none)
+    if is_on_its_way:
+        led.store.create = create_later  # type: ignore[method-assign]
+    else:
+        await tiered_again()
+    while await led.remote.run_round():
+        pass
+    await follower.remote.run_round()
+    assert follower.log.tiered_offset == 5
+    await led.remote.run_round()
+    assert led.log.tiered_offset == 5
+
+
+async def test_what_is_tiered_again_while_all_is_given_up_is_kept() -> None:
+    led = led_log()
+    await led.tier()
+    last = led.remote.manifest
+    assert last is not None
+    led.log.configure(replace(CONFIG, remote_storage_enable=False))
+    giving_up = led.remote._emptied(last)
+    next(giving_up)
+    led.log.configure(CONFIG)
+    assert at_once(giving_up) is None
+
+
+def test_brokers_learn_that_a_topic_is_tiered_again() -> None:
+    topic: Any = SimpleNamespace(id="id", partitions=[None, None])
+    image: Any = SimpleNamespace(number=7, topic=lambda name: topic if name == "events" else None)
+    logs: Any = RemoteLogs.__new__(RemoteLogs)
+    remote = SimpleNamespace(tiered_since=-1)
+    logs._by_key = {TopicIdPartition(TopicId("id"), 1): remote}
+
+    def tell(kind: ConfigResourceType, name: str, **changed: str | None) -> int:
+        configs = {ConfigResource(kind, name): {key.replace("_", "."): to for key, to in changed.items()}}
+        logs._on_delta(ImageDelta(number=EntryNumber(7), configs=configs), image)
+        return remote.tiered_since
+
+    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable="false", retention_ms="1") == -1
+    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable=None) == -1
+    assert tell(ConfigResourceType.TOPIC, "others", remote_storage_enable="true") == -1
+    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable="true") == 7
 
 
 def noted(led: LedLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

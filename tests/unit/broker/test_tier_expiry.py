@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.storage.topic_config import LogConfig
-from nilometer.tier.chain import MANIFESTS_KEPT
+from nilometer.tier.chain import MANIFESTS_KEPT, ManifestsGone
 from nilometer.wire.records import BatchBuilder
 from support.tier.led_log import NOW_MS, LedLog
 
@@ -17,10 +18,7 @@ def led_log(timestamps: list[int]) -> LedLog:
     """Each record is a segment of its own; they are kept for 1,000 ms."""
     led = LedLog(LogConfig(retention_ms=1_000, local_retention_ms=0, remote_storage_enable=True))
     for timestamp in timestamps:
-        builder = BatchBuilder()
-        builder.append(timestamp, None, b"v")
-        led.append(bytes(builder.build(0, -1, -1, -1)))
-        led.log.roll_now(1)
+        append_segment(led, timestamp)
     return led
 
 
@@ -104,3 +102,95 @@ def test_a_manifest_that_a_late_request_creates_again_is_removed() -> None:
         assert name not in led.store.bucket.objects
 
     asyncio.run(main())
+
+
+async def test_what_cannot_be_copied_keeps_nothing_from_being_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store that is full has room again only for that."""
+
+    async def full(name: str, parts: object) -> None:
+        raise ObjectStoreError("no space left")
+
+    led = led_log([NOW_MS] * 4)
+    await led.tier()
+    led.log.advance_log_start_offset(2, led.log.log_end_offset)
+    await led.tier()
+    assert (offsets(led), len(dropped(led))) == ([2, 3], 4)
+    append_segment(led, NOW_MS)
+    monkeypatch.setattr(led.store, "upload", full)
+    led.now_ms += 1_001
+    with pytest.raises(ObjectStoreError, match="no space left"):
+        await led.remote.run_round()
+    assert (offsets(led), dropped_in_store(led)) == ([], 4)
+    led.now_ms += 10
+    with pytest.raises(ObjectStoreError, match="no space left"):
+        await led.remote.run_round()
+    assert (dropped(led), dropped_in_store(led)) == ([], 0)
+
+
+async def test_what_cannot_be_removed_keeps_nothing_from_being_copied_and_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused(name: str) -> None:
+        raise ObjectStoreError("objects are locked")
+
+    led = led_log([NOW_MS] * 2)
+    await led.tier()
+    led.log.advance_log_start_offset(1, led.log.log_end_offset)
+    await led.tier()
+    append_segment(led, NOW_MS + 1_000)
+    monkeypatch.setattr(led.store, "remove", refused)
+    led.now_ms += 1_001
+    with pytest.raises(ObjectStoreError, match="objects are locked"):
+        await led.remote.run_round()
+    assert offsets(led) == [2]
+
+
+def append_segment(led: LedLog, timestamp: int) -> None:
+    builder = BatchBuilder()
+    builder.append(timestamp, None, b"v")
+    led.append(bytes(builder.build(0, -1, -1, -1)))
+    led.log.roll_now(1)
+
+
+def dropped(led: LedLog) -> list[str]:
+    assert led.remote.manifest is not None
+    return [one.name for one in led.remote.manifest.dropped]
+
+
+def dropped_in_store(led: LedLog) -> int:
+    return sum(led.remote.folder + name in led.store.bucket.objects for name in dropped(led))
+
+
+async def test_what_was_dropped_while_the_clock_was_ahead_is_removed_after_it_is_put_right() -> None:
+    """A grace period later, since then nothing tells how long ago it was dropped."""
+    led = led_log([NOW_MS] * 2)
+    led.remote._parts = structs.replace(led.remote._parts, grace_ms=1_000)
+    await led.tier()
+    led.now_ms += 10_000_000
+    led.log.advance_log_start_offset(1, led.log.log_end_offset)
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 4
+    led.now_ms = NOW_MS
+    await led.remote.run_round()
+    led.now_ms += 999
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 4
+    led.now_ms += 1
+    await led.remote.run_round()
+    assert dropped(led) == []
+
+
+async def test_nothing_more_is_done_in_a_chain_that_is_being_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(_epoch: int) -> None:
+        raise ManifestsGone("all of them were removed")
+
+    async def never(_epoch: int) -> None:
+        raise AssertionError("the topic was deleted")
+
+    led = led_log([NOW_MS])
+    monkeypatch.setattr(led.remote, "_copy_next", gone)
+    monkeypatch.setattr(led.remote, "_expire", never)
+    with pytest.raises(ManifestsGone):
+        await led.remote.run_round()

@@ -9,6 +9,7 @@ import pytest
 
 from nilometer.broker.tiering.remote_partition import Decision, RemotePartition
 from nilometer.tier import plan
+from nilometer.tier.chain import Chain
 from nilometer.tier.format import Manifest
 from support.tier.changing_leaders import play
 
@@ -68,7 +69,15 @@ def leaves_what_failed_attempts_uploaded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemotePartition, "_sweep", nothing)
 
 
+def never_removes_old_manifests(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Chain) -> None:
+        self.is_pruned = True
+
+    patch.setattr(Chain, "prune", nothing)
+
+
 FAULTS: tuple[tuple[Patch, bool], ...] = (
+    (never_removes_old_manifests, False),
     (deletes_before_the_manifest, False),
     (keeps_divergent_segments, True),
     (drops_expired_segments_before_the_log_start_moves, False),

@@ -94,7 +94,7 @@ class Broker:
 
     def tell(self) -> None:
         """Tell of the topic's deletion."""
-        deleted: Any = SimpleNamespace(configs=(), topics_deleted={self.topic.id: self.topic})
+        deleted: Any = SimpleNamespace(configs={}, topics_deleted={self.topic.id: self.topic})
         self.logs._on_delta(deleted, self.logs._metadata.image)
 
     @property

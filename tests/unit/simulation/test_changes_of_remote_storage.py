@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from nilometer.simulation.checkers.tier import GRACE_SLACK, RemoteChanges, remote_batches
+from nilometer.simulation.checkers.tier import (
+    GRACE_SLACK,
+    MANIFESTS_MAX,
+    RemoteChanges,
+    not_converged,
+    remote_batches,
+)
 from nilometer.simulation.object_store import Bucket
 from nilometer.simulation.world import HostClock
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Manifest, encode_manifest, manifest_name
@@ -189,3 +195,28 @@ def test_what_is_there_counts_also_if_its_new_leader_has_not_looked_yet() -> Non
     (found,) = remote_batches(store.node, store.bucket, "events-0")
     assert (found.base_offset, found.last_offset) == (0, 0)
     assert remote_batches(store.node, store.bucket, "events-1") == []
+
+
+def at_rest(store: Store, last: Manifest | None) -> list[str]:
+    """Return what is not as it should be, with this manifest as the last one that the leader knows."""
+    store.known.partition, store.known.manifest = "events-0", last
+    store.known.error, store.known.lag = None, SimpleNamespace(sealed=0)
+    cluster: Any = SimpleNamespace(nodes={1: store.node}, leads=lambda _: True)
+    return [one.removeprefix("not converged: ") for one in not_converged(cluster, store.bucket)]
+
+
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_old_manifests_that_are_never_removed_are_found(too_many: int) -> None:
+    store = Store()
+    for number in range(MANIFESTS_MAX + too_many):
+        store.write(number, held())
+    folder = FOLDER.removesuffix("/")
+    said = [f"{folder} has {MANIFESTS_MAX + 1} manifests, of which old ones should be removed"]
+    assert at_rest(store, held()) == said * too_many
+
+
+def test_a_tier_that_has_ended_although_its_topic_has_not_is_found() -> None:
+    store = Store()
+    store.write(0, structs.replace(held(), is_deleted=True))
+    ended = structs.replace(held(), is_deleted=True)
+    assert at_rest(store, ended) == ["the tier of events-0 has ended, and its topic has not"]

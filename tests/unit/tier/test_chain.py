@@ -459,6 +459,34 @@ async def test_a_manifest_that_is_damaged_is_not_taken_for_a_removal() -> None:
     assert len(bucket.objects) == 2
 
 
+@pytest.mark.parametrize("more", [1, MANIFESTS_KEPT + 4])
+async def test_a_chain_that_goes_on_while_a_removal_ends_it_is_asked_about_again(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the number of the last manifest was removed meanwhile, and can be created again."""
+    bucket, asked = Bucket(), list[int]()
+    (writer, _), (remover, store) = chain_on(bucket, "writer"), chain_on(bucket, "remover")
+    await writer.read()
+    await write(writer, 1, 3)
+    create = store.create
+
+    async def create_late(name: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        await write(writer, 1, more)
+        return await create(name, data)
+
+    def is_the_third(last: Manifest) -> bool:
+        asked.append(last.number)
+        return last.number == 2
+
+    monkeypatch.setattr(store, "create", create_late)
+    await remover.remove_all(is_the_third)
+    assert asked == [2, 2 + more]
+    manifests = [name for name in bucket.objects if "manifest" in name]
+    assert manifests == [FOLDER + manifest_name(number) for number in range(max(0, more - 6), 3 + more)]
+    assert await chain_on(bucket)[0].read() == writer.last
+
+
 async def turns_of_others(count: int) -> int:
     """Read a manifest of so many segments; return how often another task had its turn meanwhile."""
     bucket = Bucket()

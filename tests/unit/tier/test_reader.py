@@ -387,3 +387,27 @@ async def test_the_batch_before_a_gap_must_be_intact(tmp_path: Path, monkeypatch
     log.change(0, at + 100, b"?")
     with pytest.raises(DamagedObject, match="CRC"):
         await log.reader.read(3, 1)
+
+
+@pytest.mark.parametrize("asked", ["aborted", "time", "state"])
+async def test_others_have_their_turn_while_many_segments_are_walked_over(
+    asked: str, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+
+    async def next_turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(tier_reader, "SEGMENTS_OF_A_LINE", 1)
+    reader = RemoteReader(
+        RemoteCache(tier.store, MemoryDisk(), 1 << 20, next_turn=next_turn), FOLDER, tier.manifest
+    )
+    match asked:
+        case "aborted":
+            assert await reader.aborted(0, 2, b"") == ([], 40)
+        case "time":
+            assert await reader.offset_for_timestamp(1_000, 0) is None
+        case _:
+            assert (await reader.state_at(40)).epochs == tier.epochs
+    assert turns == 3

@@ -35,7 +35,7 @@ from nilometer.steps import with_pauses
 from nilometer.storage.errors import CorruptRecordFound, OffsetInTier, OffsetOutOfRange
 from nilometer.storage.tiering import SealedSegment, crc_at, is_unchanged, sealed_segments
 from nilometer.tier import plan
-from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import (
     DamagedObject,
     Manifest,
@@ -103,6 +103,9 @@ class RemotePartition:
         self._summed: Manifest | None = None
         """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
         self._sums = Sums(0, -1)
+        self.tiered_since = -1
+        """The metadata entry with which the topic was tiered again, if this broker has seen that: what the
+        tier had before may have been given up meanwhile, or is about to be."""
         self.newest_epoch = partition.leader_epoch
         """The newest leader epoch of the partition that is known here."""
         self._deposed_since_ms: int | None = None
@@ -114,8 +117,7 @@ class RemotePartition:
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
         self._bound_by: tuple[Manifest | None, Offset] | None = None
-        """The manifest, as far as it is of this log, and the log start offset for which :attr:`_bound` was
-        found."""
+        """The manifest, and the log start offset, for which :attr:`_bound` was found."""
         self._bound = 0
         self._readable_by: tuple[Manifest, int, Manifest] | None = None
         """A manifest, how many of its segments may be read, and a manifest with these."""
@@ -229,17 +231,35 @@ class RemotePartition:
             self._check_lineage()
         await self._note_tiered()
         if self.partition.log.config.remote_storage_enable:
-            await self._copy_next(epoch)
-            await self._expire(epoch)
+            await self._each(epoch, self._copy_next, self._remove_dropped, self._expire, self._tidy)
         else:
-            self._advance_log_start(self.partition.log.local_start_offset)
-            await self._write(epoch, self._emptied)
-        await self._remove_dropped(epoch)
+            await self._each(epoch, self._give_up, self._remove_dropped, self._tidy)
+        is_more_due = self._wanted is not None or bool(await self._due_removals())
+        return self._leads(epoch) and is_more_due
+
+    async def _each(self, epoch: int, *steps: Callable[[int], Awaitable[None]]) -> None:
+        """Take all steps, also if one fails: a store that is full takes no more until some is removed. Raises
+        the first error of them; at once Deposed, and ManifestsGone."""
+        errors = list[Exception]()
+        for step in steps:
+            try:
+                await step(epoch)
+            except ManifestsGone:
+                raise
+            except (ObjectStoreError, DamagedObject, KafkaError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    async def _give_up(self, epoch: int) -> None:
+        """Name no segment any more: the topic is tiered no more."""
+        self._advance_log_start(self.partition.log.local_start_offset)
+        await self._write(epoch, self._emptied)
+
+    async def _tidy(self, epoch: int) -> None:
         async with self._using_chain:
             await self._chain.prune()
         await self._sweep(epoch)
-        is_more_due = self._wanted is not None or bool(await self._due_removals())
-        return self._leads(epoch) and is_more_due
 
     def _check_may_lead(self, epoch: int) -> None:
         """Raises Deposed; Contested if this broker does not learn who has deposed it."""
@@ -286,7 +306,8 @@ class RemotePartition:
         return manifest.rank == (self._parts.claim, leader_epoch)
 
     def _claimed(self, manifest: Manifest) -> Decision:
-        """Return the manifest with which this leader begins; None if it has begun, or has nothing to copy.
+        """Return the manifest with which this leader begins, and begins again if the topic is tiered again;
+        None if it has begun, or has nothing to copy.
 
         An object without any manifest thus belongs to a topic that was deleted.
         """
@@ -302,7 +323,7 @@ class RemotePartition:
             )
             return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
-            return None
+            return manifest if manifest.topic.metadata_entry < self.tiered_since else None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
 
@@ -310,15 +331,19 @@ class RemotePartition:
     def _has_ended(self) -> bool:
         """Whether the topic is tiered no more, and nothing of it is left in the store but the last manifests,
         which void what a former leader still creates."""
+        if self.partition.log.config.remote_storage_enable or self._orphans_since_ms is not None:
+            return False
         last = self._chain.last
         is_empty = last is None or (self._chain.is_pruned and not (last.segments or last.dropped))
-        return not self.partition.log.config.remote_storage_enable and self._chain.is_read and is_empty
+        return self._chain.is_read and is_empty
 
     def _emptied(self, manifest: Manifest) -> Decision:
-        """Return the next manifest of a topic that is tiered no more; None if it has no segment."""
+        """Return the next manifest of a topic that is tiered no more; None if it has no segment, or the topic
+        is tiered again."""
         if not manifest.segments:
             return None
-        return (yield from manifest.dropping(manifest.segments, self._now_ms))
+        emptied = yield from manifest.dropping(manifest.segments, self._now_ms)
+        return None if self.partition.log.config.remote_storage_enable else emptied
 
     @property
     def _wanted(self) -> SealedSegment | None:
@@ -418,6 +443,7 @@ class RemotePartition:
     async def _remove_dropped(self, epoch: int) -> None:
         """Remove some of the objects whose grace period is over, as long as this broker leads."""
         removed, error = list[str](), None
+        await self._write(epoch, lambda last: plan.redating(last, self._now_ms, self._parts.grace_ms))
         try:
             for name in await self._due_removals():
                 if not self._leads(epoch):
@@ -445,6 +471,8 @@ class RemotePartition:
             return
         names = await self._parts.store.names(self.folder)
         manifest = await self._read_chain()
+        if manifest is None and self._chain.is_settled:
+            self._orphans_since_ms = None  # what is there is of a topic that was deleted
         if manifest is None or not self._is_current(manifest, epoch) or not self._chain.is_settled:
             return
         if manifest.writer != self._parts.writer:
@@ -509,14 +537,21 @@ class RemotePartition:
         return self._sealed
 
     async def _find_bound(self) -> Offset:
-        """Return the offset below which the last manifest has, as far as it is of this log, all that is."""
+        """Return the offset below which the last manifest has, as far as it is of this log, all that is.
+
+        What is walked over in steps does not depend on the log's end, which moves on meanwhile.
+        """
         while True:
             last, start = self._chain.last, self.partition.log.log_start_offset
-            visible = last and self._visible(last)
-            if self._bound_by is not None and self._bound_by[0] is visible and self._bound_by[1] == start:
-                return self._bound
-            bound = await with_pauses(plan.bounding(visible, self.view()), self._parts.pause)
-            self._bound_by, self._bound = (visible, start), bound
+            if self._bound_by is not None and self._bound_by[0] is last and self._bound_by[1] == start:
+                return max(start, min(self._bound, self._own_end(last)))
+            bound = await with_pauses(plan.bounding(last, self.view()), self._parts.pause)
+            self._bound_by, self._bound = (last, start), bound
+
+    def _own_end(self, manifest: Manifest | None) -> Offset:
+        """Return the offset behind the last segment that is of this log; 0 if there is none."""
+        segments = () if manifest is None else self._visible(manifest).segments
+        return segments[-1].end_offset if segments else 0
 
     async def _lacks_records(self) -> bool:
         """Whether the last manifest, as far as it is of this log, lacks records that are not here."""
@@ -614,13 +649,17 @@ class RemotePartition:
 
     def _check_lineage(self) -> None:
         """Raises Contested if the last manifest is of another cluster, by what it names."""
-        if (foreign := self._lineage.foreign) is not None:
-            raise Contested(
-                f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
-                "epochs: a second cluster with this id and these metadata writes to this store. End one of "
-                f"them; the other one goes on with nilometer.tier.claim={self._parts.claim + 1}. Until then "
-                "nothing is copied, and nothing removed"
-            )
+        if (foreign := self._lineage.foreign) is None:
+            return
+        start, local = self.partition.log.log_start_offset, self.partition.log.local_start_offset
+        # A higher claim copies again what is on the disks: what this segment has before that, it keeps.
+        after = f", once the records below {local} are deleted" if foreign.base_offset < local > start else ""
+        raise Contested(
+            f"{self.folder}{foreign.log_name} has other records than this broker, under the same leader "
+            "epochs: a second cluster with this id and these metadata writes to this store. End one of them; "
+            f"the other one goes on with nilometer.tier.claim={self._parts.claim + 1}{after}. Until then "
+            "nothing is copied, and nothing removed"
+        )
 
     async def _find_log_start(self) -> None:
         """Begin where an earlier leader has said, before the first round does: compare all for it."""
@@ -678,10 +717,17 @@ class RemotePartition:
 
     async def _note_tiered(self) -> None:
         """Let the log delete what the last manifest has, if that is of the present epoch."""
-        bound, manifest = await self._find_bound(), self._chain.last
-        is_tiered = self.partition.log.config.remote_storage_enable
-        if is_tiered and manifest is not None and self._is_current(manifest, self.partition.leader_epoch):
-            self.partition.log.note_tiered(bound)
+        async with self._using_chain:  # no reader reads the chain on between
+            await self._compare()
+            bound, last = await self._find_bound(), self._chain.last
+            if not self.partition.log.config.remote_storage_enable or last is None:
+                return
+            is_of_now = last.topic.metadata_entry >= self.tiered_since
+            if is_of_now and self._is_current(last, self.partition.leader_epoch):
+                compared = self._lineage.proven_count(last, self._log_from, self._as_of)
+                if compared < len(last.segments):  # of what was appended meanwhile, or truncated
+                    bound = min(bound, last.segments[compared].base_offset)
+                self.partition.log.note_tiered(bound)
 
     def _measure_lag(self) -> None:
         self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)

@@ -9,14 +9,19 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 
 from nilometer.runtime import Clock
 from nilometer.simulation.checkers.logs import StoredBatch, batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.object_store import Bucket
+from nilometer.tier.chain import MANIFESTS_KEPT
 from nilometer.tier.format import HEAD, Manifest, decode_manifest, manifest_name, manifest_number
 
 SHOWN = 3
+MANIFESTS_MAX = 2 * (MANIFESTS_KEPT + 1)
+"""A folder has no more at rest. Requests that come late may create some again that were removed, and a leader
+that stops before it removes old ones leaves them to the next one."""
 GRACE_SLACK = 0.8
 """A request takes a while: so much of the grace period has to pass, by the clocks of those that ask."""
 
@@ -142,8 +147,16 @@ def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
             manifests[remote.folder] = remote.manifest
             if remote.error is not None:
                 found.append(f"not converged: the tier of {remote.partition}: {remote.error}")
+            if remote.manifest is not None and remote.manifest.is_deleted:
+                found.append(f"not converged: the tier of {remote.partition} has ended, and its topic has not")
             if remote.lag.sealed:
                 found.append(f"not converged: {remote.partition} has {remote.lag.sealed} uncopied segments")
+    kept = Counter(name.rpartition("/")[0] for name in bucket.objects if "/manifest-" in name)
+    found += (
+        f"not converged: {folder} has {count} manifests, of which old ones should be removed"
+        for folder, count in kept.items()
+        if count > MANIFESTS_MAX
+    )
     orphans = [name for name in bucket.objects if not _is_named(name, manifests)]
     found += (f"not converged: the object {name} belongs to no manifest" for name in orphans[:SHOWN])
     return tuple(found)
