@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from itertools import pairwise
 from operator import attrgetter
 from typing import TypeAlias

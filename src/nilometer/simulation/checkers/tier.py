@@ -148,7 +148,9 @@ def not_converged(cluster: Cluster, bucket: Bucket) -> tuple[str, ...]:
             if remote.error is not None:
                 found.append(f"not converged: the tier of {remote.partition}: {remote.error}")
             if remote.manifest is not None and remote.manifest.is_deleted:
-                found.append(f"not converged: the tier of {remote.partition} has ended, and its topic has not")
+                found.append(
+                    f"not converged: the tier of {remote.partition} has ended, and its topic has not"
+                )
             if remote.lag.sealed:
                 found.append(f"not converged: {remote.partition} has {remote.lag.sealed} uncopied segments")
     kept = Counter(name.rpartition("/")[0] for name in bucket.objects if "/manifest-" in name)
