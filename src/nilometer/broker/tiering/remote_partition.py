@@ -724,7 +724,7 @@ class RemotePartition:
                 return
             is_of_now = last.topic.metadata_entry >= self.tiered_since
             if is_of_now and self._is_current(last, self.partition.leader_epoch):
-                compared = self._lineage.proven_count(last, self._log_from, self._as_of)
+                compared = self._lineage.proven_count(last, self.log_from, self._as_of)
                 if compared < len(last.segments):  # of what was appended meanwhile, or truncated
                     bound = min(bound, last.segments[compared].base_offset)
                 self.partition.log.note_tiered(bound)
