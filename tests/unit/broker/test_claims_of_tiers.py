@@ -513,7 +513,7 @@ def test_a_follower_deletes_nothing_that_a_reader_finds_meanwhile() -> None:
 
         async def find_later() -> int:
             await another.tier()
-            readers.append(asyncio.create_task(follower.remote.read(15, 100, read_committed=False)))
+            readers.append(asyncio.create_task(follower.reads.read(15, 100, read_committed=False)))
             for _ in range(100):
                 await next_iteration()
             return await find()
