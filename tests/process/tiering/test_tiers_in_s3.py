@@ -15,8 +15,9 @@ from support.tier.tiered_cluster import TieredCluster
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredCluster]:
     with s3_server() as server:
-        folder, uri = tmp_path_factory.mktemp("brokers"), server.url("tier")
-        with closing(TieredCluster(folder, uri, lambda: server.keys("tier/"))) as cluster:
+        # A folder of its own: what other servers of this process were given is in the bucket, too.
+        folder, uri = tmp_path_factory.mktemp("brokers"), server.url("brokers")
+        with closing(TieredCluster(folder, uri, lambda: server.keys("brokers/"))) as cluster:
             yield cluster
 
 
