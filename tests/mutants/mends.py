@@ -3024,6 +3024,27 @@ TIERED = (
         ("unit/broker/test_claims_of_tiers.py",),
     ),
     Mutant(
+        "log-start-of-another-cluster",
+        "a leader gives up what is on its own disk because another cluster has given up its records there",
+        "min(given_up, max(log.local_start_offset, same_until))",
+        "given_up",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "read-while-it-is-compared",
+        "a segment that the log has in part is read before it is found to be of another cluster",
+        "        count = self._lineage.proven_count(visible, self.log_from, self._as_of)\n",
+        "        count = bisect_right(visible.segments, self.log_from, key=attrgetter(\"base_offset\"))\n",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "expiry-by-an-unchecked-manifest",
+        "retention goes by the manifest of another cluster that a reader has read",
+        "            if (manifest := await self._checked(epoch)) is None:",
+        "            if (manifest := self._chain.last) is None:",
+        (CLAIMS,),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

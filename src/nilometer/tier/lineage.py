@@ -43,6 +43,8 @@ class LogLineage:
         """What is below has the epochs of the log."""
         self._proven: Offset = 0
         """What is below, and has a CRC, has the records of the log."""
+        self.same_until: Offset = 0
+        """The end of the last segment that was compared with the log and has its records; 0 if none was."""
         self.foreign: RemoteSegment | None = None
         """A segment with the epochs of the log and other records: another cluster has written it."""
         self._own_by: tuple[object, ...] = ()
@@ -109,14 +111,17 @@ class LogLineage:
     def _begin(self, manifest: Manifest, as_of: AsOf) -> None:
         by = manifest.writer, manifest.rank, as_of
         if by != self._compared_by:
-            self._compared_by, self._agreed, self._proven, self.foreign = by, 0, 0, None
+            self._compared_by, self.foreign = by, None
+            self._agreed = self._proven = self.same_until = 0
 
     def prove(self, segment: RemoteSegment, crc: int | None) -> None:
         """Note the CRC of the log's batch where the last one of ``segment`` is; None if it tells nothing."""
-        if crc in (None, segment.last_crc):
-            self._proven = segment.end_offset
-        else:
+        if crc not in (None, segment.last_crc):
             self.foreign, self._own_by = segment, ()
+            return
+        self._proven = segment.end_offset
+        if segment.last_crc in (None, crc):  # not if it is the log's batch that is damaged
+            self.same_until = segment.end_offset
 
     def own(self, manifest: Manifest, end: Offset, as_of: AsOf, view: Callable[[], plan.LogView]) -> Manifest:
         """Return the manifest without what an unclean election has left behind, or another cluster has

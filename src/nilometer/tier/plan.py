@@ -223,16 +223,20 @@ def next_log_start(gone: Sequence[RemoteSegment], log: LogView) -> Offset:
     return max(log.log_start_offset, gone[-1].end_offset) if gone else log.log_start_offset
 
 
-def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int) -> Offset:
+def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int, same_until: Offset) -> Offset:
     """Return the log start offset of the leader of ``leader_epoch``, by what an earlier one has written.
 
     If that is beyond where this leader began, an unclean election has lost the records between; those below
     were given up, so this leader has only what is in its log.
+
+    ``same_until``: the end of what was compared and is the same as in the log. What is behind that on this
+    leader's disk stays: another cluster may have written the manifest. It is copied again.
     """
     newest = log.epochs[-1] if log.epochs else (-1, 0)
     began = newest[1] if newest[0] == leader_epoch else log.log_end_offset
     is_within = manifest.log_start_offset <= began
-    return max(log.log_start_offset, manifest.log_start_offset if is_within else log.local_start_offset)
+    given_up = manifest.log_start_offset if is_within else log.local_start_offset
+    return max(log.log_start_offset, min(given_up, max(log.local_start_offset, same_until)))
 
 
 def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.tiering.remote_partition import MetadataBehind
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.steps import next_iteration
+from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.topic_config import LogConfig
 from nilometer.tier.chain import Chain, Contested, Deposed
 from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
@@ -58,6 +60,148 @@ def test_a_cluster_with_a_higher_claim_takes_the_tier_and_the_former_one_says_so
         with pytest.raises(Contested):
             await led.remote.delete()
         assert led.log.size, "what was not copied stays"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("claim", [0, 1])
+@pytest.mark.parametrize("given_up", [15, 20, None], ids=["some", "all", "retention"])
+def test_what_the_other_cluster_has_given_up_stays_on_the_own_disk(claim: int, given_up: int | None) -> None:
+    """Both had the same records before 10, and records of their own since."""
+    there = of_both("theirs")
+
+    async def main() -> None:
+        await there.tier()
+        if given_up is None:
+            there.log.configure(replace(CONFIG, retention_ms=1))
+            there.now_ms += 1_000_000_000
+        else:
+            there.log.advance_log_start_offset(given_up, 20)
+        await there.tier()
+        assert there.log.log_start_offset == (given_up or 20)
+        here = of_both("ours", there.store, claim=claim)
+        here.leader_epoch = 2
+        here.log.epochs.begin(2, 20)
+        with contextlib.suppress(Contested):
+            await here.remote.run_round()
+        assert here.log.log_start_offset == 0
+
+    asyncio.run(main())
+
+
+def of_both(text: str, store: Store | None = None, *, claim: int = 0) -> LedLog:
+    """Return a leader that has all on its disk: ten segments of both clusters, and ten with ``text``."""
+    led = LedLog(replace(CONFIG, local_retention_ms=-1) if store else CONFIG, store=store, claim=claim)
+    for offset in range(20):
+        if offset in (0, 10):
+            led.leader_epoch = offset // 10
+            led.log.epochs.begin(led.leader_epoch, offset)
+        led.append(written(text if offset >= 10 else "of both", offset))
+        led.log.roll_now(1)
+    return led
+
+
+def written(text: str, *offsets: int, timestamp: int = 1) -> bytes:
+    builder = BatchBuilder()
+    for offset in offsets:
+        builder.append(timestamp, None, f"{text} {offset}".encode())
+    return bytes(builder.build(0))
+
+
+def values(data: bytes) -> list[str]:
+    return [
+        (record.value or b"").decode()
+        for at, header in batches(data)
+        for record in decode_records(data, at, header)
+    ]
+
+
+async def let_run(task: asyncio.Task[T]) -> None:
+    """Let ``task`` get as far as it can without what is waited for meanwhile."""
+    for _ in range(100):
+        await next_iteration()
+
+
+def test_a_segment_is_not_read_while_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = LedLog()
+    there = LedLog(store=here.store, seed=2)
+    for led in (here, there):
+        led.log.epochs.begin(0, 0)
+        for start in (0, 5):
+            led.append(written("of both", *range(start, start + 5)))
+            led.log.roll_now(1)
+        led.append(written("of both", *range(10, 15)))
+    there.append(written("theirs", *range(15, 20)))
+    there.log.roll_now(1)
+    here.log.roll_now(1)
+
+    async def main() -> None:
+        await here.tier()
+        here.append(written("ours", *range(15, 25)))
+        assert here.log.local_start_offset == 15
+        there.leader_epoch = 2
+        there.log.epochs.begin(2, 20)
+        await there.remote.run_round()
+        while await there.remote.run_round():
+            pass
+        readers, crc_in_log = list[asyncio.Task[tuple[bytes, Any]]](), here.remote._crc_in_log
+
+        async def slow(segment: RemoteSegment) -> int | None:
+            if not readers:
+                readers.append(asyncio.create_task(here.reads.read(12, 1 << 20, read_committed=False)))
+                await let_run(readers[0])
+            return await crc_in_log(segment)
+
+        monkeypatch.setattr(here.remote, "_crc_in_log", slow)
+        await here.remote.readable(is_again=True)
+        (found,) = await asyncio.gather(*readers, return_exceptions=True)
+        assert isinstance(found, OffsetOutOfRange), values(found[0])  # type: ignore[index]
+
+    asyncio.run(main())
+
+
+def test_retention_does_not_go_by_what_another_cluster_writes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, old, new = replace(CONFIG, local_retention_ms=-1, retention_ms=3_600_000), NOW_MS - 10**7, NOW_MS
+    here = LedLog(config)
+    there = LedLog(replace(config, retention_ms=-1), store=here.store, seed=2)
+    for led in (here, there):
+        led.log.epochs.begin(0, 0)
+        for offset in range(3):
+            led.append(written("of both", offset, timestamp=old))
+            led.log.roll_now(1)
+
+    async def main() -> None:
+        await here.tier()
+        for led, text, timestamp in ((here, "ours", new), (there, "theirs", old)):
+            led.leader_epoch = 1
+            led.log.epochs.begin(1, 3)
+            for offset in range(3, 8):
+                led.append(written(text, offset, timestamp=timestamp))
+                if led is there:
+                    led.log.roll_now(1)
+        here.remote.on_role_changed()
+        await here.tier()
+        assert here.log.log_start_offset == 3
+        there.leader_epoch = 2
+        there.log.epochs.begin(2, 8)
+        there.log.advance_log_start_offset(3, 8)
+        due, readers = here.remote._due_removals, list[asyncio.Task[Any]]()
+
+        async def meanwhile() -> tuple[str, ...]:
+            if not readers:
+                while await there.remote.run_round():
+                    pass
+                readers.append(asyncio.create_task(here.remote.readable(is_again=True)))
+                await let_run(readers[0])
+            return await due()
+
+        monkeypatch.setattr(here.remote, "_due_removals", meanwhile)
+        with pytest.raises(Deposed):
+            await here.remote.run_round()
+        await asyncio.gather(*readers)
+        assert here.log.log_start_offset == 3
 
     asyncio.run(main())
 

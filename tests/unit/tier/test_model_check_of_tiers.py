@@ -179,7 +179,9 @@ def expire_one_more(
 expiring = plan.expiring
 
 
-def begin_where_the_own_log_does(manifest: Manifest, log: plan.LogView, leader_epoch: int) -> int:
+def begin_where_the_own_log_does(
+    manifest: Manifest, log: plan.LogView, leader_epoch: int, same_until: int
+) -> int:
     return log.log_start_offset
 
 

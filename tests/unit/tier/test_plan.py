@@ -166,13 +166,20 @@ def test_the_log_starts_behind_what_expired() -> None:
 
 def test_a_leader_inherits_the_log_start_unless_its_records_are_others() -> None:
     held, log = manifest(log_start=12), view(30, end=35, epochs=((0, 0), (3, 15)))
-    assert inherited_log_start(held, log, 3) == 12
-    assert inherited_log_start(manifest(log_start=16), log, 3) == 0
-    assert inherited_log_start(manifest(log_start=16), log, 4) == 16
-    assert inherited_log_start(manifest(log_start=36), log, 4) == 0
+    assert inherited_log_start(held, log, 3, 20) == 12
+    assert inherited_log_start(manifest(log_start=16), log, 3, 20) == 0
+    assert inherited_log_start(manifest(log_start=16), log, 4, 20) == 16
+    assert inherited_log_start(manifest(log_start=36), log, 4, 20) == 0
     local = view(30, base=10, start=2, end=35, epochs=((0, 0),))
-    assert inherited_log_start(manifest(log_start=36), local, 4) == 10, "what is below is gone"
-    assert inherited_log_start(manifest(log_start=3), view(30, start=5), 0) == 5
+    assert inherited_log_start(manifest(log_start=36), local, 4, 0) == 10, "what is below is gone"
+    assert inherited_log_start(manifest(log_start=3), view(30, start=5), 0, 0) == 5
+
+
+def test_a_leader_keeps_what_it_has_itself_and_did_not_compare() -> None:
+    local = view(30, base=10, start=2, end=35, epochs=((0, 0),))
+    starts = [inherited_log_start(manifest(log_start=at), local, 4, 12) for at in (5, 11, 20)]
+    assert starts == [5, 11, 12]
+    assert inherited_log_start(manifest(log_start=20), local, 4, 0) == 10
 
 
 def test_records_of_another_lineage_are_cut_with_all_that_follow() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Generator
 from itertools import pairwise
 from operator import attrgetter
@@ -427,11 +427,14 @@ class RemotePartition:
             expired = found[: bisect_right(found, start, key=attrgetter("end_offset"))]
             return (yield from manifest.dropping(expired, self._now_ms)) if expired else None
 
-        if (manifest := self._chain.last) is not None:
+        async with self._using_chain:  # no reader reads the chain on between
+            if (manifest := await self._checked(epoch)) is None:
+                return
             found = await with_pauses(gone(manifest), self._parts.pause)
-            if self._leads(epoch):
-                self._advance_log_start(plan.next_log_start(found, self.view()))
-                await self._write(epoch, remaining)
+            if not self._leads(epoch):
+                return
+            self._advance_log_start(plan.next_log_start(found, self.view()))
+        await self._write(epoch, remaining)
 
     async def _due_removals(self) -> tuple[str, ...]:
         """Return the names of some objects whose grace period is over."""
@@ -445,7 +448,10 @@ class RemotePartition:
         removed, error = list[str](), None
         await self._write(epoch, lambda last: plan.redating(last, self._now_ms, self._parts.grace_ms))
         try:
-            for name in await self._due_removals():
+            async with self._using_chain:
+                await self._checked(epoch)
+                due = await self._due_removals()
+            for name in due:
                 if not self._leads(epoch):
                     break
                 await self._parts.store.remove(self.folder + name)
@@ -673,9 +679,10 @@ class RemotePartition:
         last = self._chain.last
         if last is None or not self.partition.is_led_here:
             return
-        is_compared = self._lineage.to_prove(last, self.view(), self._as_of) is None
+        view, epoch = self.view(), self.partition.leader_epoch
+        is_compared = self._lineage.to_prove(last, view, self._as_of) is None
         if is_compared and self._goes_on_from(last):
-            self._advance_log_start(plan.inherited_log_start(last, self.view(), self.partition.leader_epoch))
+            self._advance_log_start(plan.inherited_log_start(last, view, epoch, self._lineage.same_until))
 
     def _advance_log_start(self, offset: int) -> None:
         """Raise the log start offset: an earlier leader, or this one, has given up the records below."""
@@ -691,9 +698,7 @@ class RemotePartition:
         """
         async with self._using_chain:
             while True:
-                await self._compare()
-                self._chain.check_may_write(epoch)
-                self._check_lineage()
+                await self._checked(epoch)
                 self._inherit_log_start()
                 following = await with_pauses(decide(self._last_or_first), self._parts.pause)
                 if following is None:
@@ -714,6 +719,13 @@ class RemotePartition:
                 except ObjectStoreError:
                     self._orphans_since_ms = self._monotonic_ms  # its manifest may be created later
                     raise
+
+    async def _checked(self, epoch: int) -> Manifest | None:
+        """Return the last manifest that is known, which the leader of ``epoch`` may go by. Raises Deposed."""
+        await self._compare()
+        self._chain.check_may_write(epoch)
+        self._check_lineage()
+        return self._chain.last
 
     async def _note_tiered(self) -> None:
         """Let the log delete what the last manifest has, if that is of the present epoch."""
@@ -739,8 +751,8 @@ class RemotePartition:
         return self._lineage.own(manifest, self.partition.log.log_end_offset, self._as_of, self.view)
 
     async def readable(self, *, is_again: bool) -> Manifest:
-        """Return the last manifest as far as readers may use it: up to the first segment that the log has,
-        too, and that has still to be compared with it.
+        """Return the last manifest as far as readers may use it: up to the first segment that ends in the
+        log, too, and has still to be compared with it.
 
         ``is_again``: the chain is read again for it. Raises ObjectStoreError, DamagedObject.
         """
@@ -756,8 +768,7 @@ class RemotePartition:
     @property
     def _readable(self) -> Manifest:
         visible = self._visible(self._last_or_first)
-        below = bisect_left(visible.segments, self.log_from, key=attrgetter("base_offset"))
-        count = max(below, self._lineage.proven_count(visible, self.log_from, self._as_of))
+        count = self._lineage.proven_count(visible, self.log_from, self._as_of)
         if count == len(visible.segments):
             return visible
         if self._readable_by is None or self._readable_by[0] is not visible or self._readable_by[1] != count:

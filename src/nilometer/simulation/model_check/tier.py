@@ -310,7 +310,9 @@ class TierWorld:
         last = self._chains.values[broker.chain].last
         if last is None or broker.leads < 0:
             return state
-        start = plan.inherited_log_start(last, self._view(state, broker, index), broker.leads)
+        view = self._view(state, broker, index)
+        same = last.without(plan.divergent(last, view), state.now).segments
+        start = plan.inherited_log_start(last, view, broker.leads, same[-1].end_offset if same else 0)
         return _begins_at(state, index, min(start, broker.high_watermark))
 
     def _noted_by_leader(self, state: TierState, index: int, last: Manifest | None) -> TierState:
