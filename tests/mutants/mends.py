@@ -2996,10 +2996,8 @@ TIERED = (
     Mutant(
         "written-while-a-leader-begins",
         "what another cluster writes at the moment in which a leader begins counts as this one's",
-        "                await self._compare()\n"
-        "                self._chain.check_may_write(epoch)\n"
-        "                self._check_lineage()\n",
-        "",
+        "                await self._checked(epoch)\n                self._inherit_log_start()\n",
+        "                self._inherit_log_start()\n",
         (CLAIMS,),
     ),
     Mutant(
