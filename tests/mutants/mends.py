@@ -3032,7 +3032,7 @@ TIERED = (
         "read-while-it-is-compared",
         "a segment that the log has in part is read before it is found to be of another cluster",
         "        count = self._lineage.proven_count(visible, self.log_from, self._as_of)\n",
-        "        count = bisect_right(visible.segments, self.log_from, key=attrgetter(\"base_offset\"))\n",
+        '        count = bisect_right(visible.segments, self.log_from, key=attrgetter("base_offset"))\n',
         (CLAIMS,),
     ),
     Mutant(
@@ -3041,6 +3041,13 @@ TIERED = (
         "            if (manifest := await self._checked(epoch)) is None:",
         "            if (manifest := self._chain.last) is None:",
         (CLAIMS,),
+    ),
+    Mutant(
+        "late-fetch-counts-for-ever",
+        "a follower's fetch that comes late keeps the follower of a quiet partition out of the ISR",
+        "key in self.changed or key in self.kept",
+        "key in self.changed",
+        ("unit/broker/test_fetch_session.py",),
     ),
     Mutant(
         "metadata-of-the-same-length",

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable
+from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable, fetch_went_back
 from nilometer.broker.replicas.fetch_session import (
     KEEP_MS,
     FetchPartition,
@@ -214,6 +214,28 @@ def test_what_changes_between_look_and_answer_is_looked_at_again():
         PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0
     )
     assert begin(sessions, opened.session_id, 2).to_read() == []
+
+
+def test_after_a_late_fetch_of_a_follower_the_offset_in_its_session_counts_with_the_next_fetch():
+    """The present fetch has counted, and is only read again: that does not count."""
+    sessions, partition = cache(), Partition()
+    opened = begin(sessions, 0, 0, asks(0, offset=31))
+    session, key = opened.session, PartitionKey(TOPIC, 0)
+    assert session is not None
+    watch_of(session, for_replica=True).watch(key, partition)
+
+    def answer():
+        session.look()
+        session.must_report(key, failed=False, has_records=False, high_watermark=31, log_start=0)
+
+    answer()
+    begin(sessions, opened.session_id, 1)
+    fetch_went_back(partition)
+    answer()
+    following = begin(sessions, opened.session_id, 2)
+    assert [asked.fetch_offset for asked in following.to_read()] == [31]
+    answer()
+    assert begin(sessions, opened.session_id, 3).to_read() == []
 
 
 def test_a_reader_that_asks_again_at_the_same_offset_hears_the_high_watermark_again():

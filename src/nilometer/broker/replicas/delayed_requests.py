@@ -573,7 +573,8 @@ def fetch_went_back(partition: FetchWatchable) -> None:
     """Make waiting followers fetch again, after a follower's fetch offset went back.
 
     That fetch may have been delayed: the offset in the follower's fetch session may be newer, and counts with
-    the session's next fetch.
+    the session's next fetch, which proves that the follower still has what it had. The waiting one does not:
+    it may be the older of the two.
     """
     records_appended(partition, 0)
 

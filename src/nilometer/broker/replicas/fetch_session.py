@@ -99,6 +99,8 @@ class FetchSession(msgspec.Struct):
     """The dirty partitions, in the order in which they are read."""
     changed: dict[PartitionKey, None] = msgspec.field(default_factory=dict[PartitionKey, None])
     """The partitions marked dirty since the last read began: its response does not clear the mark."""
+    kept: set[PartitionKey] = msgspec.field(default_factory=set[PartitionKey])
+    """The dirty partitions that are still dirty after the response to the present fetch."""
     watcher: SessionWatcher | None = None
     is_bounded: bool = False
     """Whether it is a client's session; a broker's has as many partitions as its replicas."""
@@ -109,6 +111,7 @@ class FetchSession(msgspec.Struct):
         """Apply a fetch request: add or change ``partitions``, and remove ``forgotten`` ones. Return whether
         some were added."""
         has_added = False
+        self.kept.clear()
         for partition in partitions:
             known = self.partitions.get(partition.key)
             has_added |= known is None
@@ -126,6 +129,7 @@ class FetchSession(msgspec.Struct):
             self.last_sent.pop(key, None)
             self.dirty.pop(key, None)
             self.changed.pop(key, None)
+            self.kept.discard(key)
             if self.watcher is not None:
                 self.watcher.forget(key)
 
@@ -145,6 +149,11 @@ class FetchSession(msgspec.Struct):
         if key in self.partitions:
             self.dirty.setdefault(key)
             self.changed[key] = None
+
+    def keep_dirty(self, key: PartitionKey) -> None:
+        """Let the next fetch read the partition, too: its offset counts once in each."""
+        if key in self.dirty:
+            self.kept.add(key)
 
     def look(self) -> list[FetchPartition]:
         """Return the dirty partitions, to be read now; a change from now on marks its partition again."""
@@ -177,7 +186,8 @@ class FetchSession(msgspec.Struct):
             last_sent.high_watermark = -1  # so that recovery from the error is reported again
         else:
             last_sent.high_watermark, last_sent.log_start_offset = high_watermark, log_start
-        changed = key in self.changed  # for example while it was read off the event loop
+        # For example while it was read off the event loop.
+        changed = key in self.changed or key in self.kept
         if has_more:
             return must_report  # it keeps its place in the order; partitions that were served move to the end
         self.dirty.pop(key, None)
@@ -364,6 +374,8 @@ class SessionWatch:
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         self._note(source)
+        if not byte_count:
+            self._session.keep_dirty(self._keys[source])
         for waiter in self.fetch_waiters.all():
             waiter.on_readable(source, byte_count)
 
