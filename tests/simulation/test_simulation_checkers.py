@@ -84,6 +84,18 @@ def test_a_replica_is_read_off_the_bytes() -> None:
     assert logs.read_replica(_disk(files), "/data/t-1", 4) is None
 
 
+def test_a_torn_epoch_checkpoint_is_wrong_only_beside_records() -> None:
+    torn = {"/data/t-0/leader-epoch-checkpoint": b"0\n1\n0\0\0"}
+    empty = logs.read_replica(_disk(torn), "/data/t-0", 4)
+    assert empty == _replica(4, epochs=())
+    whole = logs.read_replica(
+        _disk({"/data/t-0/00000000000000000000.log": FIRST.data, **torn}), "/data/t-0", 4
+    )
+    assert whole is not None
+    [error] = logs.compare("t-0", [whole])
+    assert error.startswith("epoch chain: ")
+
+
 BECOMES_CONTROLLER = {"type": "TakeOffice"}  # codespell:ignore
 
 

@@ -56,7 +56,10 @@ class StoredReplica(msgspec.Struct, frozen=True):
 
 
 def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0) -> StoredReplica | None:
-    """Read the replica in ``folder``; None if there is no such folder."""
+    """Read the replica in ``folder``; None if there is no such folder.
+
+    A torn epoch checkpoint has no epochs: it stays beside an empty log until the first record is appended.
+    """
     found = disk.find(folder)
     if not isinstance(found, FolderNode):
         return None
@@ -65,8 +68,12 @@ def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0
     ]
     checkpoint = found.entries.get("leader-epoch-checkpoint")
     text = bytes(checkpoint.data).decode() if isinstance(checkpoint, FileNode) else "0\n0\n"
-    epochs = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
-    return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs), log_start)
+    try:
+        lines = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
+        epochs = tuple((epoch, start) for epoch, start in lines)
+    except ValueError:
+        epochs = ()
+    return StoredReplica(broker_id, tuple(batches), epochs, log_start)
 
 
 def read_batches_from(disk: HostDisk, folder: str, offset: int) -> list[StoredBatch]:
