@@ -3050,6 +3050,20 @@ TIERED = (
         ("unit/broker/test_fetch_session.py",),
     ),
     Mutant(
+        "noted-as-tiered-for-ever",
+        "a leader that is told of another cluster's manifest still deletes what it had copied before",
+        "                self.partition.log.note_tiered(0)  # what was noted before may be named no more\n",
+        "                pass\n",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "followers-look-once",
+        "a follower deletes what it once knew to be in the tier, and does not look whether it still is",
+        "return is_old or following.base_offset > log.tiered_offset",
+        "return following.base_offset > log.tiered_offset",
+        (CLAIMS,),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

@@ -14,12 +14,12 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
-from nilometer.broker.tiering.remote_partition import MetadataBehind
+from nilometer.broker.tiering.remote_partition import FOLLOWER_LOOK_MS, MetadataBehind
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.steps import next_iteration
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.topic_config import LogConfig
-from nilometer.tier.chain import Chain, Contested, Deposed
+from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import HEAD, RemoteSegment, manifest_name, partition_folder
 from nilometer.tier.lineage import BEHIND_MS_MAX
 from nilometer.tier.plan import first_manifest
@@ -640,6 +640,56 @@ def test_a_follower_deletes_only_what_the_other_cluster_has_not_replaced() -> No
         with pytest.raises(Contested):
             await follower.remote.run_round()
         assert follower.log.tiered_offset == 10
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("claim", [0, 1])
+def test_what_another_cluster_drops_from_the_tier_is_deleted_here_no_more(claim: int) -> None:
+    """All of it is still on the disks of the leader and its follower."""
+
+    async def main() -> None:
+        here = of_both("ours", Store())
+        await here.tier()
+        follower = of_both("ours", here.store)
+        follower.is_led_here = False
+        await follower.remote.run_round()
+        assert here.log.tiered_offset == follower.log.tiered_offset == 20
+        there = LedLog(replace(CONFIG, local_retention_ms=-1), store=here.store, claim=claim, seed=2)
+        there.log.epochs.begin(0, 0)
+        for offset in range(10):
+            there.append(written("of both", offset))
+            there.log.roll_now(1)
+        there.leader_epoch = 2
+        there.log.epochs.begin(2, 10)
+        await there.tier()
+        with pytest.raises(Deposed):
+            await here.remote.run_round()
+        await follower.remote.run_round()
+        assert (here.log.tiered_offset, follower.log.tiered_offset) == (0, 20), "it does not look each time"
+        follower.now_ms += FOLLOWER_LOOK_MS
+        await follower.remote.run_round()
+        assert follower.log.tiered_offset == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_led_here", [True, False])
+def test_what_the_store_has_lost_is_deleted_here_no_more(is_led_here: bool) -> None:
+    async def main() -> None:
+        leader = of_both("ours", Store())
+        await leader.tier()
+        replica = leader
+        if not is_led_here:
+            replica = of_both("ours", leader.store)
+            replica.is_led_here = False
+            await replica.remote.run_round()
+        assert replica.log.tiered_offset == 20
+        leader.store.bucket.objects.clear()
+        replica.now_ms += FOLLOWER_LOOK_MS
+        with contextlib.suppress(ManifestsGone):
+            await replica.remote.run_round()
+        assert replica.log.tiered_offset == 0
 
     asyncio.run(main())
 

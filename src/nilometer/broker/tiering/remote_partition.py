@@ -53,6 +53,8 @@ Decision: TypeAlias = Generator[int, None, Manifest | None]
 """Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
+FOLLOWER_LOOK_MS = 60_000
+"""So old may be what a follower knows of the tier when it deletes a segment because that is there."""
 LOOK_AGAIN_MS = 1_000
 """So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
 
@@ -123,6 +125,8 @@ class RemotePartition:
         """A manifest, how many of its segments may be read, and a manifest with these."""
         self._looked: tuple[object, int] | None = None
         """:attr:`_bound_by` when the chain was last read in vain for what is lacking, and the time."""
+        self._noted_ms = 0
+        """When this broker last noted what its log may delete (monotonic)."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -188,7 +192,11 @@ class RemotePartition:
         Raises ObjectStoreError, DamagedObject, TierLost, MetadataBehind, Deposed; those of the log.
         """
         if self.partition.is_led_here:
-            return await self._lead(self.partition.leader_epoch)
+            try:
+                return await self._lead(self.partition.leader_epoch)
+            except (Deposed, TierLost, MetadataBehind):
+                self.partition.log.note_tiered(0)  # what was noted before may be named no more
+                raise
         self.lag = plan.NOTHING_MISSING
         if self._awaits_tier:
             await self._look()
@@ -196,10 +204,14 @@ class RemotePartition:
 
     @property
     def _awaits_tier(self) -> bool:
-        """Whether a local segment could be deleted once it is known to be in the tier."""
+        """Whether a local segment could be deleted once it is known to be in the tier; or has been known for
+        so long that it may be there no more."""
         log = self.partition.log
         following = log.segments.higher(log.segments.first.base_offset)
-        return following is not None and following.base_offset > log.tiered_offset
+        if following is None:
+            return False
+        is_old = self._monotonic_ms >= self._noted_ms + FOLLOWER_LOOK_MS
+        return is_old or following.base_offset > log.tiered_offset
 
     async def _look(self) -> None:
         await self._read_chain()
@@ -584,7 +596,11 @@ class RemotePartition:
 
     async def _read_chain(self) -> Manifest | None:
         async with self._using_chain:
-            await self._read_again()
+            try:
+                await self._read_again()
+            except DamagedObject:  # what the chain names is unknown now
+                self.partition.log.note_tiered(0)
+                raise
         async with self._using_chain:  # readers go on meanwhile
             await self._compare()
             self._inherit_log_start()
@@ -728,18 +744,21 @@ class RemotePartition:
         return self._chain.last
 
     async def _note_tiered(self) -> None:
-        """Let the log delete what the last manifest has, if that is of the present epoch."""
+        """Let the log delete what the last manifest has, if that is of the present epoch; else nothing."""
         async with self._using_chain:  # no reader reads the chain on between
             await self._compare()
             bound, last = await self._find_bound(), self._chain.last
-            if not self.partition.log.config.remote_storage_enable or last is None:
+            if not self.partition.log.config.remote_storage_enable:
                 return
-            is_of_now = last.topic.metadata_entry >= self.tiered_since
-            if is_of_now and self._is_current(last, self.partition.leader_epoch):
+            self._noted_ms = self._monotonic_ms
+            is_of_now = last is not None and last.topic.metadata_entry >= self.tiered_since
+            if last is None or not is_of_now or not self._is_current(last, self.partition.leader_epoch):
+                bound = 0
+            else:
                 compared = self._lineage.proven_count(last, self.log_from, self._as_of)
                 if compared < len(last.segments):  # of what was appended meanwhile, or truncated
                     bound = min(bound, last.segments[compared].base_offset)
-                self.partition.log.note_tiered(bound)
+            self.partition.log.note_tiered(bound)
 
     def _measure_lag(self) -> None:
         self.lag = plan.not_tiered(self._last_or_first, self.view(), self.partition.replica.high_watermark)
