@@ -3064,6 +3064,13 @@ TIERED = (
         (CLAIMS,),
     ),
     Mutant(
+        "unbounded-tagged-fields",
+        "a request of a megabyte of tagged fields holds the event loop",
+        "    if count > TAGS_MAX:\n        raise MalformedMessage(",
+        "    if count < 0:\n        raise MalformedMessage(",
+        ("unit/wire/test_survey.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from nilometer.steps import at_once
 from nilometer.wire.errors import MalformedRequest
-from nilometer.wire.primitives import STRING_BYTES_MAX
+from nilometer.wire.primitives import STRING_BYTES_MAX, TAGS_MAX
 
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -94,19 +94,25 @@ class BodyReader:
         if self.frame[self.position] == 0:
             self.position += 1
             return
-        for _ in range(self.varint()):
+        for _ in range(self._tag_count()):
             self.varint()
             self.take(self.varint())
 
     def tagged_field(self, wanted: int) -> memoryview | None:
         """Read the tagged fields; return the bytes of the one with tag ``wanted``, or None."""
         found: memoryview | None = None
-        for _ in range(self.varint()):
+        for _ in range(self._tag_count()):
             tag, length = self.varint(), self.varint()
             value = self.take(length)
             if tag == wanted:
                 found = value
         return found
+
+    def _tag_count(self) -> int:
+        count = self.varint()
+        if count > TAGS_MAX:
+            raise MalformedRequest(f"{count} tagged fields in one place; it may have {TAGS_MAX}")
+        return count
 
     def take(self, length: int) -> memoryview:
         end = self.position + length

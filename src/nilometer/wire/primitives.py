@@ -16,6 +16,9 @@ from nilometer.wire.errors import CorruptBatch
 STRING_BYTES_MAX = 2**15 - 1
 """Of each string in a message, as in Kafka, also where its format could have more: it takes seconds to hash a
 name of megabytes."""
+TAGS_MAX = 32
+"""Of the tagged fields in each place of a message: two bytes are enough for one, and each takes some time. No
+place has more than a handful in Kafka's schemas."""
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
 

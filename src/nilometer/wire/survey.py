@@ -21,7 +21,7 @@ from typing import Any
 
 from nilometer.wire.building import FIXED_SIZES, EntityShape, FieldShape, shape_of
 from nilometer.wire.errors import MalformedMessage
-from nilometer.wire.primitives import STRING_BYTES_MAX, encode_unsigned
+from nilometer.wire.primitives import STRING_BYTES_MAX, TAGS_MAX, encode_unsigned
 
 Cut = tuple[int, int, bytes]
 """(start, stop, replacement): bytes ``[start, stop)`` are to be replaced."""
@@ -329,6 +329,8 @@ def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: i
     """Check a section of tagged fields; cut it if it has unknown ones, also inside known ones."""
     start = position
     count, position = decode_unsigned(buffer, position)
+    if count > TAGS_MAX:
+        raise MalformedMessage(f"{count} tagged fields in one place; it may have {TAGS_MAX}")
     kept: list[bytes] = []
     changed = False
     for _ in range(count):

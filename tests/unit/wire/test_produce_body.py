@@ -12,6 +12,7 @@ from nilometer.wire import messages, produce
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import MalformedRequest
+from nilometer.wire.primitives import TAGS_MAX, encode_unsigned
 from nilometer.wire.produce import (
     VERSION_MAX,
     VERSION_MIN,
@@ -114,6 +115,21 @@ def test_tagged_fields_of_newer_clients_are_skipped():
     assert frame[start] == 0
     frame[start : start + 1] = b"\x01\x07\x03xyz"  # one field, number 7, three bytes
     assert decode_produce_body(9, memoryview(frame), start).acks == -1
+
+
+@pytest.mark.parametrize("place", ["request", "header"])
+def test_too_many_tagged_fields_are_refused_at_once(place):
+    frame = bytearray(frame_of(9))
+    start = messages.decode_request_header(bytes(frame)).size
+    at = start if place == "header" else len(frame) - 1
+    assert frame[at] == 0
+    for count in (TAGS_MAX, TAGS_MAX + 1):
+        tagged = memoryview(frame[:at] + encode_unsigned(count) + b"\x63\x00" * count + frame[at + 1 :])
+        if count == TAGS_MAX:
+            assert decode_produce_body(9, tagged, start).acks == -1
+        else:
+            with pytest.raises(MalformedRequest, match="33 tagged fields in one place"):
+                decode_produce_body(9, tagged, start)
 
 
 def test_a_count_that_cannot_be_is_refused_at_once():
