@@ -3071,6 +3071,13 @@ TIERED = (
         ("unit/wire/test_survey.py",),
     ),
     Mutant(
+        "session-updated-before-its-count",
+        "a fetch that names hundreds of thousands of partitions holds the event loop",
+        "if not is_too_large and session.update(partitions, forgotten)",
+        "if session.update(partitions, forgotten)",
+        ("unit/broker/test_fetch_session.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

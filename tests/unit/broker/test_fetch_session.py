@@ -9,6 +9,7 @@ import pytest
 from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable, fetch_went_back
 from nilometer.broker.replicas.fetch_session import (
     KEEP_MS,
+    SESSION_PARTITIONS_MAX,
     FetchPartition,
     FetchSession,
     FetchSessionCache,
@@ -214,6 +215,23 @@ def test_what_changes_between_look_and_answer_is_looked_at_again():
         PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0
     )
     assert begin(sessions, opened.session_id, 2).to_read() == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_fetch_that_names_more_than_a_session_may_have_is_refused_by_its_count(monkeypatch, epoch):
+    """To add hundreds of thousands of partitions and then to end the session would hold the event loop."""
+    sessions, hashed = cache(), []
+    monkeypatch.setattr(PartitionKey, "__hash__", lambda key: hashed.append(key) or tuple.__hash__(key))
+    opened = begin(sessions, 0, 0, asks(0))
+    many, hashed[:] = asks(*range(1, SESSION_PARTITIONS_MAX + 2)), []
+    if epoch:
+        with pytest.raises(KafkaError) as caught:
+            begin(sessions, opened.session_id, epoch, many)
+        assert caught.value.code == ErrorCode.fetch_session_id_not_found
+        assert len(sessions) == 0
+    else:
+        assert begin(sessions, opened.session_id, epoch, many).session_id == 0
+    assert len(hashed) < 10
 
 
 def test_after_a_late_fetch_of_a_follower_the_offset_in_its_session_counts_with_the_next_fetch():

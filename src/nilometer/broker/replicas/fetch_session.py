@@ -277,12 +277,10 @@ class FetchSessionCache:
         session.epoch = epoch + 1 if epoch < 0x7FFF_FFFF else 1
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
-        has_added = session.update(partitions, forgotten)
-        if (
-            has_added
-            and session.is_bounded
-            and (_has_long_names(partitions) or not self._has_room(session, 0))
-        ):
+        is_too_large = session.is_bounded and len(partitions) > SESSION_PARTITIONS_MAX  # that would take long
+        if not is_too_large and session.update(partitions, forgotten) and session.is_bounded:
+            is_too_large = not self._has_room(session, 0) or _has_long_names(partitions)
+        if is_too_large:
             self.drop(session_id)
             raise KafkaError(
                 ErrorCode.fetch_session_id_not_found,
@@ -300,7 +298,7 @@ class FetchSessionCache:
     def _open(
         self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int, *, is_bounded: bool
     ) -> FetchSession | None:
-        if is_bounded and (_has_long_names(partitions) or not self._has_room(None, len(partitions))):
+        if is_bounded and (not self._has_room(None, len(partitions)) or _has_long_names(partitions)):
             return None
         if not self._maybe_evict(now_ms):
             return None
