@@ -8,7 +8,7 @@ import enum
 import posixpath
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -227,15 +227,62 @@ class CompletedTxn(NamedTuple):
     is_aborted: bool
 
 
+_SECRET = hash("producer ids")
+"""Of this process: the hashes of texts are keyed by a random number, those of integers by none."""
+
+
+class Producers:
+    """The states of producers by id, in the order in which they came.
+
+    Clients choose ids. In a dictionary by id they could all take each other's places: one insertion would
+    hold the event loop for seconds.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerStateEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[int]:
+        return (key ^ _SECRET for key in self._entries)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return (producer_id ^ _SECRET) in self._entries
+
+    def __getitem__(self, producer_id: int) -> ProducerStateEntry:
+        return self._entries[producer_id ^ _SECRET]
+
+    def __setitem__(self, producer_id: int, entry: ProducerStateEntry) -> None:
+        self._entries[producer_id ^ _SECRET] = entry
+
+    def __delitem__(self, producer_id: int) -> None:
+        del self._entries[producer_id ^ _SECRET]
+
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
+        return self._entries.get(producer_id ^ _SECRET)
+
+    def values(self) -> Iterable[ProducerStateEntry]:
+        return self._entries.values()
+
+    def update(self, other: Producers) -> None:
+        self._entries.update(other._entries)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
 class ProducerUpdates:
     """The changes of one append: each batch is checked against the state after the batches before it."""
 
     __slots__ = ("_known", "_origin", "completed", "entries", "started")
 
-    def __init__(self, known: Mapping[int, ProducerStateEntry], origin: AppendOrigin) -> None:
+    def __init__(self, known: Producers, origin: AppendOrigin) -> None:
         self._known = known
         self._origin = origin
-        self.entries: dict[int, ProducerStateEntry] = {}
+        self.entries = Producers()
         self.started: list[tuple[int, int]] = []
         """(first offset, producer id) of the transactions that start in this append."""
         self.completed: list[CompletedTxn] = []
@@ -386,7 +433,7 @@ class ProducerStateManager:
         self._disk = disk
         self._folder = folder
         self._expiration_ms = expiration_ms
-        self.producers: dict[int, ProducerStateEntry] = {}
+        self.producers = Producers()
         self.ongoing: dict[int, int] = {}
         """First offset of each open transaction → its producer id, the earliest first."""
         self._completed: deque[tuple[int, int]] = deque()
@@ -400,7 +447,7 @@ class ProducerStateManager:
 
     def forget(self) -> list[ProducerStateEntry]:
         """Forget all producers, whose log is deleted; return what was known of them."""
-        known, self.producers = list(self.producers.values()), {}
+        known, self.producers = list(self.producers.values()), Producers()
         return known
 
     # -- queries
@@ -569,7 +616,7 @@ class ProducerStateManager:
         """Use the state in ``snapshot``, which was taken at ``offset``. Raises CorruptSnapshot."""
         saved = decode_snapshot(snapshot)
         self._clear(offset)
-        read: dict[int, ProducerStateEntry] = {}
+        read = Producers()
         for one in saved:
             read[one.producer_id] = ProducerStateEntry.from_snapshot(one, read.get(one.producer_id))
         for entry in read.values():

@@ -6,7 +6,7 @@ from log_model import build_batch
 
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers import SNAPSHOT_AT_ONCE
+from nilometer.storage.producers import SNAPSHOT_AT_ONCE, Producers, ProducerStateEntry
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -96,3 +96,15 @@ def test_a_newer_roll_meanwhile_keeps_both() -> None:
     plan.run()
     log.mark_flushed(plan, wall_ms=1_000)
     assert log.producers.snapshot_offsets == (MANY, MANY + 1)
+
+
+def test_the_ids_that_clients_choose_do_not_decide_where_producers_are_kept() -> None:
+    """In a dictionary by id, ids with the same remainders make one insertion take seconds."""
+    producers, ids = Producers(), [0, 7, 2**62, -1]
+    for producer_id in ids:
+        producers[producer_id] = ProducerStateEntry(producer_id)
+    assert list(producers) == ids
+    assert set(ids).isdisjoint(producers._entries)
+    assert [producers[one].producer_id for one in ids] == ids
+    del producers[7]
+    assert 7 not in producers and producers.get(7) is None and len(producers) == 3

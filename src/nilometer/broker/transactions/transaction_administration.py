@@ -203,17 +203,16 @@ def _describe(parts: Parts, request: Request, topic: str, index: int) -> Message
             error_message=None,
             active_producers=(),
         )
-    producers = LazySequence(partial(_producer, request), list(known.items()))
+    producers = LazySequence(partial(_producer, request), list(known.values()))
     return request.make(
         "PartitionResponse", partition_index=index, error_message=None, active_producers=producers
     )
 
 
-def _producer(request: Request, known: tuple[int, ProducerStateEntry]) -> Message:
-    producer_id, entry = known
+def _producer(request: Request, entry: ProducerStateEntry) -> Message:
     return request.make(
         "ProducerState",
-        producer_id=producer_id,
+        producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,
         last_sequence=entry.last_sequence,
         last_timestamp=entry.last_timestamp,

@@ -12,7 +12,7 @@ Nothing here changes the log. The CRC of every batch is checked before its recor
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import msgspec
 
@@ -29,7 +29,7 @@ from nilometer.storage.cleaning.cleaning_plan import CleaningPlan, group_segment
 from nilometer.storage.cleaning.offset_map import LOAD_FACTOR, OffsetMap, RecordMarks
 from nilometer.storage.errors import CorruptRecordFound, LogFenced
 from nilometer.storage.log_state import LogState
-from nilometer.storage.producers import ProducerStateEntry
+from nilometer.storage.producers import Producers
 from nilometer.storage.segments.batch_scan import ScannedBatch, scan
 from nilometer.storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
@@ -206,7 +206,7 @@ class CleaningRound:
         config: LogConfig,
         sealed: Sequence[LogSegment],
         aborted: Sequence[AbortedTxn],
-        producers: Mapping[int, ProducerStateEntry],
+        producers: Producers,
         options: RoundOptions,
     ) -> None:
         """Prepare a round; no file is read yet.
@@ -384,9 +384,7 @@ class CleaningRound:
         return True
 
 
-def last_batches(
-    producers: Mapping[int, ProducerStateEntry], end_offset: int
-) -> Callable[[BatchHeader], bool]:
+def last_batches(producers: Producers, end_offset: int) -> Callable[[BatchHeader], bool]:
     """Return a function: whether a batch is its producer's last one below ``end_offset``.
 
     A producer's last batch of all may be above ``end_offset`` and be truncated later: then this one has its
