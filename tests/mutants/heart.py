@@ -639,8 +639,8 @@ GROUPS = (
     Mutant(
         "member-with-a-former-epoch",
         "a member that lost more than a reply goes on with its former epoch",
-        "        epoch != member.previous_member_epoch\n        or claimed is None",
-        "        claimed is None",
+        "    if epoch != member.previous_member_epoch or claimed is None or not claims_only(",
+        "    if claimed is None or not claims_only(",
         (*CONSUMER, "unit/groups/test_consumer_group_lost_replies.py"),
     ),
     Mutant(

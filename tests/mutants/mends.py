@@ -3078,6 +3078,27 @@ TIERED = (
         ("unit/broker/test_fetch_session.py",),
     ),
     Mutant(
+        "ids-with-one-hash-in-requests",
+        "a request of topic ids that a client has chosen compares each with all others",
+        "return value.bytes if isinstance(value, UUID) else value",
+        "return value",
+        ("unit/wire/test_large_requests.py",),
+    ),
+    Mutant(
+        "ids-with-one-hash-in-heartbeats",
+        "a member that claims topics with chosen ids holds the event loop",
+        "return assignment_of(had if other is None else (*had, other))",
+        "return assignment_of(request.topic_partitions)",
+        ("unit/groups/test_consumer_group_members.py",),
+    ),
+    Mutant(
+        "producers-kept-by-their-ids",
+        "producers with chosen ids take each other's places, and one Produce takes seconds",
+        '_SECRET = hash("producer ids")',
+        "_SECRET = 0",
+        ("unit/storage/test_deferred_snapshots.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

@@ -16,6 +16,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
+from uuid import UUID
 
 from kio.serial import entity_reader, readers
 
@@ -295,7 +296,7 @@ def has_repetitions(message: Message, path: Path) -> bool:
     """Return whether an innermost element, or what it is part of, is named more than twice."""
     items: Sequence[Any] = getattr(message, path[0]) or ()
     inner = path[1:]
-    keys = [_identity(item, inner[0]) for item in items] if inner else items
+    keys = [_identity(item, inner[0]) if inner else _key_of(item) for item in items]
     if len(keys) > REPETITIONS_KEPT and max(Counter(keys).values()) > REPETITIONS_KEPT:
         return True
     return any(has_repetitions(item, inner) for item in items) if inner else False
@@ -380,7 +381,7 @@ class _Divider:
     ) -> Iterator[tuple[Sequence[Any], int]]:
         left_out = 0
         for item in items:
-            key = (within, item) if within else item
+            key = (within, _key_of(item))
             times = self._known[key] = self._known.get(key, 0) + 1
             if times <= REPETITIONS_KEPT:
                 yield (item,), _weight(item)
@@ -390,7 +391,7 @@ class _Divider:
     def _pairs(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], int]]:
         same: dict[Any, list[Any]] = {}
         for number, item in enumerate(items, 1):
-            key = tuple(getattr(item, name) for name in self._key) if self._key else item
+            key = tuple(_hashed(getattr(item, name)) for name in self._key) if self._key else _key_of(item)
             if len(group := same.setdefault(key, [])) < REPETITIONS_KEPT:
                 group.append(item)
             if number % SLICE_ELEMENTS == 0:
@@ -433,7 +434,20 @@ def _consumed(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
 
 def _identity(entity: Message, nested: str) -> tuple[Any, ...]:
     """Return the fields of an entity but for its nested array: what it is about."""
-    return tuple(getattr(entity, name) for name in _names(cast(Any, type(entity))) if name != nested)
+    names = _names(cast(Any, type(entity)))
+    return tuple(_hashed(getattr(entity, name)) for name in names if name != nested)
+
+
+def _key_of(item: Any) -> Any:
+    """Return what an element is known by."""
+    if not dataclasses.is_dataclass(item):
+        return _hashed(item)
+    return tuple(_hashed(getattr(item, name)) for name in _names(cast(Any, type(item))))
+
+
+def _hashed(value: Any) -> Any:
+    """Return a value of a field as a part of a key: of an id its bytes, whose hash a client cannot choose."""
+    return value.bytes if isinstance(value, UUID) else value
 
 
 @functools.cache

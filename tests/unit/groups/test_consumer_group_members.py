@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from consumer_group_harness import CONSUMER_SESSION_MS, ConsumerWorld, no_wait_config
 
 from nilometer.groups.consumer.group import MemberState
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, TopicPartitions
 from nilometer.wire.errors import ErrorCode
 
 
@@ -42,6 +45,28 @@ def test_a_second_member_is_given_nothing_before_the_first_let_go(world: Consume
     reply = world.beat("B", 3)
     assert world.names(reply.assignment or ()) == {"t": [2, 3]}
     assert world.consumer_group().state == "Stable"
+
+
+def test_the_ids_of_topics_that_a_member_claims_are_not_compared_each_with_all(
+    world: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may choose ids with one hash."""
+    world.enter("A", "t")
+    ids = [UUID(int=5 + (2**61 - 1) * number) for number in range(300)]
+    compared, equal = 0, UUID.__eq__
+
+    def counted(one: UUID, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(one, other)
+
+    monkeypatch.setattr(UUID, "__eq__", counted)
+    claimed = tuple(TopicPartitions(one, (0,)) for one in ids)
+    reply = world.ask(
+        ConsumerGroupHeartbeat("g", "A", 2, topic_partitions=claimed), ConsumerGroupHeartbeatResult
+    )
+    assert reply.error_code == ErrorCode.none
+    assert compared < len(ids)
 
 
 def test_a_member_may_say_at_once_that_it_does_not_own_what_it_is_to_revoke(world: ConsumerWorld) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -193,6 +194,32 @@ def test_a_name_that_is_repeated_is_answered_twice_at_most() -> None:
     assert has_repetitions(request, division.request)
     assert [part.groups for part in parts(request, division)] == [("a", "b", "a", "c", "b")]
     assert not has_repetitions(codec.request(groups=("a", "b", "a")), division.request)
+
+
+def test_ids_with_one_hash_are_told_apart_without_comparing_each_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may choose them: the hash of an id is its number by a prime."""
+    ids = [UUID(int=5 + (2**61 - 1) * number) for number in range(300)]
+    assert len({hash(one) for one in ids}) == 1
+    compared, equal = 0, UUID.__eq__
+
+    def counted(one: UUID, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(one, other)
+
+    monkeypatch.setattr(UUID, "__eq__", counted)
+    for key, version, entity in ((3, 12, "MetadataRequestTopic"), (20, 6, "DeleteTopicState")):
+        codec = messages.api(key, version)
+        topics = tuple(codec.make_request(entity, topic_id=one, name=None) for one in ids)
+        request = codec.request(topics=topics)
+        for division in (one for one in APIS[key].divisions if one.request == ("topics",)):
+            has_repetitions(request, division.request)
+            compared = 0
+            found = [topic for part in parts(request, division) for topic in part.topics]
+            assert len(found) == len(ids)
+            assert compared <= 4 * len(ids)
 
 
 def test_a_repetition_that_is_an_error_is_in_the_part_of_the_first() -> None:

@@ -32,7 +32,7 @@ from nilometer.groups.consumer.rebalance import (
     refresh,
     subscription_cause,
 )
-from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatResult, TopicPartitions
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.topics import (
     BY_NUMBER,
@@ -275,6 +275,23 @@ def check_instance(holder: Member, member_id: str, instance_id: str) -> None:
         )
 
 
+def claimed_by(member: Member, request: ConsumerGroupHeartbeat) -> Assignment | None:
+    """Return the partitions that the member says it owns; None if it does not say.
+
+    Of the topics that it never had, one is enough: it claims something else. A client may choose ids that all
+    have the same hash.
+    """
+    if request.topic_partitions is None:
+        return None
+    had: list[TopicPartitions] = []
+    others: list[TopicPartitions] = []
+    for topic in request.topic_partitions:
+        is_had = topic.topic_id in member.assigned or topic.topic_id in member.pending_revocation
+        (had if is_had else others).append(topic)
+    other = next((topic for topic in others if topic.partitions), None)
+    return assignment_of(had if other is None else (*had, other))
+
+
 def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
     """Raise KafkaError (FENCED_MEMBER_EPOCH) if the request's epoch is not the member's.
 
@@ -286,12 +303,8 @@ def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
         return
     if epoch > member.member_epoch:
         raise _fenced("greater", epoch, member)
-    claimed = request.topic_partitions
-    if (
-        epoch != member.previous_member_epoch
-        or claimed is None
-        or not claims_only(assignment_of(claimed), member.assigned)
-    ):
+    claimed = claimed_by(member, request)
+    if epoch != member.previous_member_epoch or claimed is None or not claims_only(claimed, member.assigned):
         raise _fenced("smaller", epoch, member)
 
 
@@ -323,7 +336,7 @@ def heartbeat(
                     ErrorCode.group_max_size_reached,
                     f"The members of the consumer group have {REGEXES_MAX} regular expressions already.",
                 )
-    claimed = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
+    claimed = claimed_by(member, request)
     check_state(member, claimed)
 
     if sender.replaces is not None:
