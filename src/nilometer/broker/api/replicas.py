@@ -404,34 +404,31 @@ def handle_alter_log_dirs(parts: Parts, request: Request) -> asyncio.Future[Resp
 async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
     """The errors are the same as Kafka's. A partition that is named twice is moved to the last directory."""
     may_alter = parts.rights.access(request).on_cluster(Operation.ALTER)
-    wanted: dict[str, dict[int, str]] = {}
+    wanted: dict[tuple[str, int], str] = {}  # by numbers alone, a client could let all take one place
     for directory in request.body.dirs:
         for topic in directory.topics:
-            if topic.partitions:  # else the response does not name it
-                paths = wanted.setdefault(topic.name, {})
-                paths.update(dict.fromkeys(topic.partitions, directory.path))
+            wanted.update(((topic.name, index), directory.path) for index in topic.partitions)
     work = LongWork(parts.turns)
-    results: list[Message] = []
+    outcomes: dict[str, list[Message]] = {}
     refusals: list[str] = []
-    for topic, paths in wanted.items():
-        outcomes: list[Message] = []
-        for index, path in paths.items():
-            error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
-            try:
-                if may_alter:
-                    parts.replica_moves.alter(topic, index, path)
-            except KafkaError as refused:
-                error = refused.code
-                refusals.append(f"{topic}-{index} to {path}: {refused.message}")
-            outcomes.append(
-                request.make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=error)
-            )
-            await work.step(1)
-        results.append(
-            request.make("AlterReplicaLogDirTopicResult", topic_name=topic, partitions=tuple(outcomes))
+    for (topic, index), path in wanted.items():
+        error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
+        try:
+            if may_alter:
+                parts.replica_moves.alter(topic, index, path)
+        except KafkaError as refused:
+            error = refused.code
+            refusals.append(f"{topic}-{index} to {path}: {refused.message}")
+        outcomes.setdefault(topic, []).append(
+            request.make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=error)
         )
+        await work.step(1)
     if refusals:
         logger.warning("%d replicas are not moved to other log directories: %s", len(refusals), refusals[0])
+    results = (
+        request.make("AlterReplicaLogDirTopicResult", topic_name=topic, partitions=tuple(found))
+        for topic, found in outcomes.items()
+    )
     return request.respond(results=tuple(results))
 
 
