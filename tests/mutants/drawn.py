@@ -1,7 +1,8 @@
 """``PYTHONPATH=tests python -m mutants.drawn``: try the mutants that a seed draws, and keep what killed each.
 
 What is known is in ``drawn.jsonl``, a line for each mutant; the others are tried, so a run that was stopped
-goes on where it was. A mutant is tried by the quick unit tests that execute its line (first without, then
+goes on where it was. A survivor that is equivalent to the program has a line with the reason in
+``judged.jsonl``. A mutant is tried by the quick unit tests that execute its line (first without, then
 with the model check), then by simulated clusters, then by the quick tests of real processes, until one fails.
 """
 
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -25,6 +26,8 @@ from mutants.sites import STRATA, Site, drawn
 
 TOP = Path("src/nilometer")
 RESULTS = Path(__file__).with_name("drawn.jsonl")
+JUDGED = Path(__file__).with_name("judged.jsonl")
+"""The survivors that no test can notice, since the program does the same, each with the reason."""
 LINES = REPOSITORY / "build" / "mutants" / "lines"
 TESTS_MAX = 150
 SEEDS, MINUTES = 6, 0.6
@@ -112,26 +115,37 @@ def in_turns(sites: Sequence[Site]) -> list[Site]:
     return [site for _, site in sorted(places, key=lambda one: one[0])]
 
 
-def known() -> dict[str, dict[str, object]]:
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+def lines_of(path: Path) -> dict[str, dict[str, object]]:
+    """Return the lines of a file by the names of their mutants."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {one["name"]: one for one in map(json.loads, lines)}
 
 
-def table() -> str:
-    """What was tried, by package and by what noticed it first."""
-    layers = ("unit", "model check", "simulation", "process", "survived")
+def known() -> dict[str, dict[str, object]]:
+    return lines_of(RESULTS)
+
+
+def table(tried: Mapping[str, Mapping[str, object]], judged: Collection[str]) -> str:
+    """What was tried, by package and by what noticed it first; then the share that was noticed.
+
+    ``judged``: the survivors that are equivalent to the program; the share is of the others.
+    """
+    layers = ("unit", "model check", "simulation", "process", "survived", "equivalent")
     counts: Counter[tuple[str, str]] = Counter()
     seconds: Counter[str] = Counter()
-    for one in known().values():
-        package = str(one["name"]).partition("::")[0].partition("/")[0]
-        layer = str(one["layer"] or "survived")
+    for name, one in tried.items():
+        package = name.partition("::")[0].partition("/")[0]
+        layer = str(one["layer"] or ("equivalent" if name in judged else "survived"))
         counts[package, layer] += 1
         seconds[package] += round(float(str(one["cpu_s"])))
     rows = [f"| package | {' | '.join(layers)} | CPU s |", "|---|" + "---|" * (len(layers) + 1)]
     for package in STRATA:
         cells = " | ".join(str(counts[package, layer]) for layer in layers)
         rows.append(f"| {package} | {cells} | {seconds[package]} |")
-    return "\n".join(rows)
+    survived, equivalent = (sum(counts[each, layer] for each in STRATA) for layer in layers[-2:])
+    count = counts.total() - equivalent
+    share = f" ({(count - survived) / count:.1%})" if count else ""
+    return "\n".join([*rows, "", f"Noticed: {count - survived} of {count} that are not equivalent{share}."])
 
 
 @click.command(help=__doc__)
@@ -140,7 +154,7 @@ def table() -> str:
 @click.option("--table", "only_table", is_flag=True, help="Only print the table of what is known.")
 def main(limit: int, package: str | None, only_table: bool) -> None:
     if only_table:
-        click.echo(table())
+        click.echo(table(known(), lines_of(JUDGED)))
         return
     if not LINES.exists():
         write_covered_lines()
@@ -162,7 +176,7 @@ def main(limit: int, package: str | None, only_table: bool) -> None:
             with RESULTS.open("a", encoding="utf-8") as target:
                 target.write(json.dumps(line) + "\n")
             click.echo(f"{site.name} (line {site.line}): {f'{layer}: {by}' if killer else 'SURVIVED'}")
-    click.echo(table())
+    click.echo(table(known(), lines_of(JUDGED)))
 
 
 if __name__ == "__main__":

@@ -490,6 +490,9 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         if action is None or not action.topics:
             turn.resolve(token, ShareGroupOffsetsResult(group.group_id, initialized=before))
             return
+        if group.asked is not None:  # its answer has not come in time, and will be ignored
+            late = ShareStateResult.failed(group.asked, ErrorCode.coordinator_not_available)
+            self._resolve_about_offsets(turn, late)
         self._offset_waits[group.group_id] = (token, before)
         self._ask(turn, group, action)
 

@@ -470,6 +470,15 @@ async def test_buffers_ahead_of_their_bytes_come_from_one_memory() -> None:
     assert memory.held == 0
 
 
+async def test_without_memory_ahead_a_length_that_comes_alone_gets_a_small_buffer() -> None:
+    """An empty one would end the connection."""
+    memory = RequestMemory(lambda: 0, EAGER_FRAME_BYTES)
+    first, second = opened(memory)[0], opened(memory)[0]
+    feed(first, WANTED[:10])
+    feed(second, WANTED[:4])
+    assert 0 < len(second.get_buffer(-1)) < 5000
+
+
 async def test_one_request_is_accepted_though_it_is_larger_than_the_memory() -> None:
     memory = RequestMemory(lambda: 0, 1000)
     connection, transport, recorder, _ = opened(memory)

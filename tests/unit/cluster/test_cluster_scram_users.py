@@ -62,6 +62,14 @@ def test_one_users_error_changes_nothing_of_that_user_and_does_not_concern_other
     assert [record.user for record in changed] == ["alice"]
 
 
+@pytest.mark.parametrize(
+    ("iterations", "is_taken"), [(4_095, False), (4_096, True), (16_384, True), (16_385, False)]
+)
+def test_credentials_have_4096_to_16384_iterations(iterations: int, is_taken: bool) -> None:
+    decision = at_once(decide_alter_scram_credentials(ClusterImage(), [upsertion("alice", 1, iterations)]))
+    assert decision.reply["alice"].ok == is_taken
+
+
 def test_a_snapshot_has_the_credentials_in_their_format() -> None:
     image = ClusterImage()
     assert image.snapshot().version < SCRAM_FORMAT_VERSION

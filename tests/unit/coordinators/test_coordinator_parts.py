@@ -112,6 +112,28 @@ def test_cancelled_deadlines_are_forgotten_before_their_time() -> None:
     assert [timers.take_due(2_000_000) for _ in range(3)] == [B, A, None]
 
 
+def test_a_deadline_is_cancelled_at_the_same_cost_however_many_others_there_are() -> None:
+    hashed = 0
+
+    class Member(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            nonlocal hashed
+            hashed += 1
+            return super().__hash__()
+
+    timers, count = Timers[Member](), 3_000
+    members = [Member(number) for number in range(count)]
+    for member in members:
+        timers.schedule(member, 5)
+    hashed = 0
+    for member in members:
+        timers.cancel(member)
+        timers.cancel(member)
+    assert hashed < 10 * count
+
+
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────
 def test_a_turn_gathers_records_replies_and_actions_in_order() -> None:
     turn = Turn[str, str, str](1, 2)

@@ -9,6 +9,7 @@ from share_group_harness import ShareWorld
 
 from nilometer.groups import share_groups
 from nilometer.groups.records import ShareGroupStatePartitionMetadataKey
+from nilometer.groups.requests import AlterShareGroupOffsets, ShareGroupOffsetsResult
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
 from nilometer.wire.errors import ErrorCode
 
@@ -291,3 +292,23 @@ def test_an_answer_about_a_former_group_is_ignored(shares: ShareWorld) -> None:
     shares.share_member("A")
     effects = shares.shard.on_share_state(ShareStateResult(former), shares.now_ms, shares.wall_ms)
     assert not effects.records
+
+
+# ── changes of the offsets of a group without members ───────────────────────────────────────────
+def test_while_the_state_of_a_group_is_being_changed_its_offsets_are_not(shares: ShareWorld) -> None:
+    """Until the share coordinator has answered, or has had the time for it."""
+    change = AlterShareGroupOffsets("g", {shares.topics.id_of("t"): {0: 5}})
+    first = shares.send(change)
+    late = shares.asked.pop()
+    assert offsets(shares, late) == {"t": {0: 5}}
+    shares.pass_time(share_groups.ANSWERED_WITHIN_MS - 1)
+    assert shares.ask(change, ShareGroupOffsetsResult).error_code is ErrorCode.coordinator_load_in_progress
+    shares.pass_time(1)
+    second = shares.send(change)
+    assert offsets(shares, shares.asked[0]) == {"t": {0: 5}}
+    errors = shares.answer(first, ShareGroupOffsetsResult).errors
+    assert errors == {shares.topics.id_of("t"): {0: FAILED}}, "its answer would come too late"
+    shares.answer_state()
+    assert shares.answer(second, ShareGroupOffsetsResult).error_code is ErrorCode.none
+    assert shares.initialized() == {"t": [0]}
+    assert not shares.unanswered()

@@ -664,6 +664,20 @@ def test_tasks_are_counted_before_a_member_joins_that_may_get_them() -> None:
     assert held.metadata_bytes() < 80 * TASK_BYTES
 
 
+def test_standby_tasks_of_a_changed_setting_are_counted_with_the_next_heartbeat() -> None:
+    streams = world()
+    streams.create("many", 1_000)
+    streams.create("0-changelog", 1_000)
+    member = StreamsClient(streams, "m1", topology=Topology(0, (stateful("0", "many"),)))
+    member.step()
+    streams.streams_settle(member)
+    before = streams.streams_group().metadata_bytes()
+    streams.topics.configure("g", "streams.num.standby.replicas", "1")
+    streams.see_image(streams.topics.image)
+    streams.streams_settle(member)
+    assert streams.streams_group().metadata_bytes() >= before + 1_000 * TASK_BYTES
+
+
 def test_where_tasks_can_be_queried_is_found_once_for_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat of a member that has not the newest list gets it: with 1,000 members it took 20 ms."""
     streams = world()

@@ -471,6 +471,7 @@ def test_a_fetched_snapshot_replaces_the_log_also_after_a_crash_in_between() -> 
     assert node.replica is not None
     core = node.replica.core
     assert (node.replica.log_end_offset, node.replica.high_watermark, core.epoch) == (9, 9, 5)
+    assert snapshot_files.find_snapshots(node.disk, FOLDER) == [snapshot], "none before the log begins"
     assert core.voters.latest.voters == (key_of(1), key_of(2))
     assert node.replica.entry_of(key_of(2)) == entry_of(2)
     node.apply()

@@ -150,6 +150,14 @@ def test_kafka_14704_divergence_comes_first_and_alone() -> None:
     assert follower.high_watermark == 1
 
 
+@pytest.mark.parametrize("half", [EpochEnd(0, -1), EpochEnd(-1, 2)], ids=["end offset", "epoch"])
+def test_a_diverging_epoch_of_which_half_is_missing_truncates_nothing(half: EpochEnd) -> None:
+    follower = following(log_of(0, 0, 0), leader_epoch=1, high_watermark=1)
+    (effect,) = follower.on_fetch_response(fetch_of(follower), FetchResponse(diverging=half))
+    assert isinstance(effect, BackOff)
+    assert effect.error is ErrorCode.unknown_server_error
+
+
 def test_kafka_13207_an_answer_that_finds_a_leader_truncates_nothing() -> None:
     log = log_of(0, 0)
     replica = Replica(log, broker_id=2, broker_epoch=20)

@@ -179,6 +179,12 @@ def test_a_token_that_names_no_single_key_is_tried_with_few(
     assert named.verified_claims(signed(rsa_key(), GOOD, kid="one")) == GOOD
 
 
+def test_a_token_that_no_key_has_signed_has_a_wrong_signature_if_all_keys_were_tried() -> None:
+    keys = parse_keys(jwks(**{f"other-{number}": rsa_key(1) for number in range(KEYS_TRIED_MAX)}))
+    with pytest.raises(InvalidToken, match="the signature is wrong"):
+        keys.verified_claims(signed(rsa_key(), GOOD, kid=None))
+
+
 def test_a_token_that_is_too_long_is_refused_before_it_is_read() -> None:
     keys = parse_keys(jwks(one=rsa_key()))
     long = signed(rsa_key(), GOOD | {"groups": ["g" * 100] * 350})

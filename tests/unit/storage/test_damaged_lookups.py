@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments import segment_files
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -139,6 +141,16 @@ def test_no_bit_of_an_index_makes_a_reader_skip_records(
             for offset in range(0, END, 4):
                 due = [one for one in whole if one[0] >= offset]
                 assert read_to_end(log, offset, only_cached=only_cached) == due, (name, place)
+
+
+def test_the_first_entry_of_an_index_may_be_of_the_first_batch_and_is_not_before_it() -> None:
+    def parsed(offset: int, position: int) -> OffsetIndex:
+        return OffsetIndex.parse(10, struct.pack(">4i", offset, position, 7, 700))
+
+    assert parsed(0, 0).entries() == [(10, 0), (17, 700)]
+    for before in ((-1, 0), (0, -1)):
+        with pytest.raises(CorruptIndex, match="negative"):
+            parsed(*before)
 
 
 @pytest.mark.parametrize("gaps", [False, True])

@@ -277,14 +277,13 @@ class TransactionAdmin(AdminRequests):
 
 
 def _description(state: Message, coordinator_id: int) -> TransactionDescription:
-    start_ms = milliseconds_since_epoch(state.transaction_start_time) if state.transaction_start_time else -1
     return TransactionDescription(
         transactional_id=state.transactional_id,
         state=state.transaction_state,
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
         timeout_ms=milliseconds(state.transaction_timeout),
-        start_ms=start_ms if start_ms > 0 else None,
+        start_ms=milliseconds_since_epoch(state.transaction_start_time) or None,  # -1 is read as 0
         partitions=tuple(
             TopicPartition(topic.topic, number)
             for topic in state.topics

@@ -296,8 +296,6 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
     ) -> None:
         """Have the tasks counted that the group may get, before it gets them: a topology of a few kilobytes
         has thousands. Raises KafkaError (GROUP_MAX_SIZE_REACHED) if the member joins and there is no room."""
-        if configured is group.configured and not joins:
-            return
         tasks = sum(each.tasks for each in configured.subtopologies.values())
         tasks *= 1 + config.group_streams_num_standby_replicas
         more = tasks - group.tasks_with_room

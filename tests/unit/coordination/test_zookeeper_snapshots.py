@@ -1,0 +1,98 @@
+"""The snapshot of a store in ZooKeeper, and the entries that it replaces."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from nilometer.coordination.zookeeper.ensemble import Delete, Node, NoNode
+from nilometer.coordination.zookeeper.tree import EMPTY_STORE, SWEEP_AT_ONCE, Snapshots, entry_path
+from nilometer.runtime.runtime import SeededEntropy
+
+
+class Tree:
+    """An ensemble that does what it is asked at once."""
+
+    def __init__(self) -> None:
+        self.nodes = {path: Node(data, 0, 0, 0) for path, data in EMPTY_STORE}
+
+    async def get(self, path: str) -> Node:
+        if path not in self.nodes:
+            raise NoNode(path)
+        return self.nodes[path]
+
+    async def children(self, path: str) -> list[str]:
+        parent = f"{path}/"
+        return sorted(
+            one.removeprefix(parent)
+            for one in self.nodes
+            if one.startswith(parent) and "/" not in one.removeprefix(parent)
+        )
+
+    async def create(self, path: str, data: bytes) -> None:
+        self.nodes[path] = Node(data, 0, 0, 0)
+
+    async def set(self, path: str, data: bytes, version: int) -> None:
+        assert self.nodes[path].version == version
+        self.nodes[path] = Node(data, version + 1, 0, 0)
+
+    async def delete(self, path: str) -> None:
+        if self.nodes.pop(path, None) is None:
+            raise NoNode(path)
+
+    async def commit(self, steps: Sequence[object]) -> None:
+        deleted = [step.path for step in steps if isinstance(step, Delete)]
+        if missing := [path for path in deleted if path not in self.nodes]:
+            raise NoNode(missing[0])
+        for path in deleted:
+            del self.nodes[path]
+
+    def add_entries(self, end: int) -> None:
+        first = self.nodes["/next"].version
+        self.nodes |= {entry_path(number): Node(b"", 0, 0, 0) for number in range(first, end)}
+        self.nodes["/next"] = Node(b"", end, 0, 0)
+
+    async def entries(self) -> list[int]:
+        return [int(name) for name in await self.children("/entries")]
+
+
+def snapshots_of(tree: Tree) -> Snapshots:
+    return Snapshots(cast(Any, tree), tree.get, SeededEntropy(random.Random(1)))
+
+
+@pytest.mark.parametrize("number", [1, SWEEP_AT_ONCE, SWEEP_AT_ONCE + 1, 2 * SWEEP_AT_ONCE + 50])
+def test_the_entries_below_a_snapshot_are_deleted_and_no_other_ones(number: int) -> None:
+    async def main() -> None:
+        tree = Tree()
+        snapshots = snapshots_of(tree)
+        tree.add_entries(number + 50)
+        assert await snapshots.write(number, b"state")
+        assert await tree.entries() == list(range(number, number + 50))
+        tree.add_entries(number + 60)
+        assert await snapshots.write(number + 55, b"newer")
+        assert await tree.entries() == list(range(number + 55, number + 60))
+        assert not await snapshots.write(number, b"older")
+        found = await snapshots.read()
+        assert found is not None
+        assert (found.number, found.data) == (number + 55, b"newer")
+        assert len(await tree.children("/snapshots")) == 1, "the earlier snapshot is deleted"
+
+    asyncio.run(main())
+
+
+def test_a_sweep_goes_on_where_an_earlier_one_ended() -> None:
+    """The process that wrote an earlier snapshot has stopped while it deleted the entries."""
+
+    async def main() -> None:
+        tree = Tree()
+        tree.add_entries(300)
+        for number in range(170):
+            await tree.delete(entry_path(number))
+        assert await snapshots_of(tree).write(250, b"state")
+        assert await tree.entries() == list(range(250, 300))
+
+    asyncio.run(main())
