@@ -3071,6 +3071,20 @@ TIERED = (
         ("unit/wire/test_survey.py",),
     ),
     Mutant(
+        "start-behind-another-clusters-segment",
+        "a replica begins behind a segment that has other records than its leader",
+        "            await self._leaders_start(partition, role)\n            if",
+        "            if",
+        ("unit/broker/test_remote_start.py",),
+    ),
+    Mutant(
+        "start-that-is-told-unchecked",
+        "a leader tells a replica where to begin while another cluster writes to its tier",
+        "        if timestamp == EARLIEST_LOCAL and is_broker:",
+        "        if timestamp == EARLIEST_LOCAL and False:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

@@ -160,6 +160,36 @@ def test_a_segment_is_not_read_while_it_is_compared(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
+def test_no_replica_begins_behind_a_segment_of_another_cluster() -> None:
+    """It covers records that the leader has on its own disk: the replica would never have them."""
+    here = LedLog()
+    there = LedLog(store=here.store, seed=2)
+
+    async def main() -> None:
+        for led in (here, there):
+            led.log.epochs.begin(0, 0)
+            led.append(written("of both", 0))
+            led.log.roll_now(1)
+            led.append(written("of both", 1))
+        here.log.roll_now(1)
+        await here.tier()
+        await here.remote.check_own()
+        here.append(written("ours", 2))
+        there.append(written("theirs", 2))
+        there.log.roll_now(1)
+        for led in (here, there):
+            led.leader_epoch = 1
+            led.log.epochs.begin(1, 3)
+            led.remote.on_role_changed()
+        while await there.remote.run_round():
+            pass
+        assert here.log.local_start_offset == 2
+        with pytest.raises(Contested):
+            await here.remote.check_own()
+
+    asyncio.run(main())
+
+
 def test_retention_does_not_go_by_what_another_cluster_writes_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

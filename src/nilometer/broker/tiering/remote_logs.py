@@ -405,6 +405,15 @@ class RemoteLogs:
         remote = self._of(partition)
         return await self._reading(remote, self._reads_of(remote).state_at(offset))
 
+    async def check_own(self, partition: ReadablePartition) -> None:
+        """Raises KafkaError if the last manifest is not one that this leader goes on from, or names records
+        that are not of its log."""
+        remote = self._of(partition)
+        try:
+            await self._reading(remote, remote.check_own())
+        except Deposed as reason:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(reason)) from reason
+
     def _reads_of(self, remote: RemotePartition) -> PartitionReads:
         return PartitionReads(remote, self._cache)
 

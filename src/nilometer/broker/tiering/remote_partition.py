@@ -815,6 +815,16 @@ class RemotePartition:
         async with self._using_chain:
             await self._find_log_start()
 
+    async def check_own(self) -> None:
+        """Read the chain and compare it with the log, for a replica that is to begin behind what it names.
+
+        Raises Deposed, ObjectStoreError, DamagedObject.
+        """
+        epoch = self.partition.leader_epoch
+        await self._read_chain()
+        async with self._using_chain:
+            await self._checked(epoch)
+
     async def manifest_of_present_leader(self) -> Manifest:
         """Return the last manifest if the present leader has written it. Raises ObjectStoreError if it has
         not, and as :meth:`readable`."""
