@@ -3085,6 +3085,13 @@ TIERED = (
         ("unit/broker/test_remote_reads.py",),
     ),
     Mutant(
+        "head-alone-decides",
+        "a chain whose head is lost counts as empty: its segments are removed as those of a deleted topic",
+        "            return None if self.is_read else await self._first_listed()\n",
+        "            return None\n",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

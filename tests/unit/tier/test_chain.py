@@ -408,6 +408,30 @@ async def test_a_head_that_was_set_back_costs_a_listing_only() -> None:
         assert await chain_on(bucket)[0].read() == chain.last
 
 
+async def test_a_chain_whose_head_is_lost_is_not_empty() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 20)
+    del bucket.objects[f"{FOLDER}head"]
+    assert await chain_on(bucket)[0].read() == chain.last
+
+
+async def test_a_chain_that_is_empty_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket()
+    (chain, store), listed = chain_on(bucket), list[str]()
+    names = store.names
+
+    async def counted(prefix: str) -> list[str]:
+        listed.append(prefix)
+        return await names(prefix)
+
+    monkeypatch.setattr(store, "names", counted)
+    for _ in range(3):
+        assert await chain.read() is None
+    assert len(listed) == 1
+
+
 async def test_a_chain_whose_manifests_are_gone_is_damaged_and_not_empty() -> None:
     bucket = Bucket({f"{FOLDER}head": b"7"})
     chain, _ = chain_on(bucket)
