@@ -2863,7 +2863,7 @@ TIERED = (
     Mutant(
         "unknown-here-and-written-there",
         "the topics that a cluster has created since it was copied lose their records after a week",
-        "            if abs(age_ms) < self._config.unknown_topic_grace_ms:",
+        "            if (age_ms := now_ms - since_ms) < self._config.unknown_topic_grace_ms:",
         "            if False:",
         ("unit/broker/test_claims_of_tiers.py",),
     ),

@@ -300,10 +300,8 @@ def sweeping(led: LedLog, *, number: int, claim: int = 0) -> tuple[RemoteLogs, S
         cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim, pause=next_iteration
     )
     logs._config = SimpleNamespace(unknown_topic_grace_ms=1_000)
-    logs._runtime = SimpleNamespace(
-        clock=SimpleNamespace(monotonic_ms=lambda: now.ms, wall_ms=lambda: NOW_MS + 10 + now.ms)
-    )
-    logs._unknown_since_ms, logs._swept_ms = {}, -1
+    logs._runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: now.ms))
+    logs._unknown_since_ms, logs._unchanged_since, logs._swept_ms = {}, {}, -1
     return logs, now
 
 
@@ -351,8 +349,8 @@ def test_a_topic_that_another_cluster_writes_to_is_not_swept(caplog: pytest.LogC
         now.ms = 1_500
         await logs.sweep()
         assert led.store.bucket.objects == before
-        assert "was written to 0 s ago, by another cluster" in caplog.messages[-1]
-        now.ms = 2_000
+        assert "was still written to 0 s ago, by another cluster" in caplog.messages[-1]
+        now.ms = 2_500
         await logs.sweep()
         assert led.store.bucket.objects == {}
 
@@ -379,6 +377,41 @@ def test_what_another_cluster_writes_while_a_sweep_looks_is_not_removed() -> Non
         last = await Chain(led.store, led.remote.folder, "").read()
         assert last is not None
         assert (last.leader_epoch, last.is_deleted) == (3, False)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ahead_ms", [-1_000_000, 0, 1_000_000])
+def test_what_another_cluster_writes_is_not_removed_because_of_its_clock(ahead_ms: int) -> None:
+    led = former()
+    led.now_ms += ahead_ms
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+
+    async def main() -> None:
+        led.leader_epoch = 3
+        led.log.epochs.begin(3, led.log.log_end_offset)
+        for now.ms in range(0, 3_000, 500):
+            led.append(batch(led.log.log_end_offset, 1))
+            led.log.roll_now(1)
+            await led.tier()
+            await logs.sweep()
+        assert led.remote.manifest == await Chain(led.store, led.remote.folder, "").read()
+
+    asyncio.run(main())
+
+
+def test_what_is_being_restored_is_not_swept() -> None:
+    """Its manifests come last."""
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+    objects = led.store.bucket.objects
+    back = {name: objects.pop(name) for name in list(objects) if not name.endswith(HEAD)}
+
+    async def main() -> None:
+        for now.ms, name in zip(range(0, 400 * len(back), 400), sorted(back), strict=True):
+            objects[name] = back[name]
+            await logs.sweep()
+        assert set(back) <= set(objects)
 
     asyncio.run(main())
 
