@@ -3092,6 +3092,13 @@ TIERED = (
         ("unit/tier/test_chain.py",),
     ),
     Mutant(
+        "deleted-here-before-it-is-compared",
+        "a topic that is deleted in a copy of a cluster loses the records that only the cluster has",
+        "                await self._chain.read()\n                with",
+        "                with",
+        (CLAIMS,),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

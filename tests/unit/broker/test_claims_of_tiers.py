@@ -445,6 +445,32 @@ def test_a_topic_that_is_deleted_here_keeps_the_tier_of_the_other_cluster(their_
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_topic_is_not_deleted_before_its_tier_is_compared_with_the_log(has_log: bool) -> None:
+    """A leader of the copy is elected, and no round has looked yet."""
+
+    async def main() -> None:
+        living = of_both("theirs")
+        await living.tier()
+        before = dict(living.store.bucket.objects)
+        here = of_both("ours", living.store)
+        here.leader_epoch = 2
+        here.log.epochs.begin(2, 20)
+        here.remote.on_role_changed()
+        here.is_led_here = False
+        if has_log:
+            with pytest.raises(Contested, match="has other records than this broker"):
+                await here.remote.delete()
+            assert living.store.bucket.objects == before
+        else:
+            for path in [one for one in here.disk.list_directory("/events-0") if one.endswith(".log")]:
+                here.disk.remove(f"/events-0/{path}")
+            await here.remote.delete()
+            assert living.store.bucket.objects == {}, "nothing tells them apart"
+
+    asyncio.run(main())
+
+
 def test_a_leader_that_never_learns_of_its_successor_says_so() -> None:
     """The other cluster has begun a later epoch, with records that are here, too, and fewer metadata."""
 

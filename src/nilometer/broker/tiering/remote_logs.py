@@ -99,7 +99,7 @@ class RemoteLogs:
         self._unknown_since_ms: dict[str, int] = {}
         """The folders of topics that this cluster does not know, and the first sweep that has found them."""
         self._unchanged_since: dict[str, tuple[object, int]] = {}
-        """By folder of their partitions: what the last sweep has seen there, and the first that has seen it."""
+        """By folder of a partition: what the last sweep has seen there, and when one has first seen that."""
         self._swept_ms = -1
         """The time of the last sweep."""
         self.traffic: dict[str, RemoteTraffic] = {}

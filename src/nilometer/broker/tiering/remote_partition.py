@@ -16,6 +16,7 @@ the chain, so that leader and followers delete only by manifests of the present 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Generator
@@ -502,9 +503,16 @@ class RemotePartition:
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
-        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
-        self._check_lineage()
+        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested.
+
+        No round may have looked since another cluster has written there, so what is there is compared first.
+        """
         async with self._using_chain:
+            with contextlib.suppress(ManifestsGone):  # they are being removed: that goes on
+                await self._chain.read()
+                with contextlib.suppress(OSError, KafkaError):  # the log may be removed already
+                    await self._compare()
+            self._check_lineage()
             await self._chain.remove_all(self._may_end)
 
     def _may_end(self, last: Manifest) -> bool:
