@@ -26,6 +26,7 @@ The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from msgspec import structs
@@ -189,6 +190,10 @@ class Chain:
         except ManifestsGone:
             pass  # another process removes them, too
         names, head = await self._store.names(self._folder), self._folder + HEAD  # manifests in order
+        with contextlib.suppress(ManifestsGone):
+            # A higher claim may have gone on behind the end: what it has written later is not listed yet.
+            if (last := await self.read()) is not None:
+                self._check_claim(last)
         for name in names:
             if name != head:
                 await self._store.remove(name)
@@ -200,8 +205,9 @@ class Chain:
         if last is None:
             return
         self._check_claim(last)
-        if last.rank > rank or last.is_deleted:
-            reason = "is that of a deleted topic" if last.is_deleted else f"has epoch {last.leader_epoch}"
+        has_ended = last.is_deleted and last.claim == self._claim  # a higher claim begins behind the end
+        if last.rank > rank or has_ended:
+            reason = "is that of a deleted topic" if has_ended else f"has epoch {last.leader_epoch}"
             raise Deposed(
                 f"{self._folder}: {manifest_name(last.number)} {reason}; this leader {leader_epoch}"
             )

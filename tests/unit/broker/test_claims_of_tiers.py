@@ -471,6 +471,30 @@ def test_a_topic_is_not_deleted_before_its_tier_is_compared_with_the_log(has_log
     asyncio.run(main())
 
 
+def test_a_higher_claim_copies_again_what_another_cluster_has_begun_to_remove() -> None:
+    async def main() -> None:
+        another = clone("of both ")
+        await another.remote.run_round()
+        another.remote.on_role_changed()
+        another.store.remove = fail  # it is ended meanwhile
+        with pytest.raises(ObjectStoreError):
+            await another.remote.delete()
+        del another.store.remove
+        here = of_both("of both", another.store, claim=1)
+        here.leader_epoch = 2
+        here.log.epochs.begin(2, 20)
+        while await here.remote.run_round():
+            pass
+        last = here.remote.manifest
+        assert last is not None
+        assert (last.is_deleted, last.segments[0].base_offset, last.end_offset) == (False, 0, 20)
+
+    async def fail(_name: str) -> None:
+        raise ObjectStoreError("no answer")
+
+    asyncio.run(main())
+
+
 def test_a_leader_that_never_learns_of_its_successor_says_so() -> None:
     """The other cluster has begun a later epoch, with records that are here, too, and fewer metadata."""
 

@@ -457,6 +457,27 @@ async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() ->
     assert bucket.objects == {}
 
 
+async def test_a_higher_claim_goes_on_behind_an_end_and_loses_nothing_by_the_removal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 3)
+    names, taker = store.names, Chain(ScriptedStore(bucket), FOLDER, "b", 1)
+
+    async def later(prefix: str) -> list[str]:
+        await taker.read()
+        await taker.append(1, manifest(segment(0, 9)))
+        return await names(prefix)
+
+    monkeypatch.setattr(store, "names", later)
+    with pytest.raises(Contested, match="taken over"):
+        await chain.remove_all(always)
+    assert await chain_on(bucket)[0].read() == taker.last
+    assert taker.last is not None and not taker.last.is_deleted
+
+
 async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again() -> None:
     bucket = Bucket()
     chain, remover = chain_on(bucket)[0], chain_on(bucket, "remover")[0]

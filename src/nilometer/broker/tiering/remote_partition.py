@@ -734,6 +734,7 @@ class RemotePartition:
                     written_ms=self._now_ms,
                     log_start_offset=self.partition.log.log_start_offset,
                     topic=self._facts(self.partition),
+                    is_deleted=False,  # the last one is, where a cluster with a lower claim has ended it
                 )
                 try:
                     if await self._chain.append(epoch, following):
