@@ -672,6 +672,24 @@ def test_a_cluster_that_takes_the_store_keeps_its_own_records() -> None:
     asyncio.run(main())
 
 
+def test_what_the_tier_has_beyond_the_end_of_the_log_is_not_said_to_be_copied_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The disks were restored from a backup."""
+
+    async def main() -> None:
+        led = clone("of both ")
+        await led.tier()
+        here = LedLog(CONFIG, store=led.store, claim=1)
+        numbered(here, "of both ", 5)
+        await here.remote.run_round()
+        (said,) = caplog.messages
+        assert "from offset 0 to 19 that a cluster with a lower claim has copied" in said
+        assert "this log's, which ends before offset 5, take their place, and they are removed" in said
+
+    asyncio.run(main())
+
+
 def test_a_cluster_whose_store_was_taken_over_shows_no_records_of_the_other_one() -> None:
     """It has none of its own any more on its disks that could tell them apart."""
 

@@ -327,10 +327,12 @@ class RemotePartition:
         cut = self._lineage.divergent(manifest, self.view(), self._as_of)
         if cut:
             logger.warning(
-                "The tier of %s has records from offset %d on that %s",
+                "The tier of %s has records from offset %d to %d that %s",
                 self.partition,
                 cut[0].base_offset,
-                "a cluster with a lower claim has copied: they are copied again"
+                cut[-1].last_offset,
+                "a cluster with a lower claim has copied: this log's, which ends before offset "
+                f"{self.partition.log.log_end_offset}, take their place, and they are removed"
                 if manifest.claim < self._parts.claim
                 else "are not those of its leader: they are removed. An unclean election has lost them",
             )
