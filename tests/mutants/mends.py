@@ -2863,7 +2863,7 @@ TIERED = (
     Mutant(
         "unknown-here-and-written-there",
         "the topics that a cluster has created since it was copied lose their records after a week",
-        "            if abs(age_ms) < self._config.unknown_topic_grace_ms:",
+        "            if (age_ms := now_ms - since_ms) < self._config.unknown_topic_grace_ms:",
         "            if False:",
         ("unit/broker/test_claims_of_tiers.py",),
     ),
@@ -3097,6 +3097,34 @@ TIERED = (
         '_SECRET = hash("producer ids")',
         "_SECRET = 0",
         ("unit/storage/test_deferred_snapshots.py",),
+    ),
+    Mutant(
+        "start-behind-another-clusters-segment",
+        "a replica begins behind a segment that has other records than its leader",
+        "            await self._leaders_start(partition, role)\n            if",
+        "            if",
+        ("unit/broker/test_remote_start.py",),
+    ),
+    Mutant(
+        "start-that-is-told-unchecked",
+        "a leader tells a replica where to begin while another cluster writes to its tier",
+        "        if timestamp == EARLIEST_LOCAL and is_broker:",
+        "        if timestamp == EARLIEST_LOCAL and False:",
+        ("unit/broker/test_remote_reads.py",),
+    ),
+    Mutant(
+        "head-alone-decides",
+        "a chain whose head is lost counts as empty: its segments are removed as those of a deleted topic",
+        "            return None if self.is_read else await self._first_listed()\n",
+        "            return None\n",
+        ("unit/tier/test_chain.py",),
+    ),
+    Mutant(
+        "deleted-here-before-it-is-compared",
+        "a topic that is deleted in a copy of a cluster loses the records that only the cluster has",
+        "                await self._chain.read()\n                with",
+        "                with",
+        (CLAIMS,),
     ),
     Mutant(
         "metadata-of-the-same-length",

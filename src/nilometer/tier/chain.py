@@ -26,6 +26,7 @@ The chain of an archive has no leaders: :meth:`Chain.append_at_rest` writes it, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from msgspec import structs
@@ -189,6 +190,10 @@ class Chain:
         except ManifestsGone:
             pass  # another process removes them, too
         names, head = await self._store.names(self._folder), self._folder + HEAD  # manifests in order
+        with contextlib.suppress(ManifestsGone):
+            # A higher claim may have gone on behind the end: what it has written later is not listed yet.
+            if (last := await self.read()) is not None:
+                self._check_claim(last)
         for name in names:
             if name != head:
                 await self._store.remove(name)
@@ -200,8 +205,9 @@ class Chain:
         if last is None:
             return
         self._check_claim(last)
-        if last.rank > rank or last.is_deleted:
-            reason = "is that of a deleted topic" if last.is_deleted else f"has epoch {last.leader_epoch}"
+        has_ended = last.is_deleted and last.claim == self._claim  # a higher claim begins behind the end
+        if last.rank > rank or has_ended:
+            reason = "is that of a deleted topic" if has_ended else f"has epoch {last.leader_epoch}"
             raise Deposed(
                 f"{self._folder}: {manifest_name(last.number)} {reason}; this leader {leader_epoch}"
             )
@@ -266,25 +272,32 @@ class Chain:
         self.is_pruned = True
 
     async def _find_start(self) -> Manifest | None:
-        """Return a manifest to begin with, the nearer to the end the better; None without ``head``."""
+        """Return a manifest to begin with, the nearer to the end the better; None if there is none."""
         try:
             head = await self._store.get(self._folder + HEAD)
         except ObjectNotFound:
             if self._end >= 0:  # to begin again would bring back a topic whose deletion is not known here yet
                 raise ManifestsGone(f"{self._folder} had manifests, and all of them were removed") from None
-            return None
+            # The store may have lost it, or not have it back yet: it is removed after all manifests. A chain
+            # that is empty is listed once, since from then on another process writes it from its first one.
+            return None if self.is_read else await self._first_listed()
         is_number = head.isdigit() and len(head) <= _DIGITS_MAX
         found = await self._get(int(head)) if is_number else None
         if found is not None and (not found.number or await self._begins_with(found.number - 1, b"")):
             return found
-        # A delayed write may have set it back.
+        if (found := await self._first_listed()) is None:  # a delayed write may have set the head back
+            raise ManifestsGone(f"{self._folder} has a head, but no manifest")
+        return found
+
+    async def _first_listed(self) -> Manifest | None:
+        """Return the first of the last manifests, by a listing; None if there is none."""
         prefix = self._folder + manifest_name(0)[:-_DIGITS_MAX]
         for _ in range(_ATTEMPTS_MAX):
             names = await self._store.names(prefix)
             found_numbers = (manifest_number(name.removeprefix(self._folder)) for name in names)
             numbers = {one for one in found_numbers if one is not None}
             if not numbers:
-                raise ManifestsGone(f"{self._folder} has a head, but no manifest")
+                return None
             first = max(numbers)
             while first - 1 in numbers:  # the highest may be void
                 first -= 1

@@ -160,6 +160,36 @@ def test_a_segment_is_not_read_while_it_is_compared(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
+def test_no_replica_begins_behind_a_segment_of_another_cluster() -> None:
+    """It covers records that the leader has on its own disk: the replica would never have them."""
+    here = LedLog()
+    there = LedLog(store=here.store, seed=2)
+
+    async def main() -> None:
+        for led in (here, there):
+            led.log.epochs.begin(0, 0)
+            led.append(written("of both", 0))
+            led.log.roll_now(1)
+            led.append(written("of both", 1))
+        here.log.roll_now(1)
+        await here.tier()
+        await here.remote.check_own()
+        here.append(written("ours", 2))
+        there.append(written("theirs", 2))
+        there.log.roll_now(1)
+        for led in (here, there):
+            led.leader_epoch = 1
+            led.log.epochs.begin(1, 3)
+            led.remote.on_role_changed()
+        while await there.remote.run_round():
+            pass
+        assert here.log.local_start_offset == 2
+        with pytest.raises(Contested):
+            await here.remote.check_own()
+
+    asyncio.run(main())
+
+
 def test_retention_does_not_go_by_what_another_cluster_writes_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -270,10 +300,8 @@ def sweeping(led: LedLog, *, number: int, claim: int = 0) -> tuple[RemoteLogs, S
         cluster_id=TOPIC.cluster_id, writer="sweeper", claim=claim, pause=next_iteration
     )
     logs._config = SimpleNamespace(unknown_topic_grace_ms=1_000)
-    logs._runtime = SimpleNamespace(
-        clock=SimpleNamespace(monotonic_ms=lambda: now.ms, wall_ms=lambda: NOW_MS + 10 + now.ms)
-    )
-    logs._unknown_since_ms, logs._swept_ms = {}, -1
+    logs._runtime = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: now.ms))
+    logs._unknown_since_ms, logs._unchanged_since, logs._swept_ms = {}, {}, -1
     return logs, now
 
 
@@ -321,8 +349,8 @@ def test_a_topic_that_another_cluster_writes_to_is_not_swept(caplog: pytest.LogC
         now.ms = 1_500
         await logs.sweep()
         assert led.store.bucket.objects == before
-        assert "was written to 0 s ago, by another cluster" in caplog.messages[-1]
-        now.ms = 2_000
+        assert "was still written to 0 s ago, by another cluster" in caplog.messages[-1]
+        now.ms = 2_500
         await logs.sweep()
         assert led.store.bucket.objects == {}
 
@@ -353,6 +381,41 @@ def test_what_another_cluster_writes_while_a_sweep_looks_is_not_removed() -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("ahead_ms", [-1_000_000, 0, 1_000_000])
+def test_what_another_cluster_writes_is_not_removed_because_of_its_clock(ahead_ms: int) -> None:
+    led = former()
+    led.now_ms += ahead_ms
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+
+    async def main() -> None:
+        led.leader_epoch = 3
+        led.log.epochs.begin(3, led.log.log_end_offset)
+        for now.ms in range(0, 3_000, 500):
+            led.append(batch(led.log.log_end_offset, 1))
+            led.log.roll_now(1)
+            await led.tier()
+            await logs.sweep()
+        assert led.remote.manifest == await Chain(led.store, led.remote.folder, "").read()
+
+    asyncio.run(main())
+
+
+def test_what_is_being_restored_is_not_swept() -> None:
+    """Its manifests come last."""
+    led = former()
+    logs, now = sweeping(led, number=TOPIC.metadata_entry)
+    objects = led.store.bucket.objects
+    back = {name: objects.pop(name) for name in list(objects) if not name.endswith(HEAD)}
+
+    async def main() -> None:
+        for now.ms, name in zip(range(0, 400 * len(back), 400), sorted(back), strict=True):
+            objects[name] = back[name]
+            await logs.sweep()
+        assert set(back) <= set(objects)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("their_epoch", [2, 1], ids=["later-epoch", "same-epoch"])
 def test_a_topic_that_is_deleted_here_keeps_the_tier_of_the_other_cluster(their_epoch: int) -> None:
     """A copy of the machines was started without a claim, and tidies up. No segment tells them apart: what
@@ -378,6 +441,56 @@ def test_a_topic_that_is_deleted_here_keeps_the_tier_of_the_other_cluster(their_
         else:
             await here.remote.delete()
         assert another.store.bucket.objects == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_topic_is_not_deleted_before_its_tier_is_compared_with_the_log(has_log: bool) -> None:
+    """A leader of the copy is elected, and no round has looked yet."""
+
+    async def main() -> None:
+        living = of_both("theirs")
+        await living.tier()
+        before = dict(living.store.bucket.objects)
+        here = of_both("ours", living.store)
+        here.leader_epoch = 2
+        here.log.epochs.begin(2, 20)
+        here.remote.on_role_changed()
+        here.is_led_here = False
+        if has_log:
+            with pytest.raises(Contested, match="has other records than this broker"):
+                await here.remote.delete()
+            assert living.store.bucket.objects == before
+        else:
+            for path in [one for one in here.disk.list_directory("/events-0") if one.endswith(".log")]:
+                here.disk.remove(f"/events-0/{path}")
+            await here.remote.delete()
+            assert living.store.bucket.objects == {}, "nothing tells them apart"
+
+    asyncio.run(main())
+
+
+def test_a_higher_claim_copies_again_what_another_cluster_has_begun_to_remove() -> None:
+    async def main() -> None:
+        another = clone("of both ")
+        await another.remote.run_round()
+        another.remote.on_role_changed()
+        another.store.remove = fail  # it is ended meanwhile
+        with pytest.raises(ObjectStoreError):
+            await another.remote.delete()
+        del another.store.remove
+        here = of_both("of both", another.store, claim=1)
+        here.leader_epoch = 2
+        here.log.epochs.begin(2, 20)
+        while await here.remote.run_round():
+            pass
+        last = here.remote.manifest
+        assert last is not None
+        assert (last.is_deleted, last.segments[0].base_offset, last.end_offset) == (False, 0, 20)
+
+    async def fail(_name: str) -> None:
+        raise ObjectStoreError("no answer")
 
     asyncio.run(main())
 
@@ -555,6 +668,24 @@ def test_a_cluster_that_takes_the_store_keeps_its_own_records() -> None:
         await present.tier()
         assert present.log.local_start_offset == 20, "all of it is in the tier only"
         assert await texts(present) == before
+
+    asyncio.run(main())
+
+
+def test_what_the_tier_has_beyond_the_end_of_the_log_is_not_said_to_be_copied_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The disks were restored from a backup."""
+
+    async def main() -> None:
+        led = clone("of both ")
+        await led.tier()
+        here = LedLog(CONFIG, store=led.store, claim=1)
+        numbered(here, "of both ", 5)
+        await here.remote.run_round()
+        (said,) = caplog.messages
+        assert "from offset 0 to 19 that a cluster with a lower claim has copied" in said
+        assert "this log's, which ends before offset 5, take their place, and they are removed" in said
 
     asyncio.run(main())
 

@@ -113,6 +113,9 @@ class FakeStore:
     async def state_at(self, partition: Any, offset: int) -> Any:
         return offset
 
+    async def check_own(self, partition: Any) -> None:
+        raise KafkaError(ErrorCode.kafka_storage_error, "another cluster writes there")
+
 
 def store_of(reader: RemoteReader | None) -> RemoteReads:
     reads = RemoteReads(TIER if reader is not None else None, Tasks())
@@ -336,7 +339,12 @@ def test_a_follower_is_told_that_its_records_are_in_remote_storage() -> None:
 
 
 def look_up(
-    partition: Any, timestamp: int, store: RemoteReader | None = None, *, timeout_ms: int = 0
+    partition: Any,
+    timestamp: int,
+    store: RemoteReader | None = None,
+    *,
+    timeout_ms: int = 0,
+    is_broker: bool = False,
 ) -> tuple[ErrorCode, int]:
     """Return the error and the offset for ``timestamp``."""
 
@@ -355,8 +363,9 @@ def look_up(
         body = SimpleNamespace(timeout=timedelta(milliseconds=timeout_ms))
         request: Any = SimpleNamespace(version=11, field=lambda _name, default: default, body=body)
         asked: Any = SimpleNamespace(timestamp=timestamp, partition_index=0, current_leader_epoch=-1)
+        ends_s = offsets._ends_s(parts, cast(Request, request))  # pyright: ignore[reportPrivateUsage]
         error, found = await offsets._look_up(  # pyright: ignore[reportPrivateUsage]
-            parts, cast(Request, request), "t", asked, offsets._ends_s(parts, cast(Request, request))
+            parts, cast(Request, request), "t", asked, ends_s, is_broker=is_broker
         )
         return error, found[1]
 
@@ -380,6 +389,13 @@ def test_where_records_are() -> None:
     log.note_tiered(0)
     assert look_up(partition, -5) == (ErrorCode.none, -1)
     assert look_up(partition, -6) == (ErrorCode.none, 9), "its log begins here: nothing needs to be known"
+
+
+def test_a_replica_is_not_told_where_to_begin_behind_another_clusters_records() -> None:
+    partition, start = led(), led().log.local_start_offset
+    assert look_up(partition, -4, FakeStore()) == (ErrorCode.none, start), "a client asks"
+    assert look_up(partition, -4, is_broker=True) == (ErrorCode.none, start), "no remote storage"
+    assert look_up(partition, -4, FakeStore(), is_broker=True) == (ErrorCode.kafka_storage_error, -1)
 
 
 def test_a_leader_that_has_not_read_remote_storage_yet_does_not_say_what_is_not_there() -> None:
@@ -478,7 +494,7 @@ def test_the_searches_of_a_request_go_on_at_once_and_end_together() -> None:
         ]
         ends_s = asyncio.get_running_loop().time() + 0.01
         return await offsets._look_up_all(  # pyright: ignore[reportPrivateUsage]
-            parts, request, "t", wanted, ends_s
+            parts, request, "t", wanted, ends_s, is_broker=False
         )
 
     found = asyncio.run(main())

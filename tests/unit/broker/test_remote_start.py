@@ -26,10 +26,10 @@ EPOCHS = ((0, 5), (2, 20))
 
 
 class Leader:
-    """Tells where its log begins; ``error``: what it answers instead."""
+    """Tells where its log begins; ``errors``: what it answers instead, one time after the other."""
 
-    def __init__(self, error: ErrorCode = ErrorCode.none) -> None:
-        self._error = error
+    def __init__(self, *errors: ErrorCode) -> None:
+        self._errors = list(errors)
         self.asked: list[Any] = []
         self.open = 0
 
@@ -45,7 +45,8 @@ class Leader:
 
     async def send(self, request: Any) -> Any:
         self.asked.append(request)
-        found = SimpleNamespace(error_code=self._error, offset=LOCAL_START)
+        error = self._errors.pop(0) if self._errors else ErrorCode.none
+        found = SimpleNamespace(error_code=error, offset=LOCAL_START)
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[found])])
 
     def close(self) -> None:
@@ -107,7 +108,8 @@ def test_it_goes_on_where_remote_storage_ends_behind_the_leaders_start() -> None
         follower, leader = Following(), Leader()
         store = Store(follower)
         await started(follower, leader, store)
-        (request,) = leader.asked
+        request, again = leader.asked
+        assert again == request, "what it has read meanwhile must be of its leader's log"
         (asked,) = request.topics[0].partitions
         assert (request.replica_id, request.topics[0].name) == (1, "t")
         assert (asked.partition_index, asked.current_leader_epoch) == (2, 7)
@@ -120,14 +122,15 @@ def test_it_goes_on_where_remote_storage_ends_behind_the_leaders_start() -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "fails", "why"),
+    ("errors", "fails", "why"),
     [
-        (ErrorCode.none, True, "the store is down"),
-        (ErrorCode.not_leader_or_follower, False, "did not tell where its log"),
+        ([], True, "the store is down"),
+        ([ErrorCode.not_leader_or_follower], False, "did not tell where its log"),
+        ([ErrorCode.none, ErrorCode.kafka_storage_error], False, "did not tell where its log"),
     ],
 )
 def test_an_attempt_that_fails_is_given_up_and_the_follower_fetches_again(
-    error: ErrorCode,
+    errors: list[ErrorCode],
     fails: bool,
     why: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -137,7 +140,7 @@ def test_an_attempt_that_fails_is_given_up_and_the_follower_fetches_again(
     caplog.set_level(logging.INFO)
 
     async def main() -> None:
-        follower, leader = Following(), Leader(error)
+        follower, leader = Following(), Leader(*errors)
         await started(follower, leader, Store(follower, fails=fails))
         assert why in caplog.text
         assert not follower.failures, "it is no failure of this broker"

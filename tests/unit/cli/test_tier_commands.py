@@ -67,6 +67,14 @@ def test_what_a_store_has_is_listed_and_checked(uri: str, capsys: pytest.Capture
     assert (found["deleted"], found["gaps"], found["problem"]) == (False, [], None)
 
 
+def test_a_part_of_a_store_is_not_taken_for_an_empty_one(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("cluster", "cluster/topic-id", "cluster/topic-id/0"):
+        assert run(["tier", "list", "--from", f"{uri}/{part}", "--verify"]) == 1
+        assert "name the folder that has those of the clusters" in capsys.readouterr().err
+
+
 def test_damage_is_named(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, index = (next((tmp_path / "tier" / FOLDER).glob(f"{6:020d}-*.{kind}")) for kind in ("log", "index"))
     data = bytearray(log.read_bytes())

@@ -408,6 +408,30 @@ async def test_a_head_that_was_set_back_costs_a_listing_only() -> None:
         assert await chain_on(bucket)[0].read() == chain.last
 
 
+async def test_a_chain_whose_head_is_lost_is_not_empty() -> None:
+    bucket = Bucket()
+    chain, _ = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 20)
+    del bucket.objects[f"{FOLDER}head"]
+    assert await chain_on(bucket)[0].read() == chain.last
+
+
+async def test_a_chain_that_is_empty_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket()
+    (chain, store), listed = chain_on(bucket), list[str]()
+    names = store.names
+
+    async def counted(prefix: str) -> list[str]:
+        listed.append(prefix)
+        return await names(prefix)
+
+    monkeypatch.setattr(store, "names", counted)
+    for _ in range(3):
+        assert await chain.read() is None
+    assert len(listed) == 1
+
+
 async def test_a_chain_whose_manifests_are_gone_is_damaged_and_not_empty() -> None:
     bucket = Bucket({f"{FOLDER}head": b"7"})
     chain, _ = chain_on(bucket)
@@ -431,6 +455,27 @@ async def test_a_deleted_topic_has_no_further_manifest_and_leaves_no_object() ->
     assert f"{FOLDER}head" in bucket.objects, "what finds the manifests is removed last"
     await other.remove_all(always)
     assert bucket.objects == {}
+
+
+async def test_a_higher_claim_goes_on_behind_an_end_and_loses_nothing_by_the_removal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = Bucket()
+    chain, store = chain_on(bucket)
+    await chain.read()
+    await write(chain, 1, 3)
+    names, taker = store.names, Chain(ScriptedStore(bucket), FOLDER, "b", 1)
+
+    async def later(prefix: str) -> list[str]:
+        await taker.read()
+        await taker.append(1, manifest(segment(0, 9)))
+        return await names(prefix)
+
+    monkeypatch.setattr(store, "names", later)
+    with pytest.raises(Contested, match="taken over"):
+        await chain.remove_all(always)
+    assert await chain_on(bucket)[0].read() == taker.last
+    assert taker.last is not None and not taker.last.is_deleted
 
 
 async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again() -> None:

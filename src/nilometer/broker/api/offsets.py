@@ -94,7 +94,7 @@ async def _answer(parts: Parts, request: Request) -> Response:
         }
         denied = not is_broker and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         wanted = [p for p in topic.partitions if not denied and p.partition_index not in repeated]
-        looked_up = await _look_up_all(parts, request, topic.name, wanted, ends_s)
+        looked_up = await _look_up_all(parts, request, topic.name, wanted, ends_s, is_broker=is_broker)
         partitions: list[object] = []
         for asked in topic.partitions:
             error = ErrorCode.topic_authorization_failed if denied else ErrorCode.invalid_request
@@ -114,7 +114,7 @@ async def _answer(parts: Parts, request: Request) -> Response:
 
 
 async def _look_up_all(
-    parts: Parts, request: Request, name: str, wanted: Sequence[Message], ends_s: float
+    parts: Parts, request: Request, name: str, wanted: Sequence[Message], ends_s: float, *, is_broker: bool
 ) -> dict[int, _Found]:
     """Return what is found for each partition, by index. Those by time, which may have to wait for remote
     storage, are looked up some at once."""
@@ -122,14 +122,16 @@ async def _look_up_all(
     at_once = AT_ONCE if any(asked.timestamp >= 0 for asked in wanted) else 1
     for first in range(0, len(wanted), at_once):
         some = wanted[first : first + at_once]
-        work = [_look_up(parts, request, name, asked, ends_s) for asked in some]
+        work = [_look_up(parts, request, name, asked, ends_s, is_broker=is_broker) for asked in some]
         results = [await work[0]] if len(work) == 1 else await gather(*work)
         for asked, result in zip(some, results, strict=True):
             found[asked.partition_index] = result
     return found
 
 
-async def _look_up(parts: Parts, request: Request, name: str, asked: Message, ends_s: float) -> _Found:
+async def _look_up(
+    parts: Parts, request: Request, name: str, asked: Message, ends_s: float, *, is_broker: bool = False
+) -> _Found:
     timestamp: int = asked.timestamp
     if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         return ErrorCode.unsupported_version, _UNKNOWN
@@ -137,6 +139,9 @@ async def _look_up(parts: Parts, request: Request, name: str, asked: Message, en
         partition = parts.replicas.partition(name, asked.partition_index)
         partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         read_committed = request.field("isolation_level", 0) == 1
+        if timestamp == EARLIEST_LOCAL and is_broker:  # it begins its log behind what remote storage has
+            await parts.replicas.remote.check_own(partition, ends_s)
+            partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         if timestamp in _WHERE_IT_IS:
             return ErrorCode.none, _place(partition, timestamp)
         if request.field("replica_id", -1) == DEBUGGING_REPLICA_ID:

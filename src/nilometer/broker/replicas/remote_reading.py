@@ -73,6 +73,11 @@ class RemoteReader(Protocol):
         """Return the state at the end of the segment that contains the record before ``offset``."""
         ...
 
+    async def check_own(self, partition: ReadablePartition) -> None:
+        """Raises KafkaError if remote storage has records of another cluster, or of another leader, in place
+        of this leader's."""
+        ...
+
 
 class RemoteReads:
     """All methods are called on the event loop."""
@@ -152,6 +157,17 @@ class RemoteReads:
         """Return as :meth:`RemoteReader.state_at`. The reads of clients take no place from it."""
         async with self._starts:
             return await self._reader_of(partition).state_at(partition, offset)
+
+    async def check_own(self, partition: ReadablePartition, ends_s: float) -> None:
+        """As :meth:`RemoteReader.check_own`, until ``ends_s``; nothing without remote storage."""
+        if self.reader is None:
+            return
+        try:
+            async with asyncio.timeout_at(ends_s), self._starts:
+                await self.reader.check_own(partition)
+        except TimeoutError as error:
+            reason = f"remote storage did not answer in time about {partition}"
+            raise KafkaError(ErrorCode.request_timed_out, reason) from error
 
     async def _in_place(
         self, partition: ReadablePartition, work: Callable[[RemoteReader], Awaitable[T]]

@@ -1,8 +1,11 @@
 """Followers whose next records their leader has in remote storage only: they go on behind these.
 
 The leader tells where its own log begins (ListOffsets -4), and remote storage what a log needs to begin
-there: the leader epochs and the producers of the records below. What the follower had is dropped. An attempt
-that fails is begun again by the next fetch, a while later; an attempt of an earlier role has no effect.
+there: the leader epochs and the producers of the records below. The leader is asked again after that: to a
+replica it answers only while what remote storage has is of its own log, so what was read before is, too, and
+no record is left out that the leader has and another cluster's segment does not. What the follower had is
+dropped. An attempt that fails is begun again by the next fetch, a while later; an attempt of an earlier role
+has no effect.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class RemoteStarts:
         try:
             local_start = await self._leaders_start(partition, role)
             state = await self._reads.state_at(partition, local_start)
+            await self._leaders_start(partition, role)
             if partition.replica.role is role:
                 partition.start_in_tier(
                     role, state.start_offset, log_start_offset, state.epochs, state.producers
@@ -68,7 +72,8 @@ class RemoteStarts:
             partition.on_success(_WORK)
 
     async def _leaders_start(self, partition: Partition, role: FollowerRole) -> int:
-        """Ask the leader for the first offset in its own segments. Raises KafkaError."""
+        """Ask the leader for the first offset in its own segments. Raises KafkaError, also if remote storage
+        has other records than the leader."""
         endpoint = self._locate(role.leader)
         if endpoint is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {role.leader} is not registered")

@@ -35,7 +35,7 @@ from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.storage.topic_config import DELETE_ON_DISABLE, ENABLE
 from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
-from nilometer.tier.format import DamagedObject, TopicFacts
+from nilometer.tier.format import DamagedObject, TopicFacts, manifest_start
 from nilometer.tier.reader import LogState, RemoteCache
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import TierState
@@ -98,6 +98,8 @@ class RemoteLogs:
         self._running: dict[TopicIdPartition, asyncio.Event] = {}
         self._unknown_since_ms: dict[str, int] = {}
         """The folders of topics that this cluster does not know, and the first sweep that has found them."""
+        self._unchanged_since: dict[str, tuple[object, int]] = {}
+        """By folder of a partition: what the last sweep has seen there, and when one has first seen that."""
         self._swept_ms = -1
         """The time of the last sweep."""
         self.traffic: dict[str, RemoteTraffic] = {}
@@ -332,12 +334,15 @@ class RemoteLogs:
         try:
             folders = await self._store.folders(f"{self._parts.cluster_id}/")
             unknown = [one for one in folders if self._is_unknown(one)]
-            for topic in self._unknown_for_long(unknown):
+            for_long, seen = set(self._unknown_for_long(unknown)), self._unchanged_since
+            self._unchanged_since = {}
+            for topic in unknown:
                 for folder in await self._store.folders(topic):
                     try:
-                        await self._sweep(topic, folder)
+                        await self._sweep(topic, folder, seen.get(folder, (None, 0)))
                     except (DamagedObject, Contested) as reason:
-                        logger.warning("The tier of a topic that was deleted is not removed: %s", reason)
+                        if topic in for_long:
+                            logger.warning("The tier of a topic that was deleted is not removed: %s", reason)
         except ObjectStoreError as error:
             logger.warning("Tiers of deleted topics are not looked for: %s", error)
 
@@ -362,21 +367,30 @@ class RemoteLogs:
         self._unknown_since_ms = {one: self._unknown_since_ms.get(one, now_ms) for one in folders}
         return [one for one, since_ms in self._unknown_since_ms.items() if now_ms - since_ms >= grace_ms]
 
-    async def _sweep(self, topic: str, folder: str) -> None:
+    async def _sweep(self, topic: str, folder: str, before: tuple[object, int]) -> None:
         """Remove a partition of a topic that is in no image which has the entry that the writer of its last
-        manifest knew."""
-        if not await self._store.names(folder):  # before the chain: what is found has a manifest, or had one
+        manifest knew.
+
+        Not if it was written to within the grace period: another cluster has the topic, or the store is being
+        restored. The other cluster's clock may be wrong, so what counts is when a sweep has seen a change.
+        """
+        if not (
+            names := await self._store.names(folder)
+        ):  # before the chain: what is found has a manifest, or had one
             return
         chain = Chain(self._store, folder, self._parts.writer, self._parts.claim, self._parts.pause)
         try:
             last = await chain.read()
         except ManifestsGone:
             last = None
+        seen: object = tuple(names) if last is None else manifest_start(last)
+        now_ms = self._runtime.clock.monotonic_ms()
+        since_ms = before[1] if seen == before[0] else now_ms
+        self._unchanged_since[folder] = seen, since_ms
         known = last is None or last.topic.metadata_entry <= self._metadata.image.number
         if known and self._is_unknown(topic) and (last is None or last.claim == self._parts.claim):
-            age_ms = self._runtime.clock.wall_ms() - (0 if last is None else last.written_ms)
-            if abs(age_ms) < self._config.unknown_topic_grace_ms:
-                raise Contested(f"{folder} was written to {age_ms // 1000} s ago, by another cluster")
+            if (age_ms := now_ms - since_ms) < self._config.unknown_topic_grace_ms:
+                raise Contested(f"{folder} was still written to {age_ms // 1000} s ago, by another cluster")
             logger.info("%s has the tier of a topic that was deleted: it is removed", folder)
             await chain.remove_all(lambda found: last is not None and found.number == last.number)
 
@@ -404,6 +418,15 @@ class RemoteLogs:
         :meth:`read`."""
         remote = self._of(partition)
         return await self._reading(remote, self._reads_of(remote).state_at(offset))
+
+    async def check_own(self, partition: ReadablePartition) -> None:
+        """Raises KafkaError if the last manifest is not one that this leader goes on from, or names records
+        that are not of its log."""
+        remote = self._of(partition)
+        try:
+            await self._reading(remote, remote.check_own())
+        except Deposed as reason:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(reason)) from reason
 
     def _reads_of(self, remote: RemotePartition) -> PartitionReads:
         return PartitionReads(remote, self._cache)

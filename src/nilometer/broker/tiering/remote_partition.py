@@ -16,6 +16,7 @@ the chain, so that leader and followers delete only by manifests of the present 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Generator
@@ -326,10 +327,12 @@ class RemotePartition:
         cut = self._lineage.divergent(manifest, self.view(), self._as_of)
         if cut:
             logger.warning(
-                "The tier of %s has records from offset %d on that %s",
+                "The tier of %s has records from offset %d to %d that %s",
                 self.partition,
                 cut[0].base_offset,
-                "a cluster with a lower claim has copied: they are copied again"
+                cut[-1].last_offset,
+                "a cluster with a lower claim has copied: this log's, which ends before offset "
+                f"{self.partition.log.log_end_offset}, take their place, and they are removed"
                 if manifest.claim < self._parts.claim
                 else "are not those of its leader: they are removed. An unclean election has lost them",
             )
@@ -502,9 +505,16 @@ class RemotePartition:
         self._orphans_since_ms = None
 
     async def delete(self) -> None:
-        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested."""
-        self._check_lineage()
+        """Remove all, since the topic was deleted. Raises ObjectStoreError, DamagedObject, Contested.
+
+        No round may have looked since another cluster has written there, so what is there is compared first.
+        """
         async with self._using_chain:
+            with contextlib.suppress(ManifestsGone):  # they are being removed: that goes on
+                await self._chain.read()
+                with contextlib.suppress(OSError, KafkaError):  # the log may be removed already
+                    await self._compare()
+            self._check_lineage()
             await self._chain.remove_all(self._may_end)
 
     def _may_end(self, last: Manifest) -> bool:
@@ -726,6 +736,7 @@ class RemotePartition:
                     written_ms=self._now_ms,
                     log_start_offset=self.partition.log.log_start_offset,
                     topic=self._facts(self.partition),
+                    is_deleted=False,  # the last one is, where a cluster with a lower claim has ended it
                 )
                 try:
                     if await self._chain.append(epoch, following):
@@ -814,6 +825,16 @@ class RemotePartition:
         """Begin where an earlier leader has said, for a reader that comes before the first round."""
         async with self._using_chain:
             await self._find_log_start()
+
+    async def check_own(self) -> None:
+        """Read the chain and compare it with the log, for a replica that is to begin behind what it names.
+
+        Raises Deposed, ObjectStoreError, DamagedObject.
+        """
+        epoch = self.partition.leader_epoch
+        await self._read_chain()
+        async with self._using_chain:
+            await self._checked(epoch)
 
     async def manifest_of_present_leader(self) -> Manifest:
         """Return the last manifest if the present leader has written it. Raises ObjectStoreError if it has

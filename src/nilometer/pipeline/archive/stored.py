@@ -20,7 +20,7 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import Listed, ListedStore, ObjectStore, ObjectStoreError, folder_of
 from nilometer.runtime.runtime import open_object_store
 from nilometer.tier.catalogue import StoredPartition, find_partitions
-from nilometer.tier.format import DamagedObject, Manifest
+from nilometer.tier.format import DamagedObject, Manifest, manifest_number
 from nilometer.tier.transfer import check_partition
 
 T = TypeVar("T")
@@ -117,9 +117,17 @@ class Checked:
 
 
 async def find_stored(store: ObjectStore, topics: Sequence[str]) -> list[StoredPartition]:
-    """Return what a store has of these topics, or of all. Raises SourceError if it has nothing of a topic,
-    ObjectStoreError."""
+    """Return what a store has of these topics, or of all. Raises SourceError if it has nothing of a topic, or
+    is only a part of a store; ObjectStoreError."""
     found = await find_partitions(store, topics)
+    if not found:
+        for name in await store.names(""):
+            folder, _, own = name.rpartition("/")
+            if manifest_number(own) is not None and folder.count("/") != 2:
+                raise SourceError(
+                    f"the store has a manifest in the folder {folder!r}, and that is no CLUSTER/TOPIC "
+                    "ID/PARTITION: name the folder that has those of the clusters"
+                )
     if missing := sorted(set(topics) - {one.topic for one in found}):
         absent = f"the store has nothing of topic {', '.join(missing)}: without --topic all are listed"
         raise SourceError("\n".join((absent, *unreadable(found))))
