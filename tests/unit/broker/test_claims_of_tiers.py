@@ -489,7 +489,7 @@ def test_a_higher_claim_copies_again_what_another_cluster_has_begun_to_remove() 
         assert last is not None
         assert (last.is_deleted, last.segments[0].base_offset, last.end_offset) == (False, 0, 20)
 
-    async def fail(_name: str) -> None:
+    async def fail(name: str) -> None:
         raise ObjectStoreError("no answer")
 
     asyncio.run(main())

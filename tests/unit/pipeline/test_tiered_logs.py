@@ -10,6 +10,7 @@ import struct
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders import log_slices, storages
@@ -18,6 +19,7 @@ from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.log_folders.tiers import TieredFolder
 from nilometer.pipeline.source.positions import Bounds
 from nilometer.runtime.system_disk import SystemDisk
+from nilometer.wire.record_batch import batches
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
@@ -258,6 +260,25 @@ def test_a_log_that_diverges_is_not_read_with_its_tier(log, tier, both):
     other = log.folder / "leader-epoch-checkpoint"
     other.write_text("0\n2\n0 0\n3 120\n")
     with pytest.raises(SourceError, match="diverge at offset 120"):
+        offsets_of(**both)
+
+
+def test_a_log_with_other_records_is_not_read_with_the_tier_of_another_cluster(log, tier, both):
+    """Both have the same leader epochs."""
+
+    def note(crc):
+        *rest, last = tier.manifest.segments
+        named = structs.replace(last, last_crc=crc)
+        for before, now in zip(last.object_names, named.object_names, strict=True):
+            (tier.folder / before).rename(tier.folder / now)
+        tier.write(structs.replace(tier.manifest, segments=(*rest, named)))
+
+    data = log.path(".log", tier.manifest.segments[-1].base_offset).read_bytes()
+    *_, (_, header) = batches(data)
+    note(header.crc)
+    assert offsets_of(**both) == list(range(log.next_offset))
+    note(header.crc ^ 1)
+    with pytest.raises(SourceError, match=r"other records at offset .* a second cluster with this id"):
         offsets_of(**both)
 
 

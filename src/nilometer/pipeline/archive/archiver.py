@@ -442,7 +442,7 @@ class PartitionArchiver:
             disk, folder = one.open()
             try:
                 bases = one.segments()
-                if _is_compacted(one):
+                if one.may_have_gaps:
                     raise SourceError(
                         f"{shown(one.place)} was compacted: its sealed segments change with each cleaning, "
                         "so an archive of them would not be the log. The pipeline `table` keeps a row per key"
@@ -568,7 +568,7 @@ class PartitionArchiver:
             found = None
         if found is None or uuid_to_text(found) != self._topic_id:
             raise SegmentChanged(f"{shown(replica.place)} was deleted")
-        if _is_compacted(replica):
+        if replica.may_have_gaps:
             raise SegmentChanged(f"{shown(replica.place)} is being compacted")
 
     def _require_epochs(self, replica: ReplicaFolder, segment: RemoteSegment, source: SourceLog) -> None:
@@ -673,11 +673,6 @@ def _source_of(former: ReplicaFolder) -> SourceLog:
     return SourceLog(
         "the former archive", bases, start, former.high_watermark or 0, epochs_of(segments), ends
     )
-
-
-def _is_compacted(replica: ReplicaFolder) -> bool:
-    disk, folder = replica.open()
-    return replica.cleaned_up_to > 0 or disk.exists(posixpath.join(folder, names.GAPS_MARKER))
 
 
 # Archives topics: every partition that has a replica in some folders, one after the other.

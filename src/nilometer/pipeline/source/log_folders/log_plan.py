@@ -44,6 +44,7 @@ from nilometer.pipeline.source.source_options import (
 )
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import TopicPartition
 from nilometer.tier import segment_ranges
 from nilometer.wire.record_batch import read_header
@@ -414,6 +415,25 @@ def _require_same_history(archived: TieredPartition, live: LogPart) -> None:
             f"the archive of {archived.part} and {shown(live.place)} diverge at offset {offset}: their "
             "leader epochs differ. An unclean election may have removed archived records; read one of the two"
         )
+    if not archived.is_archive:
+        _require_same_records(archived, live, LogFolderReader(disk, folder))
+
+
+def _require_same_records(archived: TieredPartition, live: LogPart, log: LogFolderReader) -> None:
+    """Compare the last batch of the newest segment that ends in the log: a second cluster with this id may have
+    written other records under the same leader epochs."""
+    ending = (one for one in reversed(archived.chain) if live.start <= one.last_offset < live.end)
+    segment = next((one for one in ending if one.last_crc is not None), None)
+    if segment is None or live.replica.may_have_gaps:
+        return
+    for batch in log.batches(segment.last_offset, verify=False):
+        if batch.header.crc != segment.last_crc:
+            raise SourceError(
+                f"the remote storage of {archived.part} has other records at offset {segment.last_offset} "
+                f"than {shown(live.place)}, under the same leader epochs: a second cluster with this id has "
+                "written to it. Read one of the two"
+            )
+        return
 
 
 # Finds the first record at or after a timestamp in a partition's folder, with its time indexes.

@@ -118,6 +118,12 @@ class ReplicaFolder:
         return self.directory.cleaned.get(self.part, 0)
 
     @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction may have rewritten batches, in each replica others."""
+        disk, folder = self.open()
+        return self.cleaned_up_to > 0 or disk.exists(posixpath.join(folder, names.GAPS_MARKER))
+
+    @property
     def begins_in_tier(self) -> bool:
         """Whether its first records may be in remote storage only."""
         disk, folder = open_place(self.place)
