@@ -420,8 +420,8 @@ def _require_same_history(archived: TieredPartition, live: LogPart) -> None:
 
 
 def _require_same_records(archived: TieredPartition, live: LogPart, log: LogFolderReader) -> None:
-    """Compare the last batch of the newest segment that ends in the log: a second cluster with this id may have
-    written other records under the same leader epochs."""
+    """Compare the last batch of the newest segment that ends in the log: a second cluster with this id may
+    have written other records under the same leader epochs."""
     ending = (one for one in reversed(archived.chain) if live.start <= one.last_offset < live.end)
     segment = next((one for one in ending if one.last_crc is not None), None)
     if segment is None or live.replica.may_have_gaps:
