@@ -144,6 +144,10 @@ class Payloads:
         return hashlib.shake_256(self._key + what + len(data).to_bytes(4, "big") + data).digest(size)
 
 
+def _letters(name: bytes) -> bytes:
+    return b"x" * len(name)
+
+
 Change = Callable[[bytes], bytes]
 
 
@@ -167,9 +171,16 @@ def changed_records(
     return dataclasses.replace(message, **{topics: tuple(map(of_topic, getattr(message, topics)))})
 
 
-def malformed(frame: bytes) -> bytes:
-    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit."""
-    return frame[:_REQUEST_HEADER] + _letters(frame[_REQUEST_HEADER:])
+def malformed(frame: bytes, letters: Callable[[bytes], bytes] = _letters) -> bytes:
+    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit; where
+    its header is malformed, bytes that are no UTF-8."""
+    rest = frame[_REQUEST_HEADER:]
+    changed = letters(rest)
+    try:
+        messages.decode_request_header(frame)
+    except MalformedMessage:
+        changed = b"\xff" * len(rest)
+    return frame[:_REQUEST_HEADER] + changed
 
 
 def without_old_records(frame: bytes) -> bytes:
@@ -236,10 +247,6 @@ def changed_batches(
 
 def _zeros(value: bytes) -> bytes:
     return bytes(len(value))
-
-
-def _letters(name: bytes) -> bytes:
-    return b"x" * len(name)
 
 
 def _xor(one: bytes, other: bytes) -> bytes:

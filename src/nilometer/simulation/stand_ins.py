@@ -43,6 +43,7 @@ from nilometer.simulation.payloads import (
     Payloads,
     changed_batches,
     changed_records,
+    malformed,
     with_body,
     without_old_records,
 )
@@ -235,7 +236,7 @@ class StandIns:
         try:
             header, body = messages.decode_request(frame)
         except MalformedMessage:
-            return frame[:_HEADER] + self._sent(frame[_HEADER:])  # whatever it is
+            return malformed(frame, self._sent)  # whatever it is
         if key not in _WITH_SECRETS:
             return frame
         if header.api_key == int(FORWARD_REQUEST):
@@ -334,8 +335,6 @@ def _alike(byte: int, letter: int) -> int:
 
 
 _KEY = 2
-_HEADER = 10
-"""API key, version, correlation id, and the length of the client id."""
 _RETIRED = {int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)}
 _RETIRED_VERSION_MAX = 3
 """A broker answers these old versions, and no message of a login begins as they do."""

@@ -157,6 +157,8 @@ def odd_requests() -> Iterator[list[bytes]]:
     versions = encode_request(7, "me", api(ApiKey.API_VERSIONS, 0).request())[4:]
     yield [handshake, versions, handshake, versions]
     yield [b"\0\x12\0\x63" + header + SENT, versions]
+    for no_text in (b"\xff\xfe", b"\xc3\xfe"):
+        yield [b"\0\x10\0\0" + bytes(4) + b"\0\x02" + no_text]
     yield [b"\0bob\0" + SENT]
     yield [b"\0B\0" + SENT]
     for version in (0, 3, 8, 9):

@@ -136,6 +136,18 @@ def test_a_malformed_request_stays_malformed_and_has_no_record(version: int) -> 
         decode_request(changed)
 
 
+@pytest.mark.parametrize("payloads", [None, Payloads(b"random")])
+@pytest.mark.parametrize("key", [ApiKey.LIST_GROUPS, ApiKey.API_VERSIONS])
+def test_a_client_id_that_is_no_text_stays_none(key: int, payloads: Payloads | None) -> None:
+    frame = key.to_bytes(2, "big") + b"\0\0" + b"\0\0\0\x07\0\x02\xc3\xfe"
+    stand_ins = StandIns(b"key")
+    stand_ins.payloads = payloads
+    changed = stand_ins.request(frame)
+    assert b"\xc3" not in changed
+    with pytest.raises((MalformedMessage, UnsupportedVersion)):
+        decode_request(changed)
+
+
 def test_of_what_a_client_sends_control_records_and_a_rest_are_changed_too() -> None:
     marker = bytearray(batch())
     marker[22] |= 0x20
