@@ -22,6 +22,7 @@ from nilometer.simulation.stand_ins import StandIns
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request
+from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
@@ -144,14 +145,21 @@ def test_a_recording_that_is_removed_meanwhile_is_named(recording: Path, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def produce_request(records: bytes) -> bytes:
+    key = ApiKey.PRODUCE
+    part = make(key, 9, "PartitionProduceData", index=0, records=records)
+    topic = make(key, 9, "TopicProduceData", name=TOPIC, partition_data=(part,))
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
+    return encode_request(7, "me", api(key, 9).request(**fields))[4:]
+
+
 def odd_requests() -> Iterator[list[bytes]]:
     """Yield what clients send on a connection each, which brokers close, or answer with an error."""
     header = b"\0\0\0\x07\0\x02me"
-    key = ApiKey.PRODUCE
-    part = make(key, 9, "PartitionProduceData", index=0, records=b"w")
-    topic = make(key, 9, "TopicProduceData", name=TOPIC, partition_data=(part,))
-    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
-    produced = encode_request(7, "me", api(key, 9).request(**fields))[4:]
+    builder = BatchBuilder()
+    builder.append(1, None, SENT)
+    batch = bytes(builder.build())
+    produced = produce_request(b"w")
     old = b"\0\x01" + bytes(4) + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x01" + bytes(4)
     handshake = encode_request(7, "me", api(ApiKey.SASL_HANDSHAKE, 0).request(mechanism="PLAIN"))[4:]
     versions = encode_request(7, "me", api(ApiKey.API_VERSIONS, 0).request())[4:]
@@ -165,6 +173,8 @@ def odd_requests() -> Iterator[list[bytes]]:
         yield [b"\0\0\0" + bytes([version]) + header + b"\0\x09" + SENT]
     yield [b"\0\0\0\x02" + header + old + len(SENT).to_bytes(4, "big") + SENT, versions]
     yield [produced, produced + SENT, versions]
+    for at, value in ((17, b"\0\0\0\1"), (8, b"\xff" * 4), (16, b"\x77")):  # CRC, length, magic
+        yield [produce_request(batch[:at] + value + batch[at + len(value) :]), versions]
     yield [produced[:-1] + b"\x01\x63" + bytes([len(SENT)]) + SENT, versions]  # a tagged field
 
 
@@ -178,7 +188,7 @@ def test_no_request_of_a_client_prevents_a_copy_or_leaves_what_it_sent(tmp_path:
                     peer.receive()
         broker.stop()
     (path,) = tmp_path.rglob("*.recording")
-    assert contents(path).count(SENT) == 10
+    assert contents(path).count(SENT) == 13
     saved = run("save", path, "--output", tmp_path / "out.zip")
     assert saved.exit_code == 0, saved.output
     saved = run("save", path, "--output", tmp_path / "without.zip", "--without-payloads")
