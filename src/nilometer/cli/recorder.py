@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import pdb
+import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -75,6 +76,8 @@ def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotARecording(f"{one} is no file")  # a pipe would hang
                 found += recordings_in(one)
             except (NotARecording, OSError) as error:
                 if one == path:
