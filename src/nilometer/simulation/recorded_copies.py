@@ -322,7 +322,8 @@ def write_copy(
     for file in files:
         _check_possible(file, with_payloads=with_payloads)
     names = list(_names(files))
-    begun = path.with_name(f".{path.name[:NAME_BYTES_MAX]}.{os.urandom(4).hex()}")
+    begun_name = os.fsdecode(os.fsencode(path.name)[:NAME_BYTES_MAX])
+    begun = path.with_name(f".{begun_name}.{os.urandom(4).hex()}")
     writer = CollectionWriter(str(begun))
     try:
         originals = [_Original(file) for file in files]

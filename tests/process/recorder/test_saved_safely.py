@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,13 @@ def test_the_name_is_not_there_before_all_is_checked(recording: Path, tmp_path: 
 
     write_copy([RecordingFile(recording)], out, b"random", on_copied=on_copied)
     assert copied == [f"{out}:{recording.name}"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_copy_may_have_a_name_of_letters_with_many_bytes(recording: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("名" * 83 + ".zip")
+    assert len(os.fsencode(out.name)) == 253
+    write_copy([RecordingFile(recording)], out, b"random")
     assert list(tmp_path.iterdir()) == [out]
 
 
