@@ -215,5 +215,10 @@ def test_recordings_of_two_clusters_are_refused(path: Path, tmp_path: Path) -> N
     assert refused.exit_code == 1
     assert f"{other} is of the cluster " in refused.stderr
     assert f", and {path} of " in refused.stderr
+    saved = CliRunner().invoke(
+        recorder, ["save", str(path), str(other), "--output", str(tmp_path / "both.zip")]
+    )
+    assert (saved.exit_code, f"{other} is of the cluster " in saved.stderr) == (1, True)
+    assert not (tmp_path / "both.zip").exists()
     found = ended_in_debugger(path, other, *MOVES, "--quiet", lines=["continue"] * 6)
     assert (found.returncode, f"{other} is of the cluster " in found.stderr) == (1, True), found.stderr
