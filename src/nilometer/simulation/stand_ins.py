@@ -74,7 +74,7 @@ _KEYS_IN_JSON = re.compile(
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
 _HTTP_REQUEST = re.compile(rb"[A-Z]+ [^ ]+ HTTP/1\.[01]")
-_HTTP_UNREAD = re.compile(rb"(?<=://)[^/?# ]+|(?<=[?#])[^ ]+")
+_HTTP_UNREAD = re.compile(rb"(?<=//)[^/?# ]+|(?<=[?#])[^ ]+")
 _HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)", re.DOTALL)
 _HTTP_READ = re.compile(rb"(?i)(?:host|connection|user-agent|accept(?:-encoding)?|content-length):[ \t]*")
 _SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")

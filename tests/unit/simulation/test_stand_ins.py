@@ -226,6 +226,7 @@ def test_bytes_behind_a_request_are_left_out() -> None:
         b"GET / HTTP/1.1\r\nX-Api-Key: Basic c2VjcmV0\r\nAccept: text/plain\r\n\r\n",
         b"GET / HTTP/1.1\nHost: here\n\nBasic c2VjcmV0",
         b"GET http://me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
+        b"GET //me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
     ],
 )
 def test_of_http_what_no_answer_depends_on_is_letters(data: bytes) -> None:
