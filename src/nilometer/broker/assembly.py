@@ -454,7 +454,7 @@ def _apis(
         *cluster_description.apis(
             cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
         ),
-        *configs.apis(configs.Parts(config, control.metadata, rights, on_controller)),
+        *configs.apis(configs.Parts(config, runtime.loggers, control.metadata, rights, on_controller)),
         *consumer_groups.apis(consumer_groups.Parts(tasks, turns, control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import pdb
+import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -75,6 +76,8 @@ def _opened(paths: Sequence[Path]) -> list[RecordingFile]:
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotARecording(f"{one} is no file")  # a pipe would hang
                 found += recordings_in(one)
             except (NotARecording, OSError) as error:
                 if one == path:
@@ -356,12 +359,7 @@ def replay(
         for doubt in cluster.doubts:
             click.echo(doubt, err=True)
         stack.enter_context(_lines_shown(None if quiet or as_json else cluster))
-        try:
-            found = cluster.play(is_wanted)
-        except Diverged as difference:
-            _fail(cluster, f"the replay differs from the recording: {difference}")
-        except (NotARecording, OtherCluster) as error:
-            _fail(cluster, str(error))
+        found = _played(cluster, lambda: cluster.play(is_wanted))
         stack.callback(cluster.end)  # the debugger may go on
         why = None if partition is None else why_of(cluster, *partition)
         if as_json:
@@ -377,14 +375,21 @@ def replay(
             found = _debugged(cluster, is_wanted)
 
 
+def _played(cluster: RecordedCluster, play: Callable[[], Moment | None]) -> Moment | None:
+    """Return what ``play`` returns; end the command where it cannot go on."""
+    try:
+        return play()
+    except Diverged as difference:
+        _fail(cluster, f"the replay differs from the recording: {difference}")
+    except (NotARecording, OtherCluster) as error:
+        _fail(cluster, str(error))
+
+
 def _debugged(cluster: RecordedCluster, is_wanted: Callable[[Moment], bool]) -> Moment | None:
     """Go on in Python's debugger to the next moment that is wanted; return it, or None at the end."""
     debugger = _Debugger()
     debugger.message("The broker's next step: `step` goes into it, `continue` goes on.")
-    try:
-        found = debugger.runcall(cluster.play, is_wanted)
-    except Diverged as difference:
-        _fail(cluster, f"the replay differs from the recording: {difference}")
+    found = _played(cluster, lambda: debugger.runcall(cluster.play, is_wanted))
     if found is not None:
         report_stop(found)
     return found

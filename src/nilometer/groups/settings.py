@@ -406,13 +406,20 @@ _SETTINGS = {
     for name in (f"{kind}.{each}" for each in (*_OF_ALL_KINDS, *_OF_KIND.get(kind, ())))
 }
 
+_ASSIGNOR = "streams.assignor.name"
+
+
+def names_of_settings() -> frozenset[str]:
+    """Return the names of all settings that a group can have."""
+    return frozenset((*_SETTINGS, *_OWN_KEYS, _ASSIGNOR))
+
 
 def definition_of(config: GroupConfig) -> ConfigDefinition:
     """Return the keys of a group, with the bounds and defaults of a broker's ``config``."""
     keys = [_key(setting, config) for setting in _SETTINGS.values()]
     assignors = config.group_streams_assignors
     assignor = ConfigKey(
-        name="streams.assignor.name",
+        name=_ASSIGNOR,
         kind=ConfigKind.STRING,
         default=assignors[0],
         choices=assignors,

@@ -83,7 +83,7 @@ def new_recording(folder: str, node_id: int, wall_ms: int, bytes_max: int) -> Ne
     ``bytes_max``: how large the others may be. Raises OSError.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
-    paths = Path(folder).glob(f"*-broker-{node_id}{SUFFIX}")
+    paths = filter(Path.is_file, Path(folder).glob(f"*-broker-{node_id}{SUFFIX}"))  # no pipes: they hang
     known = sorted(((_number_of(path), path) for path in paths), reverse=True)
     left = bytes_max
     for _, path in known:

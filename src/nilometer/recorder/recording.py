@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 from nilometer.recorder import tape as kinds
 from nilometer.recorder.failures import failure_of
 from nilometer.recorder.known_files import KnownFile, KnownFiles
-from nilometer.recorder.seam import Door, Pulls, SeamDisk, SeamEntropy, SeamObjectStore
+from nilometer.recorder.seam import Door, Pulls, SeamDisk, SeamEntropy, SeamLoggers, SeamObjectStore
 from nilometer.recorder.tape import Tape, packed, signed, varint
 from nilometer.recorder.turn_loop import TurnLoop
 from nilometer.runtime import Clock, Disk, File, Listener, Network, Runtime
@@ -382,6 +382,7 @@ class Recorder(Door):
             system.open_files_max,
             open_object_store,
             self.with_secret,
+            SeamLoggers(self, system.loggers),
         )
 
 

@@ -29,6 +29,7 @@ from nilometer.recorder.seam import (
     Pulls,
     SeamDisk,
     SeamEntropy,
+    SeamLoggers,
     SeamObjectStore,
 )
 from nilometer.recorder.tape import NAMES, Entry, TapeReader
@@ -684,6 +685,7 @@ class Replay(Door):
             open_files_max,
             open_object_store,
             self.with_secret,
+            SeamLoggers(self, ABSENT),
         )
 
     # --- the network

@@ -7,13 +7,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
 from nilometer.recorder.known_files import KnownFile, KnownFiles
-from nilometer.runtime import Disk, DiskLock, DiskWatch, Entropy, File
+from nilometer.runtime import Disk, DiskLock, DiskWatch, Entropy, File, Loggers
 from nilometer.runtime.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -313,6 +313,18 @@ class SeamEntropy:
 
     def choice(self, options: Sequence[T]) -> T:
         return options[self.below(len(options))]
+
+
+class SeamLoggers:
+    def __init__(self, door: Door, loggers: Loggers) -> None:
+        self._door = door
+        self._loggers = loggers
+
+    def levels(self) -> Mapping[str, int]:
+        return self._door.ask("logger levels", (), self._loggers.levels)
+
+    def set_level(self, name: str, level: int) -> None:
+        self._door.ask("set logger level", (name, level), lambda: self._loggers.set_level(name, level))
 
 
 class SeamObjectStore:

@@ -11,6 +11,7 @@ replaces the event loop as a whole. Code outside this folder must not use thread
 """
 
 from nilometer.runtime.disk import Disk, DiskLock, DiskWatch, File, LockHeld
+from nilometer.runtime.loggers import Loggers
 from nilometer.runtime.network import Listener, Network
 from nilometer.runtime.runtime import Clock, Entropy, Runtime, WithSecret, with_secret
 
@@ -23,6 +24,7 @@ __all__ = [
     "File",
     "Listener",
     "LockHeld",
+    "Loggers",
     "Network",
     "Runtime",
     "WithSecret",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from nilometer.runtime.disk import Disk
+from nilometer.runtime.loggers import Loggers, SystemLoggers
 from nilometer.runtime.network import Network, SocketNetwork, open_files_max
 from nilometer.runtime.object_store import FileObjectStore, ListedStore, OpenObjectStore, folder_of
 from nilometer.runtime.system_disk import SystemDisk
@@ -135,6 +136,9 @@ def with_secret(name: str, work: Callable[[], T]) -> T:
     return work()
 
 
+_LOGGERS = SystemLoggers()
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     clock: Clock
@@ -146,6 +150,7 @@ class Runtime:
     open_object_store: OpenObjectStore = open_object_store
     """Opens what remote storage is in."""
     with_secret: WithSecret = with_secret
+    loggers: Loggers = _LOGGERS
 
     @classmethod
     def system(cls) -> Runtime:

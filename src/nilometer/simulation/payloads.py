@@ -29,9 +29,11 @@ from nilometer.wire.errors import (
 )
 from nilometer.wire.messages import RequestHeader
 from nilometer.wire.primitives import decode_zigzag
-from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
 
-_CRC_AT, _CRC_START = 17, 21
+_LENGTH_AT = slice(8, 12)
+_MAGIC_AT, _CRC_AT, _CRC_START = 16, 17, 21
+_MAGIC = bytes([MAGIC])
 _LENGTH = 4
 _REQUEST_HEADER = 10
 _ACKS_AND_TIMEOUT, _INDEX = 6, 4
@@ -100,7 +102,8 @@ class Payloads:
         return bytes(changed)
 
     def _records(self, batch: bytearray, count: int) -> None:
-        """Change the records of a batch in place. Raises CorruptBatch, IndexError."""
+        """Change the records of a batch in place, of which there are zero bytes behind ``count`` records.
+        Raises CorruptBatch, IndexError."""
         data, at = bytes(batch), HEADER_BYTES
 
         def take(stand_in: Callable[[bytes], bytes]) -> None:
@@ -127,6 +130,7 @@ class Payloads:
                 take(_zeros)
             if at != end:
                 raise CorruptBatch("a record ends elsewhere than its length says")
+        batch[at:] = bytes(len(batch) - at)
 
     def key(self, key: bytes) -> bytes:
         """Return a key's stand-in: a permutation of all keys of that length."""
@@ -142,6 +146,10 @@ class Payloads:
 
     def _digest(self, what: bytes, data: bytes, size: int) -> bytes:
         return hashlib.shake_256(self._key + what + len(data).to_bytes(4, "big") + data).digest(size)
+
+
+def _letters(name: bytes) -> bytes:
+    return b"x" * len(name)
 
 
 Change = Callable[[bytes], bytes]
@@ -167,9 +175,16 @@ def changed_records(
     return dataclasses.replace(message, **{topics: tuple(map(of_topic, getattr(message, topics)))})
 
 
-def malformed(frame: bytes) -> bytes:
-    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit."""
-    return frame[:_REQUEST_HEADER] + _letters(frame[_REQUEST_HEADER:])
+def malformed(frame: bytes, letters: Callable[[bytes], bytes] = _letters) -> bytes:
+    """Return what a copy has of a malformed request: another one, since letters are no sizes that fit; where
+    its header is malformed, bytes that are no UTF-8."""
+    rest = frame[_REQUEST_HEADER:]
+    changed = letters(rest)
+    try:
+        messages.decode_request_header(frame)
+    except MalformedMessage:
+        changed = b"\xff" * len(rest)
+    return frame[:_REQUEST_HEADER] + changed
 
 
 def without_old_records(frame: bytes) -> bytes:
@@ -209,37 +224,56 @@ def changed_batches(
 ) -> bytes:
     """Return batches with other records, which ``change`` makes, and their CRCs. Of an incomplete last batch
     the header is left. What does not begin as a batch does is zero bytes. Control records stay, and a part of
-    a last header, unless it ``is_produced``: brokers refuse them."""
+    a last header, unless it ``is_produced``: brokers refuse them. What they refuse is refused in the same
+    way: the headers of such batches stay, and a CRC that is wrong is wrong."""
     kept, at = bytearray(), 0
     while at < len(data):
         if at and len(data) - at < HEADER_BYTES:
-            kept += bytes(len(data) - at) if is_produced else data[at:]  # of the next batch's header
+            kept += _refused(data[at:]) if is_produced else data[at:]  # of the next batch's header
             break
         try:
             header = read_header(data, at)
-            size = header.size
-            if at + size > len(data):
-                kept += data[at : at + HEADER_BYTES] + bytes(len(data) - at - HEADER_BYTES)
-                break
-            check_batch(data, at, header)
         except KafkaError:
-            kept += bytes(len(data) - at)
+            kept += _refused(data[at:]) if is_produced else bytes(len(data) - at)
+            break
+        size = header.size
+        if at + size > len(data):
+            kept += data[at : at + HEADER_BYTES] + bytes(len(data) - at - HEADER_BYTES)
             break
         batch = data[at : at + size]
-        if is_produced or not header.is_control:
-            batch = change(batch, header)
-            batch = batch[:_CRC_AT] + crc32c(batch[_CRC_START:]).to_bytes(4, "big") + batch[_CRC_START:]
-        kept += batch
+        try:
+            check_batch(batch, 0, header)
+        except KafkaError:
+            if not is_produced:
+                kept += bytes(len(data) - at)
+                break
+            kept += _with_crc(batch, batch[:HEADER_BYTES] + bytes(size - HEADER_BYTES))
+        else:
+            changes = is_produced or not header.is_control
+            kept += _with_crc(batch, change(batch, header)) if changes else batch
         at += size
     return bytes(kept)
 
 
+def _with_crc(batch: bytes, changed: bytes) -> bytes:
+    """Return ``changed`` with a right CRC if that of ``batch`` is, otherwise with the same wrong one."""
+    stored, found = batch[_CRC_AT:_CRC_START], crc32c(changed[_CRC_START:]).to_bytes(4, "big")
+    if crc32c(batch[_CRC_START:]).to_bytes(4, "big") == stored:
+        return changed[:_CRC_AT] + found + changed[_CRC_START:]
+    return changed[:-1] + b"\1" if found == stored and changed != batch else changed
+
+
+def _refused(data: bytes) -> bytes:
+    """Return what has the size of ``data``, and of a batch only what it is refused by: magic and length."""
+    changed = bytearray(len(data))
+    changed[_MAGIC_AT:_CRC_AT] = data[_MAGIC_AT:_CRC_AT]
+    if data[_MAGIC_AT:_CRC_AT] == _MAGIC:
+        changed[_LENGTH_AT] = data[_LENGTH_AT]
+    return bytes(changed)
+
+
 def _zeros(value: bytes) -> bytes:
     return bytes(len(value))
-
-
-def _letters(name: bytes) -> bytes:
-    return b"x" * len(name)
 
 
 def _xor(one: bytes, other: bytes) -> bytes:

@@ -122,6 +122,7 @@ class _Original(RecordingFile):
         """The versions of the broker's own Fetch requests, by connection and correlation id."""
         self.internal_ids = set[TopicId]()
         """The ids of internal topics."""
+        self.cluster_id: str | None = None
         self._bytes_max: int | None = None
         try:
             self.is_open_ended = file.is_being_written
@@ -153,6 +154,7 @@ class _Original(RecordingFile):
                 broker.replay.read_paths = self.paths
                 asked = broker.replay.observer = _Asked(self.fetches)
                 broker.play(lambda: False)
+                self.cluster_id = broker.cluster_id
                 if asked.has_fetched_snapshot:
                     raise SecretsInPieces("a snapshot of the metadata that was fetched")
                 if broker.broker is not None and broker.broker.has_parts:
@@ -322,10 +324,12 @@ def write_copy(
     for file in files:
         _check_possible(file, with_payloads=with_payloads)
     names = list(_names(files))
-    begun = path.with_name(f".{path.name[:NAME_BYTES_MAX]}.{os.urandom(4).hex()}")
+    begun_name = os.fsdecode(os.fsencode(path.name)[:NAME_BYTES_MAX])
+    begun = path.with_name(f".{begun_name}.{os.urandom(4).hex()}")
     writer = CollectionWriter(str(begun))
     try:
         originals = [_Original(file) for file in files]
+        _check_one_cluster(originals)
         for original in originals:
             _Inputs(original, stand_ins)  # all secrets are known before any has its stand-in
         if not with_payloads:
@@ -356,6 +360,16 @@ def _check_possible(file: RecordingFile, *, with_payloads: bool) -> None:
             f"{file.name} is of a broker with remote storage: records that were read there are in the "
             "recording, and are not copied without their keys and values yet"
         )
+
+
+def _check_one_cluster(originals: Sequence[_Original]) -> None:
+    known = [one for one in originals if one.cluster_id is not None]
+    for one in known:
+        if one.cluster_id != known[0].cluster_id:
+            raise CopyRefused(
+                f"{one.name} is of the cluster {one.cluster_id}, and {known[0].name} of "
+                f"{known[0].cluster_id}: a file of both could not be replayed; save them apart"
+            )
 
 
 def _names(files: Sequence[RecordingFile]) -> Iterator[str]:

@@ -31,11 +31,15 @@ from typing import Any
 
 import msgspec
 
+from nilometer.broker.api.configs import RESOURCE_BROKER_LOGGER
 from nilometer.broker.quorum.key_file import KEY_ID_BYTES, SEALED
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, is_sensitive
+from nilometer.broker.settings.listener_security import PREFIX
+from nilometer.broker.settings.logging_settings import LEVELS
 from nilometer.coordination.local import layout
 from nilometer.coordination.quorum import commands
 from nilometer.coordination.store import StoreDamaged
+from nilometer.groups.settings import names_of_settings
 from nilometer.raft.recovery import TOPIC_ID
 from nilometer.security.scram import ScramMechanism, credential_of
 from nilometer.simulation.payloads import (
@@ -43,6 +47,7 @@ from nilometer.simulation.payloads import (
     Payloads,
     changed_batches,
     changed_records,
+    malformed,
     with_body,
     without_old_records,
 )
@@ -69,7 +74,7 @@ _KEYS_IN_JSON = re.compile(
 """In the documents of the coordination store. A broker's own names have a quote escaped there."""
 _OF_STORE = re.compile(rb"(?:entry|snapshot|secret) ")
 _HTTP_REQUEST = re.compile(rb"[A-Z]+ [^ ]+ HTTP/1\.[01]")
-_HTTP_UNREAD = re.compile(rb"(?<=://)[^/?# ]+|(?<=[?#])[^ ]+")
+_HTTP_UNREAD = re.compile(rb"(?<=//)[^/?# ]+|(?<=[?#])[^ ]+")
 _HTTP_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*)(.*)", re.DOTALL)
 _HTTP_READ = re.compile(rb"(?i)(?:host|connection|user-agent|accept(?:-encoding)?|content-length):[ \t]*")
 _SECRET_OF_LOGIN = re.compile(rb"\Av=|,p=|auth=(?:Bearer )?")
@@ -235,7 +240,7 @@ class StandIns:
         try:
             header, body = messages.decode_request(frame)
         except MalformedMessage:
-            return frame[:_HEADER] + self._sent(frame[_HEADER:])  # whatever it is
+            return malformed(frame, self._sent)  # whatever it is
         if key not in _WITH_SECRETS:
             return frame
         if header.api_key == int(FORWARD_REQUEST):
@@ -334,8 +339,6 @@ def _alike(byte: int, letter: int) -> int:
 
 
 _KEY = 2
-_HEADER = 10
-"""API key, version, correlation id, and the length of the client id."""
 _RETIRED = {int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)}
 _RETIRED_VERSION_MAX = 3
 """A broker answers these old versions, and no message of a login begins as they do."""
@@ -352,23 +355,30 @@ def _each(message: Any, name: str, change: Callable[[Any], Any]) -> Any:
     return dataclasses.replace(message, **{name: tuple(change(one) for one in getattr(message, name))})
 
 
-def _setting(config: Any, change: Field) -> Any:
-    if config.value is None or not _may_be_secret(config.name):
-        return config
-    return dataclasses.replace(config, value=change(config.value.encode()).decode())
-
-
 def _settings(message: Any, name: str, change: Field) -> Any:
-    return _each(message, name, lambda one: _each(one, "configs", lambda config: _setting(config, change)))
+    def of_resource(resource: Any) -> Any:
+        is_logger = getattr(resource, "resource_type", None) == RESOURCE_BROKER_LOGGER
+
+        def setting(config: Any) -> Any:
+            is_shown = config.value in LEVELS if is_logger else not _may_be_secret(config.name)
+            if config.value is None or is_shown:
+                return config
+            return dataclasses.replace(config, value=change(config.value.encode()).decode())
+
+        return _each(resource, "configs", setting)
+
+    return _each(message, name, of_resource)
 
 
-_SOUNDS_SECRET = re.compile("password|passphrase|secret|credential|token|key", re.IGNORECASE)
+_KNOWN = {*TOPIC_CONFIG.keys, *BROKER_CONFIG_DEFINITION.keys, *names_of_settings()}
+_OF_LISTENER = re.compile(re.escape(PREFIX) + r"[^.]+\.")
 
 
 def _may_be_secret(name: str) -> bool:
-    """Whether a setting is sensitive, or is none and has the name of one that would be."""
-    is_known = name in TOPIC_CONFIG.keys or any(name.endswith(one) for one in BROKER_CONFIG_DEFINITION.keys)
-    return is_sensitive(name) or (not is_known and _SOUNDS_SECRET.search(name) is not None)
+    """Whether a setting is sensitive, or is none that there is: its name may be a typing error."""
+    rest = _OF_LISTENER.sub("", name, count=1) if name.startswith(PREFIX) else name
+    is_known = rest in _KNOWN or (rest != name and rest.partition(".")[2] in _KNOWN)  # of a mechanism
+    return is_sensitive(name) or not is_known
 
 
 _WITH_SECRETS: Mapping[int, Callable[[Any, Field], Any]] = {

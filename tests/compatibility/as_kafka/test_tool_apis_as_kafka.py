@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from nilometer.broker.api.configs import check_level, logger_levels, set_level
+from nilometer.runtime.loggers import SystemLoggers
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.brokers.comparison import each_version, same
@@ -255,12 +256,13 @@ def test_a_changed_log_level_is_in_force_at_once(tmp_path: Path) -> None:
 
 def test_levels_of_loggers_in_this_process() -> None:
     logger = logging.getLogger("nilometer.test.levels")
-    set_level(logger.name, "TRACE")
-    assert (logger.level, logger_levels()[logger.name]) == (5, "TRACE")
-    set_level(logger.name, None)
-    assert logger_levels()[logger.name] == logger_levels()["root"]
+    loggers = SystemLoggers()
+    set_level(loggers, logger.name, "TRACE")
+    assert (logger.level, logger_levels(loggers)[logger.name]) == (5, "TRACE")
+    set_level(loggers, logger.name, None)
+    assert logger_levels(loggers)[logger.name] == logger_levels(loggers)["root"]
     with pytest.raises(KafkaError, match=r"nilometer\.test does not exist"):
-        check_level("nilometer.test", "INFO")
+        check_level(loggers, "nilometer.test", "INFO")
 
 
 # ── what is not there ───────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,12 +19,15 @@ from nilometer.recorder.tape import Header, NotARecording
 from nilometer.recorder.tape_file import SlotFile
 from nilometer.runtime.runtime import SystemClock
 from nilometer.simulation.recorded_cluster import OtherSource, RecordedBroker, RecordingFile
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of, values
 from support.ports import HOST
+from support.wire.wire_peer import WirePeer, make
 
 TOPIC = "recorded"
+LOGGER = "nilometer.coordination.local.secret"
 
 
 def recorded(folder: Path, **more: str) -> NilometerBroker:
@@ -206,3 +210,30 @@ def test_a_replay_stops_where_the_high_watermark_moves_and_says_why_it_is_there(
     shown = runner.invoke(recorder, ["info", str(path), "--json"])
     (row,) = json.loads(shown.stdout)
     assert (row["broker"], row["end"], row["is_of_these_sources"]) == (1, "the broker has ended", True)
+
+
+def test_levels_of_loggers_are_shown_as_recorded_and_changed_in_no_other_process(tmp_path: Path) -> None:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    level = make(key, 1, "AlterableConfig", name=LOGGER, config_operation=0, value="TRACE")
+    altered = make(key, 1, "AlterConfigsResource", resource_type=8, resource_name="1", configs=(level,))
+    asked = make(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        "DescribeConfigsResource",
+        resource_type=8,
+        resource_name="1",
+        configuration_keys=None,
+    )
+    with recorded(tmp_path) as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            answer = peer.ask(key, 1, resources=(altered,), validate_only=False)
+            assert answer.responses[0].error_code == ErrorCode.none
+            (shown,) = peer.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=(asked,)).results
+            assert ("root", "INFO") in {(one.name, one.value) for one in shown.configs}
+        broker.stop()
+    (path,) = recordings(tmp_path)
+    logging.getLogger("a.logger.of.the.replaying.process")
+    before = logging.getLogger(LOGGER).level
+    with replayed(path) as again:
+        assert again.replay.ended == "the broker has ended"
+    assert logging.getLogger(LOGGER).level == before

@@ -78,9 +78,15 @@ def document(*arguments: str | Path) -> dict[str, Any]:
 
 def debugged(*arguments: str | Path, lines: Sequence[str]) -> str:
     """What it says whose debugger gets these lines."""
+    ended = ended_in_debugger(*arguments, lines=lines)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def ended_in_debugger(*arguments: str | Path, lines: Sequence[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nilometer.cli", "recorder", "replay", *map(str, arguments), "--debug"]
     typed = "".join(f"{line}\n" for line in lines)
-    return subprocess.run(command, input=typed, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(("nth", "text"), [(1, "HW 0 → 1"), (3, "HW 3 → 6"), (4, "HW 6 → 10")])
@@ -209,3 +215,10 @@ def test_recordings_of_two_clusters_are_refused(path: Path, tmp_path: Path) -> N
     assert refused.exit_code == 1
     assert f"{other} is of the cluster " in refused.stderr
     assert f", and {path} of " in refused.stderr
+    saved = CliRunner().invoke(
+        recorder, ["save", str(path), str(other), "--output", str(tmp_path / "both.zip")]
+    )
+    assert (saved.exit_code, f"{other} is of the cluster " in saved.stderr) == (1, True)
+    assert not (tmp_path / "both.zip").exists()
+    found = ended_in_debugger(path, other, *MOVES, "--quiet", lines=["continue"] * 6)
+    assert (found.returncode, f"{other} is of the cluster " in found.stderr) == (1, True), found.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from nilometer.simulation.stand_ins import StandIns
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request
+from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.values import produce, side_of
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
@@ -122,6 +124,13 @@ def test_the_name_is_not_there_before_all_is_checked(recording: Path, tmp_path: 
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_a_copy_may_have_a_name_of_letters_with_many_bytes(recording: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("名" * 83 + ".zip")
+    assert len(os.fsencode(out.name)) == 253
+    write_copy([RecordingFile(recording)], out, b"random")
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_a_file_that_is_there_meanwhile_stays(recording: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.zip"
 
@@ -144,25 +153,36 @@ def test_a_recording_that_is_removed_meanwhile_is_named(recording: Path, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def produce_request(records: bytes) -> bytes:
+    key = ApiKey.PRODUCE
+    part = make(key, 9, "PartitionProduceData", index=0, records=records)
+    topic = make(key, 9, "TopicProduceData", name=TOPIC, partition_data=(part,))
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
+    return encode_request(7, "me", api(key, 9).request(**fields))[4:]
+
+
 def odd_requests() -> Iterator[list[bytes]]:
     """Yield what clients send on a connection each, which brokers close, or answer with an error."""
     header = b"\0\0\0\x07\0\x02me"
-    key = ApiKey.PRODUCE
-    part = make(key, 9, "PartitionProduceData", index=0, records=b"w")
-    topic = make(key, 9, "TopicProduceData", name=TOPIC, partition_data=(part,))
-    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1, "topic_data": (topic,)}
-    produced = encode_request(7, "me", api(key, 9).request(**fields))[4:]
+    builder = BatchBuilder()
+    builder.append(1, None, SENT)
+    batch = bytes(builder.build())
+    produced = produce_request(b"w")
     old = b"\0\x01" + bytes(4) + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x01" + bytes(4)
     handshake = encode_request(7, "me", api(ApiKey.SASL_HANDSHAKE, 0).request(mechanism="PLAIN"))[4:]
     versions = encode_request(7, "me", api(ApiKey.API_VERSIONS, 0).request())[4:]
     yield [handshake, versions, handshake, versions]
     yield [b"\0\x12\0\x63" + header + SENT, versions]
+    for no_text in (b"\xff\xfe", b"\xc3\xfe"):
+        yield [b"\0\x10\0\0" + bytes(4) + b"\0\x02" + no_text]
     yield [b"\0bob\0" + SENT]
     yield [b"\0B\0" + SENT]
     for version in (0, 3, 8, 9):
         yield [b"\0\0\0" + bytes([version]) + header + b"\0\x09" + SENT]
     yield [b"\0\0\0\x02" + header + old + len(SENT).to_bytes(4, "big") + SENT, versions]
     yield [produced, produced + SENT, versions]
+    for at, value in ((17, b"\0\0\0\1"), (8, b"\xff" * 4), (16, b"\x77")):  # CRC, length, magic
+        yield [produce_request(batch[:at] + value + batch[at + len(value) :]), versions]
     yield [produced[:-1] + b"\x01\x63" + bytes([len(SENT)]) + SENT, versions]  # a tagged field
 
 
@@ -176,7 +196,7 @@ def test_no_request_of_a_client_prevents_a_copy_or_leaves_what_it_sent(tmp_path:
                     peer.receive()
         broker.stop()
     (path,) = tmp_path.rglob("*.recording")
-    assert contents(path).count(SENT) == 10
+    assert contents(path).count(SENT) == 13
     saved = run("save", path, "--output", tmp_path / "out.zip")
     assert saved.exit_code == 0, saved.output
     saved = run("save", path, "--output", tmp_path / "without.zip", "--without-payloads")

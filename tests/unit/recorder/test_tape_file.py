@@ -11,8 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
+from nilometer.cli.recorder import recorder
 from nilometer.recorder import tape as kinds
+from nilometer.recorder.folder import new_recording
 from nilometer.recorder.tape import Header, NotARecording, Tape, TapeReader, varint
 from nilometer.recorder.tape_file import MAGIC, PAGE, SLOT, SlotFile, read_recording
 
@@ -287,3 +290,18 @@ def test_a_recording_says_that_its_disk_is_full(tmp_path: Path, monkeypatch: pyt
     assert last == tape.ended.encode()
     assert found == written[:-1]
     assert len(found) > 8
+
+
+def test_a_pipe_with_the_name_of_a_recording_is_left_out_of_the_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "20200101T000000.000-broker-1.recording")
+    assert new_recording(str(tmp_path), 1, 0, bytes_max=1).number == 1
+
+
+def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
+    pipe = tmp_path / "one.recording"
+    os.mkfifo(pipe)
+    found = CliRunner().invoke(recorder, ["info", str(tmp_path)])
+    assert f"{pipe} is no file: left out" in found.output
+    found = CliRunner().invoke(recorder, ["info", str(pipe)])
+    assert f"{pipe} is no file" in found.output
+    assert found.exit_code == 2

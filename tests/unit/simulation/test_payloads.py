@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from crc32c import crc32c
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 
 from nilometer.simulation.payloads import Payloads, without_old_records
 from nilometer.simulation.stand_ins import StandIns
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.record_validation import validate_batches
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
-from nilometer.wire.errors import MalformedMessage, UnsupportedVersion
+from nilometer.wire.errors import KafkaError, MalformedMessage, UnsupportedVersion
 from nilometer.wire.messages import api, decode_request, encode_request
 from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
 from nilometer.wire.records import BatchBuilder, decode_records
@@ -136,6 +140,69 @@ def test_a_malformed_request_stays_malformed_and_has_no_record(version: int) -> 
         decode_request(changed)
 
 
+@pytest.mark.parametrize("payloads", [None, Payloads(b"random")])
+@pytest.mark.parametrize("key", [ApiKey.LIST_GROUPS, ApiKey.API_VERSIONS])
+def test_a_client_id_that_is_no_text_stays_none(key: int, payloads: Payloads | None) -> None:
+    frame = key.to_bytes(2, "big") + b"\0\0" + b"\0\0\0\x07\0\x02\xc3\xfe"
+    stand_ins = StandIns(b"key")
+    stand_ins.payloads = payloads
+    changed = stand_ins.request(frame)
+    assert b"\xc3" not in changed
+    with pytest.raises((MalformedMessage, UnsupportedVersion)):
+        decode_request(changed)
+
+
+def damaged(at: int, value: bytes, *, has_right_crc: bool) -> bytes:
+    data = bytearray(batch())
+    data[at : at + len(value)] = value
+    if has_right_crc:
+        data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def why_refused(records: bytes) -> tuple[type[KafkaError], str]:
+    with pytest.raises(KafkaError) as refused:
+        validate_batches(records, LogConfig(), AppendOrigin.CLIENT, wall_ms=10_000)
+    return type(refused.value), re.sub("computed CRC 0x[0-9a-f]+", "computed CRC", str(refused.value))
+
+
+ZEROS = bytes(len(batch()) - HEADER_BYTES)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        *(damaged(16, bytes([magic]), has_right_crc=True) for magic in (0, 1, 3, 119, 255)),
+        *(damaged(21, codec.to_bytes(2, "big"), has_right_crc=True) for codec in (5, 7, 0x20)),
+        *(damaged(57, n.to_bytes(4, "big", signed=True), has_right_crc=True) for n in (-1, 0, 2, 9, 1 << 30)),
+        *(damaged(8, n.to_bytes(4, "big", signed=True), has_right_crc=False) for n in (-1, 9, 49, 60, 9000)),
+        damaged(17, b"\0\0\0\1", has_right_crc=False),
+        damaged(17, crc32c(batch()[21:HEADER_BYTES] + ZEROS).to_bytes(4, "big"), has_right_crc=False),
+        b"a value" * 9,
+        b"a value" * 2,
+        b"a value" * 40,
+        batch() + damaged(16, b"\x77", has_right_crc=True),
+        batch() + b"a value" * 8,
+        batch() + bytes(16) + b"\1a value",
+    ],
+)
+def test_what_a_broker_refuses_is_refused_in_the_same_way(refused: bytes) -> None:
+    changed = Payloads(b"random").produced_batches(refused)
+    assert len(changed) == len(refused)
+    for secret in (b"a value", b"a key", b"another", b"a header"):
+        assert secret not in changed
+    assert why_refused(changed) == why_refused(refused)
+
+
+def test_records_behind_those_that_a_batch_says_it_has_are_zero_bytes() -> None:
+    fewer = damaged(57, b"\0\0\0\1", has_right_crc=True)
+    changed = Payloads(b"random").produced_batches(fewer)
+    check_batch(changed, 0, read_header(changed))
+    first = changed[HEADER_BYTES : HEADER_BYTES + 1 + changed[HEADER_BYTES] // 2]
+    assert len(first) > len(b"a key" + b"a value")
+    assert changed[HEADER_BYTES + len(first) :] == bytes(len(changed) - HEADER_BYTES - len(first))
+
+
 def test_of_what_a_client_sends_control_records_and_a_rest_are_changed_too() -> None:
     marker = bytearray(batch())
     marker[22] |= 0x20
@@ -143,5 +210,6 @@ def test_of_what_a_client_sends_control_records_and_a_rest_are_changed_too() -> 
     whole = batch()
     found = records_of(Payloads(b"random").produced(produce(bytes(marker), whole + b"a value" * 8)))
     assert not any(b"a value" in one for one in found)
-    assert found[1][len(whole) :] == bytes(7 * 8)
+    rest = found[1][len(whole) :]
+    assert rest == bytes(16) + b"v" + bytes(39), "the place of a magic number has what was there"
     assert Payloads(b"random").batches(bytes(marker)) == marker, "of a log they stay"

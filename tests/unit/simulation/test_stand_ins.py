@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -166,17 +167,49 @@ def test_a_value_is_replaced_where_it_stands_and_not_where_equal_bytes_do() -> N
     assert found == alteration("1", "ssl.key.password", resource.configs[0].value)
 
 
-@pytest.mark.parametrize("name", ["ssl.key.password", "ldap.bind.password", "sasl.of.another.PassPhrase"])
-def test_a_value_is_a_secret_if_its_name_says_so_also_of_a_setting_that_is_none(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.key.password",
+        "listener.name.outer.plain.sasl.jaas.config",
+        "ldap.bind.pwd",
+        "sasl.jass.config",
+        "sasl.jaas.config ",
+        "passphrase.node.id",
+        "no.setting",
+    ],
+)
+def test_a_value_is_a_secret_if_the_setting_is_sensitive_or_there_is_none_of_that_name(name: str) -> None:
     for frame in (alteration("1", name, "what it is"), creation(name, "what it is")):
         assert b"what it is" in frame
         assert b"what it is" not in StandIns(b"key").request(frame)
 
 
-@pytest.mark.parametrize("name", ["retention.ms", "delegation.token.max.lifetime.ms", "no.setting"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "retention.ms",
+        "delegation.token.max.lifetime.ms",
+        "consumer.session.timeout.ms",
+        "listener.name.outer.ssl.client.auth",
+        "listener.name.outer.plain.connections.max.reauth.ms",
+    ],
+)
 def test_other_values_stay(name: str) -> None:
     for frame in (alteration("1", name, "100000"), creation(name, "100000")):
         assert StandIns(b"key").request(frame) == frame
+
+
+def test_the_level_of_a_logger_is_no_secret_whatever_its_name_is() -> None:
+    def levels(*values: str) -> bytes:
+        frame = alteration("1", "nilometer.coordination.local.secret", *values)
+        _, body = decode_request(frame)
+        (resource,) = body.resources
+        of_logger = dataclasses.replace(resource, resource_type=8)
+        return encode_request(7, "a client", dataclasses.replace(body, resources=(of_logger,)))[4:]
+
+    assert StandIns(b"key").request(levels("DEBUG")) == levels("DEBUG")
+    assert b"what it is" not in StandIns(b"key").request(levels("what it is"))
 
 
 def test_bytes_behind_a_request_are_left_out() -> None:
@@ -193,6 +226,7 @@ def test_bytes_behind_a_request_are_left_out() -> None:
         b"GET / HTTP/1.1\r\nX-Api-Key: Basic c2VjcmV0\r\nAccept: text/plain\r\n\r\n",
         b"GET / HTTP/1.1\nHost: here\n\nBasic c2VjcmV0",
         b"GET http://me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
+        b"GET //me:c2VjcmV0@here/metrics HTTP/1.1\r\n\r\n",
     ],
 )
 def test_of_http_what_no_answer_depends_on_is_letters(data: bytes) -> None:

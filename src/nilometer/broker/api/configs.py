@@ -43,6 +43,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import why_invalid_name
 from nilometer.groups import settings
+from nilometer.runtime import Loggers
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -53,6 +54,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
+    loggers: Loggers
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -244,15 +246,14 @@ def refuse(request: Request, error: ErrorCode, message: str) -> Response:
 # named after the packages (``nilometer.broker.replicas``); ``root`` is the one above all.
 
 
-def logger_levels() -> dict[str, str]:
+def logger_levels(loggers: Loggers) -> dict[str, str]:
     """Return the effective level of each logger by the logger's name, sorted by name."""
-    names = [name for name, found in logging.root.manager.loggerDict.items() if _is_logger(found)]
-    return {name: _level_of(_logger(name)) for name in sorted([ROOT, *names])}
+    return {name: _level_name(level) for name, level in sorted(loggers.levels().items())}
 
 
-def check_level(name: str, level: str | None) -> None:
+def check_level(loggers: Loggers, name: str, level: str | None) -> None:
     """Raise KafkaError if the level of the logger ``name`` cannot be set to ``level`` (None: be removed)."""
-    if name != ROOT and not _is_logger(logging.root.manager.loggerDict.get(name)):
+    if name not in loggers.levels():
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
     if level is None:
         if name == ROOT:
@@ -267,24 +268,14 @@ def check_level(name: str, level: str | None) -> None:
         )
 
 
-def set_level(name: str, level: str | None) -> None:
+def set_level(loggers: Loggers, name: str, level: str | None) -> None:
     """Set the level of a logger; :func:`check_level` must have accepted it. With None, the logger gets the
     level of its parent."""
-    _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+    loggers.set_level(name, logging.NOTSET if level is None else LEVELS[level])
 
 
-def _is_logger(found: object) -> bool:
-    """Whether ``found`` is a logger: :mod:`logging` also has placeholders, for prefixes of loggers' names."""
-    return isinstance(found, logging.Logger)
-
-
-def _logger(name: str) -> logging.Logger:
-    return logging.root if name == ROOT else logging.getLogger(name)
-
-
-def _level_of(logger: logging.Logger) -> str:
-    """Return the logger's effective level, as the nearest of Kafka's levels that is not above it."""
-    level = logger.getEffectiveLevel()
+def _level_name(level: int) -> str:
+    """Return the nearest of Kafka's levels that is not above ``level``."""
     return next((name for name, number in LEVELS.items() if number <= level), "TRACE")
 
 
@@ -308,7 +299,7 @@ def alter_loggers(parts: Parts, request: Request) -> Response:
             levels = _levels(parts, resource)
             if not request.body.validate_only:
                 for name, level in levels.items():
-                    set_level(name, level)
+                    set_level(parts.loggers, name, level)
                 parts.rights.audit_own_change(request, levels=levels)
             outcome = OK
         except KafkaError as error:
@@ -333,7 +324,7 @@ def _levels(parts: Parts, resource: Message) -> dict[str, str | None]:
         if times[config.name] > 1:
             raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
         level = _level(config)
-        check_level(config.name, level)
+        check_level(parts.loggers, config.name, level)
         levels[config.name] = level
     return levels
 
@@ -402,7 +393,7 @@ def _configs(parts: Parts, request: Request, resource: Message) -> tuple[Message
     wanted: Sequence[str] | None = resource.configuration_keys
     if kind == RESOURCE_BROKER_LOGGER:
         check_names_this_broker(parts, name)
-        levels = logger_levels()
+        levels = logger_levels(parts.loggers)
         return tuple(
             _level_describe(request, each, levels[each]) for each in levels if not wanted or each in wanted
         )

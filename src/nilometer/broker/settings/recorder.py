@@ -22,7 +22,8 @@ RECORDER_KEYS = key_table(
     the log directories do: keep it as private as those. Passwords and keys of settings are left out, and
     `nilometer recorder save` leaves out all secrets. Not with ZooKeeper, OAUTHBEARER or delegation tokens. A
     broker with SASL is recorded only by {WITH_LOGINS}: then the recording has what clients send to log in, as
-    the passwords of PLAIN. A broker whose recording cannot be written serves without it, and logs an error.
+    the passwords of PLAIN. A broker whose recording cannot be written serves without it, and logs an error;
+    one whose recording is cut or emptied by another program dies: remove recordings, never truncate them.
 nilometer.recorder.dir: string =
     The folder of the recordings. Empty: the first log directory's path with "-recordings" behind it.
 nilometer.recorder.max.bytes: long 33_554_432.. = {1024**3}
