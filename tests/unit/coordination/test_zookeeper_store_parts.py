@@ -1,4 +1,4 @@
-"""The snapshot of a store in ZooKeeper, and the entries that it replaces."""
+"""A store in ZooKeeper: its snapshot and the entries that this replaces, and its secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.coordination.zookeeper.ensemble import Delete, Node, NoNode
+from nilometer.coordination.store import StoredSecret
+from nilometer.coordination.zookeeper.ensemble import BadVersion, Delete, Node, NodeExists, NoNode
+from nilometer.coordination.zookeeper.store import put_secret, read_secret
 from nilometer.coordination.zookeeper.tree import EMPTY_STORE, SWEEP_AT_ONCE, Snapshots, entry_path
 from nilometer.runtime.runtime import SeededEntropy
 
@@ -34,10 +36,13 @@ class Tree:
         )
 
     async def create(self, path: str, data: bytes) -> None:
+        if path in self.nodes:
+            raise NodeExists(path)
         self.nodes[path] = Node(data, 0, 0, 0)
 
     async def set(self, path: str, data: bytes, version: int) -> None:
-        assert self.nodes[path].version == version
+        if (await self.get(path)).version != version:
+            raise BadVersion(path)
         self.nodes[path] = Node(data, version + 1, 0, 0)
 
     async def delete(self, path: str) -> None:
@@ -94,5 +99,19 @@ def test_a_sweep_goes_on_where_an_earlier_one_ended() -> None:
             await tree.delete(entry_path(number))
         assert await snapshots_of(tree).write(250, b"state")
         assert await tree.entries() == list(range(250, 300))
+
+    asyncio.run(main())
+
+
+def test_a_secret_is_stored_if_it_has_the_next_number() -> None:
+    async def main() -> None:
+        tree = cast(Any, Tree())
+        assert await read_secret(tree) is None
+        assert not await put_secret(tree, 1, b"after a gap")
+        for number in range(3):
+            assert await put_secret(tree, number, b"secret %d" % number)
+            assert not await put_secret(tree, number, b"another")
+            assert not await put_secret(tree, number + 2, b"after a gap")
+            assert await read_secret(tree) == StoredSecret(number, b"secret %d" % number)
 
     asyncio.run(main())
