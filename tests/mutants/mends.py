@@ -3099,6 +3099,20 @@ TIERED = (
         ("unit/storage/test_deferred_snapshots.py",),
     ),
     Mutant(
+        "elements-take-no-room",
+        "requests of a megabyte that have hundreds of thousands of elements are decoded at once",
+        "work.go_through(slices, place.grow)",
+        "work.go_through(slices)",
+        ("process/broker/test_memory_of_many_elements.py",),
+    ),
+    Mutant(
+        "all-requests-grow-together",
+        "of requests of many elements each takes as much room as it has elements, whatever the others take",
+        "        if next(iter(self._growing)) is place:\n            return True\n",
+        "        return True\n",
+        ("unit/broker/test_rooms_of_large_requests.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

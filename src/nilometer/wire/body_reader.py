@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 SLICE_ELEMENTS = 256
 """So many elements are decoded between two steps."""
-ELEMENTS_MAX = 1_000_000
-"""A request with more elements in all its arrays is refused: its values would take some 200 MB."""
+ELEMENTS_MAX = 200_000
+"""A request with more elements in all its arrays is refused: its values and its response would take more than
+100 MB. Few clusters have so many partitions."""
 
 
 class BodyReader:
