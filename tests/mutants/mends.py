@@ -3071,6 +3071,13 @@ TIERED = (
         ("unit/wire/test_survey.py",),
     ),
     Mutant(
+        "tags-in-any-order",
+        "one tagged field is repeated in a place of a message",
+        "        if tag <= last:\n",
+        "        if tag < 0:\n",
+        ("unit/wire/test_survey.py", "unit/wire/test_produce_body.py"),
+    ),
+    Mutant(
         "session-updated-before-its-count",
         "a fetch that names hundreds of thousands of partitions holds the event loop",
         "if not is_too_large and session.update(partitions, forgotten)",
