@@ -3071,6 +3071,13 @@ TIERED = (
         ("unit/wire/test_survey.py",),
     ),
     Mutant(
+        "tags-in-any-order",
+        "one tagged field is repeated in a place of a message",
+        "        if tag <= last:\n",
+        "        if tag < 0:\n",
+        ("unit/wire/test_survey.py", "unit/wire/test_produce_body.py"),
+    ),
+    Mutant(
         "session-updated-before-its-count",
         "a fetch that names hundreds of thousands of partitions holds the event loop",
         "if not is_too_large and session.update(partitions, forgotten)",
@@ -3125,6 +3132,20 @@ TIERED = (
         "                await self._chain.read()\n                with",
         "                with",
         (CLAIMS,),
+    ),
+    Mutant(
+        "elements-take-no-room",
+        "requests of a megabyte that have hundreds of thousands of elements are decoded at once",
+        "work.go_through(slices, place.grow)",
+        "work.go_through(slices)",
+        ("process/broker/test_memory_of_many_elements.py",),
+    ),
+    Mutant(
+        "all-requests-grow-together",
+        "of requests of many elements each takes as much room as it has elements, whatever the others take",
+        "        if next(iter(self._growing)) is place:\n            return True\n",
+        "        return True\n",
+        ("unit/broker/test_rooms_of_large_requests.py",),
     ),
     Mutant(
         "metadata-of-the-same-length",

@@ -296,13 +296,19 @@ class LongWork:
             self._began_us = self._turns.now_us()
             self._elements = 0
 
-    async def go_through(self, steps: Generator[int, None, T]) -> T:
-        """Go on with ``steps``, each of which yields how many elements it had; return their result."""
+    async def go_through(
+        self, steps: Generator[int, None, T], on_step: Callable[[int], Awaitable[None]] | None = None
+    ) -> T:
+        """Go on with ``steps``, each of which yields how many elements it had; return their result.
+
+        ``on_step`` is awaited with that number before the next step."""
         while True:
             try:
                 elements = next(steps)
             except StopIteration as done:
                 return done.value
+            if on_step is not None:
+                await on_step(elements)
             await self.step(elements)
 
     async def wait(self, result: Awaitable[T]) -> T:

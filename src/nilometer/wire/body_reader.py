@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from nilometer.steps import at_once
-from nilometer.wire.errors import MalformedRequest
-from nilometer.wire.primitives import STRING_BYTES_MAX, TAGS_MAX
+from nilometer.wire.errors import MalformedMessage, MalformedRequest
+from nilometer.wire.primitives import STRING_BYTES_MAX, tagged_bounds
 
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 SLICE_ELEMENTS = 256
 """So many elements are decoded between two steps."""
-ELEMENTS_MAX = 1_000_000
-"""A request with more elements in all its arrays is refused: its values would take some 200 MB."""
+ELEMENTS_MAX = 200_000
+"""A request with more elements in all its arrays is refused: its values and its response would take more than
+100 MB. Few clusters have so many partitions."""
 
 
 class BodyReader:
@@ -94,25 +95,22 @@ class BodyReader:
         if self.frame[self.position] == 0:
             self.position += 1
             return
-        for _ in range(self._tag_count()):
-            self.varint()
-            self.take(self.varint())
+        self._tagged_bounds()
 
     def tagged_field(self, wanted: int) -> memoryview | None:
         """Read the tagged fields; return the bytes of the one with tag ``wanted``, or None."""
         found: memoryview | None = None
-        for _ in range(self._tag_count()):
-            tag, length = self.varint(), self.varint()
-            value = self.take(length)
+        for tag, start, stop in self._tagged_bounds():
             if tag == wanted:
-                found = value
+                found = self.frame[start:stop]
         return found
 
-    def _tag_count(self) -> int:
-        count = self.varint()
-        if count > TAGS_MAX:
-            raise MalformedRequest(f"{count} tagged fields in one place; it may have {TAGS_MAX}")
-        return count
+    def _tagged_bounds(self) -> list[tuple[int, int, int]]:
+        try:
+            bounds, self.position = tagged_bounds(self.frame, self.position, self.end)
+        except MalformedMessage as error:
+            raise MalformedRequest(error.message) from None
+        return bounds
 
     def take(self, length: int) -> memoryview:
         end = self.position + length

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.errors import CorruptBatch, MalformedMessage
 
 # Variable-length integers: zigzag ones (in records) and unsigned ones (in flexible messages).
 #
@@ -33,6 +33,48 @@ def encode_unsigned(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def decode_unsigned(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return an unsigned varint of at most five bytes, and the position after it.
+
+    Raises MalformedMessage, IndexError at the end of the buffer.
+    """
+    value, shift = 0, 0
+    for at in range(position, position + VARINT_BYTES_MAX):
+        byte = buffer[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+    raise MalformedMessage(f"variable-length integer of more than {VARINT_BYTES_MAX} bytes")
+
+
+def tagged_bounds(
+    buffer: bytes | memoryview, position: int, end: int
+) -> tuple[list[tuple[int, int, int]], int]:
+    """Return (tag, start, stop) of each field in a section of tagged fields, and the position after the
+    section, at most ``end``.
+
+    Raises MalformedMessage, also for more fields than ``TAGS_MAX`` and for tags that do not rise (KIP-482);
+    IndexError at the end of the buffer.
+    """
+    count, position = decode_unsigned(buffer, position)
+    if count > TAGS_MAX:
+        raise MalformedMessage(f"{count} tagged fields in one place; it may have {TAGS_MAX}")
+    fields: list[tuple[int, int, int]] = []
+    last = -1
+    for _ in range(count):
+        tag, position = decode_unsigned(buffer, position)
+        size, start = decode_unsigned(buffer, position)
+        position = start + size
+        if tag <= last:
+            raise MalformedMessage(f"tagged field {tag} after {last}")
+        if position > end:
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes in {end - start}")
+        fields.append((tag, start, position))
+        last = tag
+    return fields, position
 
 
 ZIGZAG_TABLE_SIZE = 4096

@@ -21,7 +21,7 @@ from typing import Any
 
 from nilometer.wire.building import FIXED_SIZES, EntityShape, FieldShape, shape_of
 from nilometer.wire.errors import MalformedMessage
-from nilometer.wire.primitives import STRING_BYTES_MAX, TAGS_MAX, encode_unsigned
+from nilometer.wire.primitives import STRING_BYTES_MAX, decode_unsigned, encode_unsigned, tagged_bounds
 
 Cut = tuple[int, int, bytes]
 """(start, stop, replacement): bytes ``[start, stop)`` are to be replaced."""
@@ -33,7 +33,6 @@ MalformedMessage, or IndexError at the end of the buffer; the caller must check 
 SurveyItems = Callable[[bytes, int, int, list[Cut], int], int]
 """The same for several elements: (buffer, position, end, cuts, count) → position after them."""
 
-_VARINT_BYTES_MAX = 5
 _NUMBER_BYTES = 8
 _TIME, _DURATION = "datetime_i64", "timedelta_i64"
 TIME_MAX_MS = 253_402_300_799_000
@@ -57,18 +56,6 @@ def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
     if stop > end:
         raise MalformedMessage(f"{entity.__name__} exceeds its {end - position} bytes")
     return apply_cuts(buffer, position, stop, cuts) if cuts else None
-
-
-def decode_unsigned(buffer: bytes, position: int) -> tuple[int, int]:
-    """Return an unsigned varint of at most five bytes, and the position after it."""
-    value, shift = 0, 0
-    for at in range(position, position + _VARINT_BYTES_MAX):
-        byte = buffer[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-        shift += 7
-    raise MalformedMessage(f"variable-length integer of more than {_VARINT_BYTES_MAX} bytes")
 
 
 def skip_tagged_fields(buffer: bytes, position: int, end: int) -> int:
@@ -327,31 +314,22 @@ _NULL_ENTITY = 0xFF
 
 def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
     """Check a section of tagged fields; cut it if it has unknown ones, also inside known ones."""
-    start = position
-    count, position = decode_unsigned(buffer, position)
-    if count > TAGS_MAX:
-        raise MalformedMessage(f"{count} tagged fields in one place; it may have {TAGS_MAX}")
+    fields, section_end = tagged_bounds(buffer, position, end)
     kept: list[bytes] = []
     changed = False
-    for _ in range(count):
-        tag, position = decode_unsigned(buffer, position)
-        size, position = decode_unsigned(buffer, position)
-        stop = position + size
-        if stop > end:
-            raise MalformedMessage(f"tagged field {tag} of {size} bytes in {end - position}")
+    for tag, start, stop in fields:
         if tag not in tagged:
             changed = True
         else:
             inner: list[Cut] = []
-            if tagged[tag](buffer, position, stop, inner) != stop:
-                raise MalformedMessage(f"tagged field {tag} does not fill its {size} bytes")
+            if tagged[tag](buffer, start, stop, inner) != stop:
+                raise MalformedMessage(f"tagged field {tag} does not fill its {stop - start} bytes")
             changed = changed or bool(inner)
-            value = apply_cuts(buffer, position, stop, inner)
+            value = apply_cuts(buffer, start, stop, inner)
             kept.append(encode_unsigned(tag) + encode_unsigned(len(value)) + value)
-        position = stop
     if changed:
-        cuts.append((start, position, encode_unsigned(len(kept)) + b"".join(kept)))
-    return position
+        cuts.append((position, section_end, encode_unsigned(len(kept)) + b"".join(kept)))
+    return section_end
 
 
 def apply_cuts(buffer: bytes, position: int, stop: int, cuts: list[Cut]) -> bytes:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from nilometer.broker.api.large_requests import SHARES, Room
+import pytest
+
+from nilometer.broker.api import large_requests
+from nilometer.broker.api.large_requests import ELEMENT_BYTES, SHARES, Place, Room
 
 GREEDY, OTHER, THIRD = ("User:greedy", "10.0.0.1"), ("User:other", "10.0.0.2"), ("User:third", "10.0.0.3")
 SHARE = 100
@@ -105,3 +108,67 @@ async def test_room_that_comes_with_a_cancellation_is_passed_on() -> None:
     await asyncio.sleep(0)
     assert crowd.inside == {"User:third": ALL}
     await crowd.end()
+
+
+class Decoded:
+    """A request that takes more room with each element that is decoded."""
+
+    def __init__(self, room: Room, origin: tuple[str, str]) -> None:
+        self.place, self.elements = Place(room, origin), 0
+
+    async def decode(self, elements: int) -> None:
+        await self.place.enter(1)
+        for _ in range(elements):
+            await self.place.grow(1)
+            self.elements += 1
+
+
+async def settle() -> None:
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("others", [GREEDY, OTHER])
+async def test_requests_of_many_elements_take_room_as_they_are_decoded(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[str, str]
+) -> None:
+    """A partition of a Produce has six bytes, and takes as much memory as 500 of another request."""
+    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    most = 20
+    room = Room(most * ELEMENT_BYTES)
+    requests = [Decoded(room, GREEDY), *(Decoded(room, others) for _ in range(2))]
+    tasks = [asyncio.ensure_future(request.decode(3 * most)) for request in requests]
+    for index, request in enumerate(requests):
+        await settle()
+        assert request.elements == 3 * most, "the oldest one waits for none of the others"
+        assert sum(later.elements for later in requests[index + 1 :]) <= most
+        request.place.leave()
+    await asyncio.gather(*tasks)
+    await asyncio.wait_for(room.enter(THIRD, most * ELEMENT_BYTES), 10)
+
+
+async def test_a_request_that_ends_while_it_grows_holds_up_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    room = Room(ELEMENT_BYTES)
+    first, second, third = (Decoded(room, GREEDY) for _ in range(3))
+    tasks = [asyncio.ensure_future(request.decode(9)) for request in (first, second, third)]
+    await settle()
+    tasks[1].cancel()
+    await settle()
+    second.place.leave()
+    assert third.elements < 9
+    first.place.leave()
+    await settle()
+    assert third.elements == 9
+    third.place.leave()
+    await asyncio.wait_for(room.enter(THIRD, ELEMENT_BYTES), 10)
+
+
+async def test_a_broker_grows_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    room = Room(ELEMENT_BYTES)
+    client, broker = Place(room, GREEDY), Place(room, OTHER)
+    await client.enter(ELEMENT_BYTES)
+    await broker.enter(0)
+    await asyncio.wait_for(broker.grow(1_000), 10)
+    assert broker.size == 0

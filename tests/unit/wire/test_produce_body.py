@@ -124,12 +124,20 @@ def test_too_many_tagged_fields_are_refused_at_once(place):
     at = start if place == "header" else len(frame) - 1
     assert frame[at] == 0
     for count in (TAGS_MAX, TAGS_MAX + 1):
-        tagged = memoryview(frame[:at] + encode_unsigned(count) + b"\x63\x00" * count + frame[at + 1 :])
+        tags = b"".join(bytes((0x20 + number, 0)) for number in range(count))
+        tagged = memoryview(frame[:at] + encode_unsigned(count) + tags + frame[at + 1 :])
         if count == TAGS_MAX:
             assert decode_produce_body(9, tagged, start).acks == -1
         else:
             with pytest.raises(MalformedRequest, match="33 tagged fields in one place"):
                 decode_produce_body(9, tagged, start)
+
+
+def test_a_tagged_field_that_is_repeated_is_refused():
+    frame = frame_of(9)
+    start = messages.decode_request_header(frame).size
+    with pytest.raises(MalformedRequest, match="tagged field 32 after 32"):
+        decode_produce_body(9, memoryview(frame[:-1] + b"\x02\x20\x00\x20\x00"), start)
 
 
 def test_a_count_that_cannot_be_is_refused_at_once():

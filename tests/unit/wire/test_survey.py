@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from nilometer.wire.building import milliseconds, milliseconds_since_epoch
@@ -22,6 +24,11 @@ def fetch_request() -> tuple[Api, bytes]:
     topics = (codec.make_request("FetchTopic", partitions=partitions),)
     request = codec.request(max_wait_ms=5, topics=topics, replica_state=state, rack_id="r")
     return codec, codec.write_request(request)
+
+
+def unknown_tags(tags: Collection[int]) -> bytes:
+    """Return a section of fields without bytes."""
+    return encode_unsigned(len(tags)) + b"".join(encode_unsigned(tag) + b"\x00" for tag in tags)
 
 
 def test_unknown_tags_are_cut_at_every_level() -> None:
@@ -58,10 +65,19 @@ def test_a_place_has_a_bounded_number_of_tags() -> None:
     """Of one request in the smallest form they took a quarter of a second for a megabyte."""
     codec, plain = fetch_request()
     tagged = plain[: -len(b"\x01\x01\x0d") - 13]
-    some, more = (tagged + encode_unsigned(count) + b"\x63\x00" * count for count in (TAGS_MAX, TAGS_MAX + 1))
+    some, more = (tagged + unknown_tags(range(0x20, 0x20 + count)) for count in (TAGS_MAX, TAGS_MAX + 1))
     assert survey(codec.request_type, some, 0) is not None
     with pytest.raises(MalformedMessage, match="33 tagged fields in one place; it may have 32"):
         survey(codec.request_type, more, 0)
+
+
+@pytest.mark.parametrize("tags", [(0x20, 0x20), (0x21, 0x20), (0, 0)])
+def test_tags_must_rise(tags: tuple[int, int]) -> None:
+    """As in Kafka's format: a known field could come again and again."""
+    codec, plain = fetch_request()
+    tagged = plain[: -len(b"\x01\x01\x0d") - 13] + unknown_tags(tags)
+    with pytest.raises(MalformedMessage, match=f"tagged field {tags[1]} after {tags[0]}"):
+        survey(codec.request_type, tagged, 0)
 
 
 def test_a_known_tag_must_fill_its_size() -> None:

@@ -55,9 +55,12 @@ DECISIONS_BYTES = 1024 * 1024
 """The same for those that the controller decides, one after another: of many small elements."""
 SHARES = 4
 """Into so many the room for either is divided: the requests of one origin have one share, or are one."""
+ELEMENT_BYTES = 50
+"""A request counts as so many bytes for each of its elements, if that is more than its size: the values of a
+partition of Fetch or Produce take some 500, of which the request may have six."""
 PARKED_BYTES_MAX = 8 * 1024 * 1024
-"""So many bytes of divided requests that wait have given their place to others; their values stay in memory.
-Further ones keep their place."""
+"""So many bytes of requests of many elements that wait have given their place to others; their values stay in
+memory. Further ones keep their place."""
 WAIT_S = 0.1
 MADE_BYTES = 64 * 1024
 """A response to a large request counts as memory that its connection holds once so much of it is made."""
@@ -99,6 +102,8 @@ class Room:
         self._waiting: dict[Origin, deque[tuple[asyncio.Future[None], int]]] = {}
         """Of each request that waits, by origin: what ends its wait; its size. Whose turn is next comes
         first, and the oldest request of each. No line is empty."""
+        self._growing: dict[Place, None] = {}
+        """The requests in work that have grown, the oldest first, which waits for none of the others."""
 
     async def enter(self, origin: Origin, size: int) -> None:
         """Wait until there is room for a request."""
@@ -126,6 +131,26 @@ class Room:
         if not self._held[origin]:
             del self._held[origin]
         self._end_waits()
+
+    async def grow(self, place: Place, size: int) -> None:
+        """Take ``size`` bytes more for a request in work when there is room for them, or when no older one in
+        work has grown."""
+        self._growing.setdefault(place)
+        while not self._may_grow(place, size):  # noqa: ASYNC110  it is not one event that ends it
+            await asyncio.sleep(WAIT_S)
+        self._take(place.origin, size)
+        place.size += size
+
+    def has_left(self, place: Place) -> None:
+        self._growing.pop(place, None)
+        self.leave(place.origin, place.size)
+        place.size = 0
+
+    def _may_grow(self, place: Place, size: int) -> bool:
+        if next(iter(self._growing)) is place:
+            return True
+        is_alone = self._held[place.origin] == place.size
+        return self._has_room(size) and (is_alone or self._has_share(place.origin, size))
 
     def _has_share(self, origin: Origin, size: int) -> bool:
         held = self._held.get(origin, 0)
@@ -164,6 +189,31 @@ class Room:
             if line:
                 self._waiting[origin] = line
         return has_ended
+
+
+class Place:
+    """What one request takes of a room. Invariant: ``size`` (bytes) is 0 before it enters, or after it has
+    left; a broker's takes nothing."""
+
+    def __init__(self, room: Room, origin: Origin) -> None:
+        self._room = room
+        self._elements = 0
+        self.origin = origin
+        self.size = 0
+
+    async def enter(self, size: int) -> None:
+        await self._room.enter(self.origin, size)
+        self.size = size
+
+    async def grow(self, elements: int) -> None:
+        """Count so many further elements; wait if they take more room than there is."""
+        self._elements += elements
+        more = self._elements * ELEMENT_BYTES - self.size
+        if self.size and more > 0:
+            await self._room.grow(self, more)
+
+    def leave(self) -> None:
+        self._room.has_left(self)
 
 
 class LargeRequests:
@@ -206,7 +256,7 @@ class LargeRequests:
         request.connection.process_alone()
         name = api_name(request.header.api_key)
 
-        def serve(work: LongWork) -> Awaitable[Response]:
+        def serve(work: LongWork, _place: Place) -> Awaitable[Response]:
             return self._serve_parts(spec, request, division, work)
 
         return self._tasks.spawn(self._in_turn(spec, request.connection, LARGE_BYTES, serve), kind=name)
@@ -220,8 +270,8 @@ class LargeRequests:
         began_us: int,
         slices: Slices | None,
     ) -> Response:
-        def serve(work: LongWork) -> Awaitable[Response]:
-            return self._serve(spec, header, frame, connection, began_us, slices, work)
+        def serve(work: LongWork, place: Place) -> Awaitable[Response]:
+            return self._serve(spec, header, frame, connection, began_us, slices, work, place)
 
         try:
             return await self._in_turn(spec, connection, len(frame), serve)
@@ -233,40 +283,38 @@ class LargeRequests:
         spec: ApiSpec,
         connection: Connection,
         size: int,
-        serve: Callable[[LongWork], Awaitable[Response]],
+        serve: Callable[[LongWork, Place], Awaitable[Response]],
     ) -> Response:
         """Wait until there is memory for a request that counts as ``size`` bytes, and for its turn among all
         long work if many have arrived; then handle it. Brokers do not wait for memory."""
         if connection.context.is_broker:
             size = 0
         room = self._room_of_decisions if spec.forwardable else self._room
-        origin = str(connection.context.principal), connection.context.client_address
-        await room.enter(origin, size)
-        left, parked = [size], [0]
-
-        def make_room() -> None:
-            """Let others be handled: this request is done, or waits for what is not decided here."""
-            room.leave(origin, left[0])
-            left[0] = 0
+        place = Place(room, (str(connection.context.principal), connection.context.client_address))
+        await place.enter(size)
+        parked = [0]
 
         def park() -> None:
             """Make room, unless too many have done so: other requests of a client end no such wait."""
-            if self._parked_bytes + left[0] > PARKED_BYTES_MAX:
+            if self._parked_bytes + place.size > PARKED_BYTES_MAX:
                 return
-            parked[0] += left[0]
-            self._parked_bytes += left[0]
-            make_room()
+            parked[0] += place.size
+            self._parked_bytes += place.size
+            place.leave()
 
-        on_wait = None if spec.forwardable else park if spec.divisions else make_room
+        # Others are handled when this request is done, or waits for what is not decided here. What has many
+        # elements keeps its values meanwhile.
+        has_many = spec.divisions or spec.handle_long is not None
+        on_wait = None if spec.forwardable else park if has_many else place.leave
         try:
             while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
             if self._turns.arrive() == HAVE_TO_WAIT:
                 await self._turns.wait_next()
-            return await serve(LongWork(self._turns, on_wait))
+            return await serve(LongWork(self._turns, on_wait), place)
         finally:
             self._parked_bytes -= parked[0]
-            make_room()
+            place.leave()
 
     async def _serve(
         self,
@@ -277,6 +325,7 @@ class LargeRequests:
         began_us: int,
         slices: Slices | None,
         work: LongWork,
+        place: Place,
     ) -> Response:
         api = messages.api(header.api_key, header.api_version)
         division = division_for(spec.divisions, api.request_type)
@@ -285,7 +334,7 @@ class LargeRequests:
                 path = () if division is None else division.request
                 position = messages.body_position(header, frame)
                 slices = decode_in_slices(api.request_type, frame, position, path, spec.elements_max)
-            body = await work.go_through(slices)
+            body = await work.go_through(slices, place.grow)
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         del frame
