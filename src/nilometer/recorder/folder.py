@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -65,10 +66,22 @@ def new_header(
     )
 
 
+_PRIVATE_KEY = re.compile(r"-----BEGIN [^-]*PRIVATE KEY-----.*?(-----END [^-]*PRIVATE KEY-----|$)", re.DOTALL)
+"""May stand beside certificates: all of a file is pasted into a setting of theirs."""
+_LOGIN_OF_URL = re.compile(r"(?<=://)[^/@\s,]*@")
+_QUERY_OF_URL = re.compile(r"(?<=[?])\S+")
+
+
 def _shown(name: str, value: str, sensitive: Collection[str]) -> str:
-    if name not in sensitive or name.endswith(LOGIN_MODULE):
+    if name.endswith(LOGIN_MODULE):
         return value
-    return NO_STORE if "://" in value else LEFT_OUT
+    if name in sensitive:
+        return NO_STORE if "://" in value else LEFT_OUT
+    value = _PRIVATE_KEY.sub("", value)
+    if "://" not in value:
+        return value
+    value = _LOGIN_OF_URL.sub("", value)
+    return _QUERY_OF_URL.sub(LEFT_OUT, value) if name.endswith(".url") else value
 
 
 class NewRecording(NamedTuple):
