@@ -53,7 +53,7 @@ def listed(version: int, **fields: object) -> tuple[ErrorCode, set[tuple[int, st
     }
 
 
-def described(kind: int, name: str, *keys: str) -> tuple[ErrorCode, dict[str, str]]:
+def describe(kind: int, name: str, *keys: str) -> Message:
     key = ApiKey.DESCRIBE_CONFIGS
     codec = api(key, 4)
     resource = codec.make_request(
@@ -65,6 +65,11 @@ def described(kind: int, name: str, *keys: str) -> tuple[ErrorCode, dict[str, st
     body = codec.request(resources=(resource,), include_synonyms=False, include_documentation=False)
     (result,) = send(key, 4, configs.handle_describe, body).results
     assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def described(kind: int, name: str, *keys: str) -> tuple[ErrorCode, dict[str, str]]:
+    result = describe(kind, name, *keys)
     return result.error_code, {one.name: one.value for one in result.configs}
 
 
@@ -120,3 +125,19 @@ def test_the_settings_that_are_in_force_are_described(kind: int, name: str, key:
 )
 def test_settings_of_what_is_not_here_are_refused(kind: int, name: str, error: ErrorCode) -> None:
     assert described(kind, name) == (error, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "is_read_only"),
+    [
+        (BROKER, "1", "node.id", True),
+        (BROKER, "1", "message.max.bytes", False),
+        (TOPIC, "t", "max.message.bytes", False),
+        (GROUP, "g", "share.session.timeout.ms", False),
+    ],
+)
+def test_only_what_a_broker_reads_at_its_start_cannot_be_altered(
+    kind: int, name: str, key: str, is_read_only: bool
+) -> None:
+    (config,) = describe(kind, name, key).configs
+    assert config.read_only is is_read_only

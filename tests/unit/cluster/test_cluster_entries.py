@@ -143,6 +143,16 @@ def test_a_record_about_a_topic_that_is_not_there_stops_the_fold(world: ClusterW
             world.image.apply_entry(EntryNumber(world.image.number + 1), entry)
 
 
+def test_a_topic_whose_name_or_id_is_taken_stops_the_fold(world: ClusterWorld) -> None:
+    world.topic([1, 2, 3])
+    (topic,) = world.image.topics()
+    for name, topic_id in ((topic.name, TOPIC), ("another", topic.id)):
+        entry = next(entries_of([(TopicCreated(name=name, topic_id=topic_id),)], world.image.controllership))
+        with pytest.raises(InvariantBroken, match="is taken"):
+            world.image.apply_entry(EntryNumber(world.image.number + 1), entry)
+        assert world.image.topics() == [topic]
+
+
 def test_snapshot_is_readable_json_and_equal_to_the_fold(world: ClusterWorld) -> None:
     world.topic([1, 2, 3], min_isr=2)
     world.down(1)

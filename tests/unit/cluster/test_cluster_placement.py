@@ -26,6 +26,12 @@ def test_the_pattern_of_five_brokers() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("factor", [0, -1])
+def test_a_partition_has_a_replica(factor: int) -> None:
+    with pytest.raises(CannotPlace, match="must be positive"):
+        place_replicas(brokers(3), partitions=1, replication_factor=factor, start=0, shift=0)
+
+
 def test_partitions_added_later_go_on_with_the_pattern() -> None:
     whole = place_replicas(brokers(5), partitions=10, replication_factor=3, start=2, shift=1)
     later = place_replicas(

@@ -398,6 +398,19 @@ def test_the_instance_id_of_a_member_that_is_there_is_taken() -> None:
     assert reply.error_code is ErrorCode.unknown_member_id
 
 
+@pytest.mark.parametrize("epoch", [-1, -2])
+def test_a_static_member_leaves_with_its_own_instance_id(epoch: int) -> None:
+    streams = world()
+    streams.streams_member("m1", instance_id="i1")
+    streams.streams_member("m2", instance_id="i2")
+    reply = streams.streams_beat("m2", epoch, instance_id="i1")
+    assert reply.error_code is ErrorCode.fenced_instance_id
+    reply = streams.streams_beat("m2", epoch, instance_id="i3")
+    assert reply.error_code is ErrorCode.unknown_member_id
+    assert set(streams.streams_group().members) == {"m1", "m2"}
+    assert streams.streams_beat("m2", epoch, instance_id="i2").error_code is ErrorCode.none
+
+
 def test_every_member_is_told_of_a_shutdown_until_the_group_is_empty() -> None:
     streams = world()
     first, second = streams.streams_member("m1"), streams.streams_member("m2")

@@ -235,6 +235,8 @@ def test_voters_change_once_the_epochs_first_record_is_committed_one_at_a_time()
     one, _ = elected(log)
     log.ends.append(8)
     assert one.add_voter(four, Moment(1_050)) is ChangeRefused.EPOCH_NOT_COMMITTED
+    one.high_watermark = 7  # all that earlier leaders have written
+    assert one.add_voter(four, Moment(1_055)) is ChangeRefused.EPOCH_NOT_COMMITTED
     one.on_flushed(8, Moment(1_060))
     one.on_fetch(QuorumFetch(TWO, 1, 1, 8, 1), Moment(1_100))
     assert one.add_voter(four, Moment(1_110)) is ChangeRefused.NOT_CAUGHT_UP
