@@ -114,11 +114,12 @@ class Tree:
                 if folder in (entry / "cmdline").read_bytes():
                     os.kill(int(entry.name), signal.SIGKILL)
 
-    def failing(self, tests: Sequence[str], *options: str) -> list[str]:
-        """Return which of ``tests`` fail."""
+    def failing(self, tests: Sequence[str], *options: str, timeout_s: float | None = None) -> list[str]:
+        """Return which of ``tests`` fail. Raises subprocess.TimeoutExpired."""
         arguments = ["-m", "pytest", "-rfE", "--tb=line", "-p", "no:cacheprovider"]
         done = self.run(
-            [*arguments, "--timeout", str(TIMEOUT_S), *options, *(f"tests/{one}" for one in tests)]
+            [*arguments, "--timeout", str(TIMEOUT_S), *options, *(f"tests/{one}" for one in tests)],
+            timeout_s,
         )
         failed = list(dict.fromkeys(FAILED.findall(done.stdout)))
         if done.returncode not in (0, 1) and not failed:
