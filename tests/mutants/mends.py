@@ -3148,6 +3148,13 @@ TIERED = (
         ("unit/broker/test_rooms_of_large_requests.py",),
     ),
     Mutant(
+        "copied-recordings-are-damaged",
+        "a recording that is copied while it is written is refused as damaged",
+        "size > slot_at + SLOT + number * SLOT",
+        "size > slot_at + SLOT + slot_number * SLOT",
+        ("unit/recorder/test_tape_file.py",),
+    ),
+    Mutant(
         "metadata-of-the-same-length",
         "metadata that were restored from a backup count as those of the tier once they have as many entries",
         "        return manifest.writer == self._found or known_entry <",

@@ -172,7 +172,7 @@ def _contents(file: BinaryIO, slot_at: int, path: str) -> Iterator[tuple[bytes, 
     The slot's number says how many blocks there are. Its own block may be there, too, or a part of it: a
     process was killed between the end of a block and the beginning of the slot. Another process that writes
     makes the file longer at any moment, and the slot's number greater: so they are looked at in this order.
-    Raises NotARecording.
+    Of a file that was copied meanwhile the slot may be older than the last blocks. Raises NotARecording.
     """
     size = os.fstat(file.fileno()).st_size
     file.seek(slot_at)
@@ -184,7 +184,8 @@ def _contents(file: BinaryIO, slot_at: int, path: str) -> Iterator[tuple[bytes, 
     while (found := _content(block := file.read(SLOT), number)) is not None and len(block) == SLOT:
         yield found
         number += 1
-    if number < slot_number or size > slot_at + SLOT + slot_number * SLOT:
+    is_cut = number < slot_number or size > slot_at + SLOT + number * SLOT
+    if is_cut or slot_number < 1 or (number > slot_number and _content(slot, slot_number) is None):
         raise NotARecording(f"{path} is damaged in block {number}: what follows cannot be read")
     if number == slot_number:
         if (found := _content(slot, number)) is None:

@@ -210,6 +210,23 @@ def test_a_damaged_slot_is_told(tmp_path: Path) -> None:
         assert 6 * SLOT // 3003 - 2 <= len(found) <= 6 * SLOT // 3003
 
 
+@pytest.mark.parametrize("part", [0, 17, SLOT - 1])
+def test_a_file_that_was_copied_while_it_was_written_has_all_blocks_that_were_copied(
+    tmp_path: Path, part: int
+) -> None:
+    """The copy has the slot of its beginning, and blocks that were written since, the last one in part."""
+    path = tmp_path / "one"
+    written = of_six_blocks(path, is_ended=False)
+    whole = bytearray(path.read_bytes())
+    first = blocks_at(path)
+    earlier = whole[first + 2 * SLOT : first + 3 * SLOT]  # the slot had this block's beginning then
+    copied = whole[: first - SLOT] + earlier + whole[first : first + 5 * SLOT + part]
+    path.write_bytes(copied)
+    found = read(path)
+    assert found == written[: len(found)]
+    assert 5 * SLOT // 3003 - 2 <= len(found) <= 5 * SLOT // 3003
+
+
 def test_bytes_behind_the_last_block_are_told(tmp_path: Path) -> None:
     path = tmp_path / "one"
     of_six_blocks(path)
