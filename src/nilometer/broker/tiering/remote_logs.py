@@ -374,9 +374,8 @@ class RemoteLogs:
         Not if it was written to within the grace period: another cluster has the topic, or the store is being
         restored. The other cluster's clock may be wrong, so what counts is when a sweep has seen a change.
         """
-        if not (
-            names := await self._store.names(folder)
-        ):  # before the chain: what is found has a manifest, or had one
+        names = await self._store.names(folder)  # before the chain: what is found has a manifest, or had one
+        if not names:
             return
         chain = Chain(self._store, folder, self._parts.writer, self._parts.claim, self._parts.pause)
         try:
