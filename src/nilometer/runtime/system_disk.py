@@ -12,7 +12,7 @@ import shutil
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from typing_extensions import Buffer
 
@@ -256,13 +256,26 @@ class SystemDisk:
         return _file_system_type(os.path.realpath(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
-        job = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        errors = list[BaseException]()
+
+        def noting() -> T | None:
+            """Keep an error: the loop may end with the job, and asyncio would log it as never retrieved."""
+            try:
+                return work()
+            except BaseException as error:
+                errors.append(error)
+                return None
+
+        job = asyncio.get_running_loop().run_in_executor(self._threads, noting)
         self.offloaded += 1
         job.add_done_callback(self._on_offload_ended)
         # Shielded: cancelling the wait must not remove work from the queue that no thread has started yet.
-        return await asyncio.shield(job)
+        result = await asyncio.shield(job)
+        if errors:
+            raise errors.pop()
+        return cast(T, result)
 
-    def _on_offload_ended(self, _job: asyncio.Future[T]) -> None:
+    def _on_offload_ended(self, _job: asyncio.Future[T | None]) -> None:
         self.offloaded -= 1
 
 
