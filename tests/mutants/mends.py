@@ -2219,6 +2219,20 @@ COSTS = tuple(
             ("unit/groups/test_classic_group_reports.py",),
         ),
         (
+            "of-one-partition-at-a-time",
+            "where subscriptions differ there is a round for each partition that is handed over",
+            "count = min(count, -self._above(receiver, level), available)",
+            "count = 1",
+            ("unit/groups/test_consumer_group_assignors.py",),
+        ),
+        (
+            "of-an-even-assignment",
+            "an assignment is made more even for as long as that takes",
+            "return self._effort < EFFORT_MAX",
+            "return True",
+            ("unit/groups/test_consumer_group_assignors.py",),
+        ),
+        (
             "of-many-expressions",
             "a created topic has all expressions of a group compiled in one turn",
             "if effort <= EFFORT_AT_ONCE or len(due) == 1:",

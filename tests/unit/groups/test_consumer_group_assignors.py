@@ -10,8 +10,10 @@ from assignment_checks import count, improvable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nilometer.groups.consumer import assignors
 from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
 from nilometer.groups.topics import Assignment
+from support.calls import counted_calls
 from support.properties import examples
 
 TOPICS = [UUID(int=number) for number in range(1, 8)]
@@ -166,6 +168,52 @@ def test_uniform_hands_over_along_a_chain() -> None:
         "c": 2,
     }
     assert assigned["a"][T1] < frozenset(range(4))
+
+
+def unlike_group(partitions: int, others: int) -> tuple[Members, dict[UUID, int]]:
+    """Three members of which two meet only in the third, and many that share no topic with them."""
+    rest = [UUID(int=number) for number in range(100, 150)]
+    members = {"x": member(T1), "y": member(T1, T2), "z": member(T2)}
+    members |= {f"d{number}": member(*rest) for number in range(others)}
+    return members, {T1: partitions, T2: partitions, **dict.fromkeys(rest, 1)}
+
+
+def test_uniform_takes_no_longer_for_members_that_have_what_they_may_have() -> None:
+    """They are not walked once for each partition that others hand over."""
+    members, topics = unlike_group(400, 200)
+    with counted_calls() as calls:
+        assigned = assign_uniformly(members, topics)
+    assert sorted(count(assigned[member_id]) for member_id in "xyz") == [266, 267, 267]
+    assert calls[0] < 50 * len(members)
+
+
+def test_uniform_hands_over_many_partitions_at_once() -> None:
+    """600, 300 of them along a chain of two: a call or two for each of them, but no round."""
+    before = frozenset(range(900))
+    members = {
+        "a": member(T1, previous={T1: before}),
+        "b": member(T1, T2, previous={T2: before}),
+        "c": member(T2),
+    }
+    with counted_calls() as calls:
+        assigned = assign_uniformly(members, {T1: 900, T2: 900})
+    assert [count(assigned[member_id]) for member_id in "abc"] == [600, 600, 600]
+    assert calls[0] < 2_000
+
+
+def test_uniform_ends_when_it_has_taken_its_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten members in a row, each of which shares a topic with the next."""
+    ids = [UUID(int=number) for number in range(11)]
+    topics = dict.fromkeys(ids, 2) | {ids[0]: 100}
+    members = {f"m{number}": member(ids[number], ids[number + 1]) for number in range(10)}
+    members["m0"] = member(ids[0], previous={ids[0]: frozenset(range(100))})
+    members["m1"] = member(ids[0], ids[1], ids[2])
+    even = assign_uniformly(members, topics)
+    assert improvable(members, even) is None
+    monkeypatch.setattr(assignors, "EFFORT_MAX", 0)
+    uneven = assign_uniformly(members, topics)
+    check_valid(members, topics, uneven)
+    assert improvable(members, uneven) is not None
 
 
 def test_uniform_leaves_a_member_with_what_only_it_may_have() -> None:
