@@ -1890,6 +1890,20 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-listings-at-once",
+            "300 requests of 19 bytes list 30,000 groups side by side, and none is answered before all are",
+            "await place.enter(0 if connection.context.is_broker else 1, self._memory)",
+            "await place.enter(0, self._memory)",
+            ("unit/broker/test_listings.py",),
+        ),
+        (
+            "of-listings-that-wait-to-be-encoded",
+            "what was found for responses that are not encoded yet counts for nothing",
+            "response.hold(work.walked * FOUND_BYTES)",
+            "pass",
+            ("unit/broker/test_listings.py",),
+        ),
+        (
             "of-logs-that-are-loaded",
             "after a failure 500 records of each of fifty logs are applied before others are served",
             "_replay(shard, record)\n                            await work.step()",
