@@ -2592,6 +2592,27 @@ RESTORES = (
 # --- records that are in remote storage only
 TIERED = (
     Mutant(
+        "tiered-again-in-a-snapshot",
+        "a broker that was down when a topic was tiered again deletes by what is about to be given up",
+        "list(found.partitions), found.tiered_since)",
+        "list(found.partitions))",
+        ("unit/cluster/test_tiered_settings.py",),
+    ),
+    Mutant(
+        "tiered-again-not-told",
+        "the tiers of a broker do not learn from its metadata that a topic was tiered again",
+        "tiered_since=lambda topic_id: metadata.image.tiered_since(topic_id),",
+        "tiered_since=lambda topic_id: -1,",
+        ("unit/broker/test_tier_settings_of_running_brokers.py",),
+    ),
+    Mutant(
+        "tiered-again-by-the-former-manifest",
+        "a follower deletes by a manifest whose segments are about to be given up",
+        " and manifest.topic.metadata_entry >= since",
+        "",
+        ("unit/broker/test_ended_tiers.py",),
+    ),
+    Mutant(
         "segments-for-earlier-versions",
         "earlier versions read no manifest of remote storage, so an upgrade cannot be taken back",
         "return written if segment.log_crc is None else (",

@@ -106,9 +106,6 @@ class RemotePartition:
         self._summed: Manifest | None = None
         """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
         self._sums = Sums(0, -1)
-        self.tiered_since = -1
-        """The metadata entry with which the topic was tiered again, if this broker has seen that: what the
-        tier had before may have been given up meanwhile, or is about to be."""
         self.newest_epoch = partition.leader_epoch
         """The newest leader epoch of the partition that is known here."""
         self._deposed_since_ms: int | None = None
@@ -316,7 +313,10 @@ class RemotePartition:
         return is_before and is_own and not self._writer.is_ahead(manifest, self._parts.metadata_entry())
 
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
-        return manifest.rank == (self._parts.claim, leader_epoch)
+        """Whether the leader of this epoch wrote it, and nothing of it is about to be given up: the topic was
+        not tiered again since."""
+        since = self._parts.tiered_since(self.partition.key.topic_id)
+        return manifest.rank == (self._parts.claim, leader_epoch) and manifest.topic.metadata_entry >= since
 
     def _claimed(self, manifest: Manifest) -> Decision:
         """Return the manifest with which this leader begins, and begins again if the topic is tiered again;
@@ -338,7 +338,7 @@ class RemotePartition:
             )
             return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
-            return manifest if manifest.topic.metadata_entry < self.tiered_since else None
+            return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
 
@@ -762,8 +762,7 @@ class RemotePartition:
             if not self.partition.log.config.remote_storage_enable:
                 return
             self._noted_ms = self._monotonic_ms
-            is_of_now = last is not None and last.topic.metadata_entry >= self.tiered_since
-            if last is None or not is_of_now or not self._is_current(last, self.partition.leader_epoch):
+            if last is None or not self._is_current(last, self.partition.leader_epoch):
                 bound = 0
             else:
                 compared = self._lineage.proven_count(last, self.log_from, self._as_of)
