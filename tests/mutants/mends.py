@@ -2592,6 +2592,27 @@ RESTORES = (
 # --- records that are in remote storage only
 TIERED = (
     Mutant(
+        "lost-chain-begun-again",
+        "a leader that begins where all manifests are lost removes the segments that they named",
+        "        has_begun = self._last is None and await self._has_segments()",
+        "        has_begun = False",
+        (CHAIN, "unit/broker/test_tiers_of_deleted_topics.py"),
+    ),
+    Mutant(
+        "lost-chain-begun-meanwhile",
+        "the segments of a leader that has just begun are taken for those of a chain that was lost",
+        "if has_begun and await self.read() is None:",
+        "if has_begun:",
+        (CHAIN,),
+    ),
+    Mutant(
+        "restored-without-a-manifest",
+        "after a restore that was killed a leader takes what was copied for a chain that was lost",
+        "if chain.last is None:  # segments without",
+        "if False:  # segments without",
+        (FROM_STORE,),
+    ),
+    Mutant(
         "tiered-again-in-a-snapshot",
         "a broker that was down when a topic was tiered again deletes by what is about to be given up",
         "list(found.partitions), found.tiered_since)",

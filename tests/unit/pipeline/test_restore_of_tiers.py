@@ -284,6 +284,42 @@ def test_a_leader_that_starts_after_a_run_was_killed_shows_nothing_and_removes_t
     assert (result.start, result.end, result.records) == (0, 18, 18)
 
 
+def test_a_leader_goes_on_in_a_topic_of_which_a_part_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes that part, and copies its own records."""
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    copy = tier_restore.copy_partition
+
+    async def dying(*given: Any, **more: Any) -> transfer.Copied:
+        await copy(*given, **more)
+        raise ObjectStoreError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", dying)
+        with pytest.raises(SourceError, match="killed"):
+            run(led, place)
+
+    def copies() -> list[str]:
+        names = led.store.bucket.objects
+        return [name for name in names if name.startswith(NEW_FOLDER) and name.endswith(".log")]
+
+    former_copies = set(copies())
+    assert former_copies
+
+    def lead(leader: LedLog) -> None:
+        leader.append(batch(0, 3))
+        leader.log.roll_now(1)
+        asyncio.run(leader.tier())
+        leader.now_ms += 5_000
+        asyncio.run(leader.tier())
+        assert leader.log.local_start_offset == 3
+        assert len(copies()) == 1 and former_copies.isdisjoint(copies())
+
+    leading(led, place, lead)
+
+
 def test_what_is_in_use_is_not_restored_into(tmp_path: Path) -> None:
     led = former()
     place = broker_folder(tmp_path / "one")
@@ -308,7 +344,7 @@ def test_a_topic_whose_replicas_alone_are_empty_keeps_its_records_in_the_store(t
     assert led.store.bucket.objects == before
 
 
-def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_damaged_object_is_named_and_no_segment_is_restored(tmp_path: Path) -> None:
     led = former()
     objects = led.store.bucket.objects
     (name,) = [one for one in objects if one.startswith(FOLDER + f"{6:020d}") and one.endswith(".log")]
@@ -317,7 +353,8 @@ def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> Non
     with pytest.raises(SourceError, match=f"{name} is damaged at byte 0"):
         run(led, place)
     leading(led, place, ends_at(0))
-    assert asyncio.run(last_manifest(led.store)) is None
+    last = asyncio.run(last_manifest(led.store))
+    assert last is not None and last.segments == ()
 
 
 def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ class RemotePartition:
         """Return the manifest with which this leader begins, and begins again if the topic is tiered again;
         None if it has begun, or has nothing to copy.
 
-        An object without any manifest thus belongs to a topic that was deleted.
+        An object without any manifest thus belongs to a topic that was deleted, or to a chain that was lost.
         """
         cut = self._lineage.divergent(manifest, self.view(), self._as_of)
         if cut:

@@ -176,6 +176,11 @@ class _Run:
             if _has_copied(one.stored, chain.last):
                 self._say(f"{one.wanted.part} was copied by an earlier run")
                 return None
+            if chain.last is None:  # segments without a manifest would be those of a chain that was lost
+                begun = Chain(self._target, one.folder, self._name())
+                await begun.read()
+                await begun.append_at_rest(LEADER_EPOCH, first_manifest(one.facts, 0))
+                await chain.read()
             found = await copy_partition(
                 self._source,
                 one.stored,
