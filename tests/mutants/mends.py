@@ -2592,6 +2592,13 @@ RESTORES = (
 # --- records that are in remote storage only
 TIERED = (
     Mutant(
+        "follower-looks-once",
+        "a follower deletes by what it once knew of the tier, however long that is ago",
+        "        self._rounds_since_noted += 1\n",
+        "",
+        (CLAIMS,),
+    ),
+    Mutant(
         "lost-chain-begun-again",
         "a leader that begins where all manifests are lost removes the segments that they named",
         "        has_begun = self._last is None and await self._has_segments()",

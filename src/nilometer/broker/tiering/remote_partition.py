@@ -54,8 +54,8 @@ Decision: TypeAlias = Generator[int, None, Manifest | None]
 """Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
-FOLLOWER_LOOK_MS = 60_000
-"""So old may be what a follower knows of the tier when it deletes a segment because that is there."""
+FOLLOWER_LOOK_ROUNDS = 2
+"""Once in so many rounds a follower looks whether what its log may delete is still in the tier."""
 LOOK_AGAIN_MS = 1_000
 """So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
 
@@ -123,8 +123,8 @@ class RemotePartition:
         """A manifest, how many of its segments may be read, and a manifest with these."""
         self._looked: tuple[object, int] | None = None
         """:attr:`_bound_by` when the chain was last read in vain for what is lacking, and the time."""
-        self._noted_ms = 0
-        """When this broker last noted what its log may delete (monotonic)."""
+        self._rounds_since_noted = 0
+        """How many rounds as a follower have begun since this broker noted what its log may delete."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -196,6 +196,7 @@ class RemotePartition:
                 self.partition.log.note_tiered(0)  # what was noted before may be named no more
                 raise
         self.lag = plan.NOTHING_MISSING
+        self._rounds_since_noted += 1
         if self._awaits_tier:
             await self._look()
         return False
@@ -208,7 +209,7 @@ class RemotePartition:
         following = log.segments.higher(log.segments.first.base_offset)
         if following is None:
             return False
-        is_old = self._monotonic_ms >= self._noted_ms + FOLLOWER_LOOK_MS
+        is_old = self._rounds_since_noted >= FOLLOWER_LOOK_ROUNDS
         return is_old or following.base_offset > log.tiered_offset
 
     async def _look(self) -> None:
@@ -761,7 +762,7 @@ class RemotePartition:
             bound, last = await self._find_bound(), self._chain.last
             if not self.partition.log.config.remote_storage_enable:
                 return
-            self._noted_ms = self._monotonic_ms
+            self._rounds_since_noted = 0
             if last is None or not self._is_current(last, self.partition.leader_epoch):
                 bound = 0
             else:
