@@ -2592,6 +2592,27 @@ RESTORES = (
 # --- records that are in remote storage only
 TIERED = (
     Mutant(
+        "restored-while-written",
+        "a topic is restored while its cluster still copies, and differently on each machine",
+        "            if not allows_recent and not _has_copied(one.stored, last):",
+        "            if False:",
+        (FROM_STORE, "unit/cli/test_tier_commands.py"),
+    ),
+    Mutant(
+        "own-cluster-still-written",
+        "a topic is not restored beside itself within minutes, though its brokers are stopped",
+        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
+        "not manifest.is_archive",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "archive-still-written",
+        "what was archived within minutes is not restored to remote storage",
+        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
+        "cluster_id != one.facts.cluster_id",
+        (EARLIER,),
+    ),
+    Mutant(
         "follower-looks-once",
         "a follower deletes by what it once knew of the tier, however long that is ago",
         "        self._rounds_since_noted += 1\n",

@@ -19,6 +19,7 @@ from nilometer.pipeline.archive.restore import Restored, create_command
 from nilometer.pipeline.archive.tier_restore import restore
 from nilometer.pipeline.errors import SourceError
 from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.runtime.runtime import SystemClock
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
@@ -491,6 +492,38 @@ def test_a_topic_of_its_own_id_comes_back_from_the_folder_of_its_former_cluster(
         assert (result.start, result.end) == (0, 18)
 
 
+def written_ago(led: LedLog, ago_ms: int) -> None:
+    """Let the last manifest of the former topic have been written so long ago."""
+    last = asyncio.run(last_manifest(led.store, FOLDER))
+    assert last is not None
+    written_ms = SystemClock().wall_ms() - ago_ms
+    held = structs.replace(last, written_ms=written_ms)
+    led.store.bucket.objects[FOLDER + manifest_name(last.number)] = encode_manifest(held)
+
+
+@pytest.mark.parametrize("ago_ms", [0, tier_restore.RECENT_MS - 60_000, -3_600_000])
+def test_what_another_cluster_may_still_write_to_is_not_restored(ago_ms: int, tmp_path: Path) -> None:
+    """A run on another machine would restore more. Its clock may be ahead."""
+    led = former()
+    written_ago(led, ago_ms)
+    place = broker_folder(tmp_path / "one")
+    before = set(led.store.bucket.objects)
+    with pytest.raises(SourceError, match=rf"{FOLDER} was written to \d+ s ago: .* with --allow-recent$"):
+        run(led, place)
+    assert set(led.store.bucket.objects) == before
+    (result,) = run(led, place, allows_recent=True)
+    assert (result.start, result.end) == (0, 18)
+    (again,) = run(led, place)
+    assert again.records is None, "it is the same state of the store: nothing is to be refused"
+
+
+def test_what_was_written_to_some_time_ago_is_restored(tmp_path: Path) -> None:
+    led = former()
+    written_ago(led, tier_restore.RECENT_MS)
+    (result,) = run(led, broker_folder(tmp_path / "one"))
+    assert (result.start, result.end) == (0, 18)
+
+
 def test_a_topic_is_restored_beside_itself_in_its_own_cluster(tmp_path: Path) -> None:
     led = former()
     objects = led.store.bucket.objects
@@ -498,7 +531,8 @@ def test_a_topic_is_restored_beside_itself_in_its_own_cluster(tmp_path: Path) ->
         objects[NEW_FOLDER + name.removeprefix(FOLDER)] = objects.pop(name)
     last = asyncio.run(last_manifest(led.store))
     assert last is not None
-    objects[NEW_FOLDER + manifest_name(last.number)] = encode_manifest(structs.replace(last, topic=NEW))
+    last = structs.replace(last, topic=NEW, written_ms=SystemClock().wall_ms())
+    objects[NEW_FOLDER + manifest_name(last.number)] = encode_manifest(last)
     place = broker_folder(tmp_path / "one", EVENTS, TopicPartition("again", 0))
     for _ in range(2):
         (result,) = run(led, place, name="again")
