@@ -237,6 +237,9 @@ class Topic:
     id: TopicId
     partitions: list[PartitionState] = field(default_factory=list[PartitionState])
     """The state of each partition; the index is the partition number."""
+    tiered_since: int = -1
+    """The metadata entry with which it was last tiered: what its tier had before may have been given up
+    meanwhile, or is about to be. -1 if it never was, or an earlier version wrote the snapshot."""
     uuid: uuid.UUID = field(init=False)
 
     def __post_init__(self) -> None:
