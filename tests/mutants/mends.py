@@ -1897,6 +1897,27 @@ COSTS = tuple(
             ("unit/broker/test_listings.py",),
         ),
         (
+            "of-names-in-messages",
+            "one name of 32 kB is in the messages of 9,000 partitions",
+            'return name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}…"',
+            "return name",
+            ("unit/cluster/test_cluster_reassignment.py",),
+        ),
+        (
+            "of-refused-moves",
+            "of each move that is refused the text is kept, with a name and a path of 32 kB",
+            "first_refusal = first_refusal or f",
+            "first_refusal += f",
+            ("unit/broker/test_names_of_many_partitions.py",),
+        ),
+        (
+            "of-share-partitions-that-are-described",
+            "a request of 30 kB repeats a name of 10 kB for 10,000 partitions",
+            "max(len(body.topics), sum(len(each.partitions) for each in body.topics)) > PARTITIONS_MAX",
+            "False",
+            ("unit/broker/test_names_of_many_partitions.py",),
+        ),
+        (
             "of-listings-that-wait-to-be-encoded",
             "what was found for responses that are not encoded yet counts for nothing",
             "response.hold(work.walked * FOUND_BYTES)",

@@ -407,7 +407,7 @@ async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
             wanted.update(((topic.name, index), directory.path) for index in topic.partitions)
     work = LongWork(parts.turns)
     outcomes: dict[str, list[Message]] = {}
-    refusals: list[str] = []
+    refused_count, first_refusal = 0, ""
     for (topic, index), path in wanted.items():
         error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
         try:
@@ -415,13 +415,14 @@ async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
                 parts.replica_moves.alter(topic, index, path)
         except KafkaError as refused:
             error = refused.code
-            refusals.append(f"{topic}-{index} to {path}: {refused.message}")
+            refused_count += 1  # their texts would take more than all else: each has the names
+            first_refusal = first_refusal or f"{topic}-{index} to {path}: {refused.message}"
         outcomes.setdefault(topic, []).append(
             request.make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=error)
         )
         await work.step(1)
-    if refusals:
-        logger.warning("%d replicas are not moved to other log directories: %s", len(refusals), refusals[0])
+    if refused_count:
+        logger.warning("%d replicas are not moved to other log directories: %s", refused_count, first_refusal)
     results = (
         request.make("AlterReplicaLogDirTopicResult", topic_name=topic, partitions=tuple(found))
         for topic, found in outcomes.items()
