@@ -1936,6 +1936,20 @@ COSTS = tuple(
             ("unit/groups/test_pending_offsets.py",),
         ),
         (
+            "of-counting-members",
+            "a client that joins has all groups of the broker counted",
+            "return self._state.held.total",
+            "return sum(group.metadata_bytes() for group in self._state.groups.values())",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-counting-given-ids",
+            "a client that joins has all ids counted that were given in its group",
+            "return self._members_bytes + self._pending_bytes",
+            "return self._members_bytes + sum(metadata_bytes((), one) for one in self.pending_members)",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
             "of-produces-that-wait-for-one-offset",
             "each of 51,200 produces that time out is searched from the first",
             "index = bisect_left(waiting, (required_offset, ticket))",

@@ -225,7 +225,7 @@ class ClassicRebalance:
     def on_heartbeat_timeout(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
         member = group.members.get(member_id)
         if member is None:
-            group.pending_members.discard(member_id)
+            group.discard_pending(member_id)
         elif member.is_excused:
             return
         else:
@@ -295,7 +295,7 @@ class ClassicRebalance:
         """Cancel all timers of a group that is removed."""
         self._cancel_join_timers(group)
         self._end_sync_phase(group)
-        for member_id in (*group.members, *sorted(group.pending_members)):
+        for member_id in (*group.members, *group.pending_members):
             self.cancel_heartbeat(group, member_id)
 
 
@@ -360,7 +360,7 @@ class ClassicJoin:
         if former_id is not None:
             self._replace_static(turn, token, group, request, former_id, member_id)
         elif instance_id is None and request.requires_known_member_id:
-            group.pending_members.add(member_id)
+            group.add_pending(member_id)
             self._rebalance.expect_sign_of(turn, group, member_id, request.session_timeout_ms)
             self._refuse(turn, token, member_id, ErrorCode.member_id_required)
         else:
@@ -654,6 +654,7 @@ class ClassicGroups:
         """Remove a group, of any type: write its tombstones and cancel its timers."""
         turn.write_all(group.tombstones())
         del self._state.groups[group.group_id]
+        self._state.count(group.group_id)
         if isinstance(group, ClassicGroup):
             self._rebalance.cancel_timers(group)
 

@@ -15,6 +15,8 @@ from group_harness import (
 from nilometer.coordinators import Token
 from nilometer.groups import classic_groups
 from nilometer.groups.requests import (
+    DeleteGroups,
+    DeleteGroupsResult,
     JoinGroupProtocol,
     JoinGroupResult,
     LeaveGroupResult,
@@ -23,6 +25,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
+from support.calls import counted_calls
 
 
 def test_kip_394_a_member_is_given_an_id_and_joins_with_it() -> None:
@@ -34,6 +37,34 @@ def test_kip_394_a_member_is_given_an_id_and_joins_with_it() -> None:
     world.pass_time(DELAY_MS)
     assert world.joined(again).member_id == "a-1"
     assert world.joined(again).generation_id == 1
+
+
+def test_what_members_hold_is_known_without_a_look_at_them() -> None:
+    """Each that joins asks, whatever its group."""
+    world = GroupWorld()
+    with counted_calls() as calls:
+        world.join(version=4)
+    of_first = calls[0]
+    for number in range(1, 300):
+        world.join(version=4)
+        world.join(group=f"g{number}")
+    with counted_calls() as calls:
+        world.join(version=4)
+        held = world.shard.metadata_bytes()
+    assert calls[0] < of_first + 100
+    for number in range(1, 301):
+        world.leave(f"a-{2 * number - 1}", f"a-{2 * number}")
+        world.leave(f"a-{2 * number + 1}", group=f"g{number}")
+        world.check_held_bytes()
+    assert held > world.shard.metadata_bytes() == 0
+
+
+def test_what_the_members_of_a_deleted_group_held_is_no_longer_counted() -> None:
+    world = GroupWorld()
+    world.join(version=4)
+    assert world.shard.metadata_bytes() > 0
+    world.ask(DeleteGroups(("g",)), DeleteGroupsResult)
+    assert world.shard.metadata_bytes() == 0
 
 
 def test_kip_394_an_id_that_is_not_used_is_forgotten() -> None:
