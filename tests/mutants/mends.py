@@ -1950,6 +1950,20 @@ COSTS = tuple(
             ("unit/groups/test_classic_members.py",),
         ),
         (
+            "of-timers-of-a-deleted-group",
+            "a group that 60,000 clients have not joined yet is deleted in one turn",
+            "left = CANCELLED_AT_ONCE",
+            "left = -1",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-given-ids",
+            "a client is given ids in one group until the memory of all is full",
+            "if len(group.pending_members) >= PENDING_MAX:",
+            "if False:",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
             "of-produces-that-wait-for-one-offset",
             "each of 51,200 produces that time out is searched from the first",
             "index = bisect_left(waiting, (required_offset, ticket))",

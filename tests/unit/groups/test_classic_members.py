@@ -59,6 +59,38 @@ def test_what_members_hold_is_known_without_a_look_at_them() -> None:
     assert held > world.shard.metadata_bytes() == 0
 
 
+def test_timers_of_thousands_that_have_not_joined_a_deleted_group_are_cancelled_in_several_calls() -> None:
+    world, count = GroupWorld(), 4 * classic_groups.CANCELLED_AT_ONCE
+    for _ in range(count):
+        world.join(version=4)
+    deadlines = world.shard._state.timers._deadlines
+    others = len(deadlines) - count
+    assert world.ask(DeleteGroups(("g",)), DeleteGroupsResult).results[0].error_code is ErrorCode.none
+    left = [len(deadlines) - others]
+    while (due_ms := world.shard.next_deadline_ms()) is not None and due_ms < SESSION_MS:
+        world.now_ms = due_ms
+        world.on_time()
+        left.append(len(deadlines) - others)
+    assert left == [3 * count // 4 + 1, count // 2 + 1, count // 4 + 1, 1, 0]
+
+
+def test_kip_394_a_group_gives_a_bounded_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the group does not count them, as in Kafka."""
+    monkeypatch.setattr(classic_groups, "PENDING_MAX", 3)
+    world = GroupWorld(GroupConfig(group_max_size=1))
+    given = [world.joined(world.join(version=4)) for _ in range(4)]
+    assert [one.error_code for one in given] == [
+        *[ErrorCode.member_id_required] * 3,
+        ErrorCode.group_max_size_reached,
+    ]
+    assert given[3].member_id == ""
+    joins = world.join("a-1", version=4)
+    world.pass_time(SESSION_MS)
+    assert world.joined(joins).error_code is ErrorCode.none
+    assert world.leave("a-1") == [ErrorCode.none]
+    assert world.joined(world.join(version=4)).error_code is ErrorCode.member_id_required
+
+
 def test_what_the_members_of_a_deleted_group_held_is_no_longer_counted() -> None:
     world = GroupWorld()
     world.join(version=4)
