@@ -1964,6 +1964,20 @@ COSTS = tuple(
             ("unit/groups/test_classic_members.py",),
         ),
         (
+            "of-cancelled-deadlines",
+            "a member that leaves has all cancelled deadlines of 60,000 others removed",
+            "for _ in range(min(SORTED_OUT_AT_ONCE, len(self._former))):",
+            "for _ in range(len(self._former)):",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
+            "of-deadlines-that-are-sorted-out",
+            "a session times out late while cancelled deadlines of others are removed",
+            "is_former = self._former and (not self._heap or self._former[0] < self._heap[0])",
+            "is_former = self._former and not self._heap",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
             "of-produces-that-wait-for-one-offset",
             "each of 51,200 produces that time out is searched from the first",
             "index = bisect_left(waiting, (required_offset, ticket))",
