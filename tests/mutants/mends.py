@@ -1946,6 +1946,73 @@ COSTS = tuple(
             ("unit/groups/test_classic_group_reports.py",),
         ),
         (
+            "of-pending-offsets-of-a-deleted-group",
+            "a group that is deleted is looked for in every transaction that has offsets of it, in one turn",
+            "return _free(self._by_group.pop(group_id, {}))",
+            "keys = self._by_group.pop(group_id, {})\n"
+            "        for key in keys:\n"
+            "            for producer_id in keys[key].producers:\n"
+            "                del self._by_producer[producer_id][key]\n"
+            "        return _free(keys)",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-freeing-pending-offsets",
+            "400,000 pending offsets of a deleted group are freed in one turn",
+            "yield from repeat(None, len(pending.producers) // FREED_AT_ONCE)",
+            "yield from ()",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-steps-without-a-tombstone",
+            "only tombstones are counted of what a turn does for a deleted group",
+            "            left -= len(steps)\n",
+            "            left = TOMBSTONES_PER_CALL_MAX - turn.records_count\n",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-counting-members",
+            "a client that joins has all groups of the broker counted",
+            "return self._state.held.total",
+            "return sum(group.metadata_bytes() for group in self._state.groups.values())",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-counting-given-ids",
+            "a client that joins has all ids counted that were given in its group",
+            "return self._members_bytes + self._pending_bytes",
+            "return self._members_bytes + sum(metadata_bytes((), one) for one in self.pending_members)",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-timers-of-a-deleted-group",
+            "a group that 60,000 clients have not joined yet is deleted in one turn",
+            "left = CANCELLED_AT_ONCE",
+            "left = -1",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-given-ids",
+            "a client is given ids in one group until the memory of all is full",
+            "if len(group.pending_members) >= PENDING_MAX:",
+            "if False:",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-cancelled-deadlines",
+            "a member that leaves has all cancelled deadlines of 60,000 others removed",
+            "for _ in range(min(SORTED_OUT_AT_ONCE, len(self._former))):",
+            "for _ in range(len(self._former)):",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
+            "of-deadlines-that-are-sorted-out",
+            "a session times out late while cancelled deadlines of others are removed",
+            "is_former = self._former and (not self._heap or self._former[0] < self._heap[0])",
+            "is_former = self._former and not self._heap",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
             "of-produces-that-wait-for-one-offset",
             "each of 51,200 produces that time out is searched from the first",
             "index = bisect_left(waiting, (required_offset, ticket))",
