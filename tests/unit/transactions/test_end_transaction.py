@@ -164,9 +164,8 @@ def test_edge_40_the_end_that_uses_up_the_last_epoch_hands_out_a_new_producer_id
 
 def test_a_fence_never_goes_beyond_the_largest_epoch() -> None:
     """The largest epoch only fences: no producer has it, so no transaction of it can be open."""
-    opened = Transaction(producer_id=7, producer_epoch=32_766, timeout_ms=1_000, updated_ms=0).with_partitions(
-        frozenset({A}), version=0, wall_ms=0
-    )
+    empty = Transaction(producer_id=7, producer_epoch=32_766, timeout_ms=1_000, updated_ms=0)
+    opened = empty.with_partitions(frozenset({A}), version=0, wall_ms=0)
 
     def fenced(transaction: Transaction) -> Transaction:
         return transaction.prepared(
