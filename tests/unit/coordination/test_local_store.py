@@ -18,6 +18,7 @@ from nilometer.coordination.local.sessions import LivenessWatch
 from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import (
     BrokerIdInUse,
+    EntryTooLarge,
     SessionName,
     StoreDamaged,
     StoreRefused,
@@ -237,6 +238,16 @@ def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
         with pytest.raises(StoreDamaged, match=f"{layout.entry_name(1)} is damaged"):
             await store.read(0, 10)
         assert len(await store.read(0, 1)) == 1
+
+    run(scenario, tmp_path)
+
+
+def test_an_entry_has_a_largest_size(tmp_path: Path) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
+        await store.open()
+        with pytest.raises(EntryTooLarge, match=r"900,001 bytes exceeds the limit of 900,000"):
+            await store.append(0, bytes(900_001))
+        assert await store.append(0, bytes(900_000))
 
     run(scenario, tmp_path)
 
