@@ -160,5 +160,6 @@ def test_a_reader_learns_from_which_snapshot_to_go_on() -> None:
         assert await member.call("write_snapshot", 3, "") is True
         retired = await member.refusal("read", 2, 10)
         assert (retired.kind, retired.number) == ("EntriesRetired", 3)
+        assert await member.call("read", 3, 10) == [[3, "entry"], [4, "entry"]]
 
     cluster.run(scenario)
