@@ -2307,6 +2307,20 @@ COSTS = tuple(
             ("unit/groups/test_consumer_group_regex.py",),
         ),
         (
+            "of-what-a-group-remembers",
+            "a group without members keeps the ids of the last one, as long as they are, for days",
+            "    cause = cause.cut()\n",
+            "",
+            ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
+            "of-the-protocol-type-of-an-empty-group",
+            "a group without members keeps the protocol type of the last ones, however long it is",
+            "if self.is_empty and self.protocol_type is not None:",
+            "if False:",
+            ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
             "of-many-expressions",
             "a created topic has all expressions of a group compiled in one turn",
             "if effort <= EFFORT_AT_ONCE or len(due) == 1:",

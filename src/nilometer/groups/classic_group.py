@@ -157,8 +157,12 @@ class ClassicMember(msgspec.Struct):
         return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
 
 
-REASON_MAX = 2_000
-"""So many characters of a reason are kept: clients choose their ids and reasons."""
+REASON_MAX: Final = 1_000
+"""So many characters are kept of the reason of the last rebalance: clients choose their ids and reasons, and
+a group may stay for days after its members have left."""
+NAME_MAX: Final = 256
+"""So many characters are kept of each name in the last rebalance, and of the protocol type of a group without
+members."""
 
 
 class RebalanceCause(msgspec.Struct, frozen=True):
@@ -182,8 +186,19 @@ class RebalanceCause(msgspec.Struct, frozen=True):
     def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
 
+    def cut(self) -> RebalanceCause:
+        """Return the cause as a group remembers it, within bounds."""
+        instance_id = self.group_instance_id
+        return RebalanceCause(
+            self.reason[:REASON_MAX],
+            self.member_id[:NAME_MAX],
+            None if instance_id is None else instance_id[:NAME_MAX],
+            self.client_id[:NAME_MAX],
+            self.client_host,
+        )
+
     def is_same_member(self, last: LastRebalance) -> bool:
-        """Whether the same member caused the last rebalance.
+        """Whether the same member caused the last rebalance; of the cut cause, as ``last`` is.
 
         A static member is the same under all its member ids. A dynamic member that joins with a new id each
         time is recognised by client id and host; several such clients on one host count as one.
@@ -201,9 +216,10 @@ class RebalanceCause(msgspec.Struct, frozen=True):
 def last_rebalance(
     cause: RebalanceCause, previous: LastRebalance | None, wall_ms: int, generation: int
 ) -> LastRebalance:
+    cause = cause.cut()
     repeats = previous is not None and cause.is_same_member(previous)
     return LastRebalance(
-        cause.reason[:REASON_MAX],
+        cause.reason,
         cause.member_id,
         cause.group_instance_id,
         cause.client_id,
@@ -305,6 +321,8 @@ class ClassicGroup:
         self.previous_state = self.state
         self.state = state
         self.state_wall_ms = wall_ms
+        if self.is_empty and self.protocol_type is not None:
+            self.protocol_type = self.protocol_type[:NAME_MAX]
 
     def become_next_generation(self, wall_ms: int) -> None:
         """End the join phase: begin a new generation with the current members, and choose its protocol."""
