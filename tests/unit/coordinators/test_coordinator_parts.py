@@ -125,11 +125,11 @@ def test_deadlines_are_due_in_order_while_cancelled_ones_are_sorted_out() -> Non
     timers, count = Timers[int](), 4 * KEPT
     for key in range(count):
         timers.schedule(key, 10_000 + key % 7)
-    for key in range(count // 4, count):
-        timers.cancel(key)
-        if timers._former:
-            break
-    rest = {key: timers.deadline(key) for key in (*range(count // 4), *range(key + 1, count))}
+    cancelled = count // 4
+    while not timers._former:
+        timers.cancel(cancelled)
+        cancelled += 1
+    rest = {key: timers.deadline(key) for key in (*range(count // 4), *range(cancelled, count))}
     timers.schedule(3, 20_000)
     rest[3] = 20_000
     timers.schedule(-1, 10_001)
