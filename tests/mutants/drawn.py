@@ -2,8 +2,9 @@
 
 What is known is in ``drawn.jsonl``, a line for each mutant; the others are tried, so a run that was stopped
 goes on where it was. A survivor that is equivalent to the program has a line with the reason in
-``judged.jsonl``. A mutant is tried by the quick unit tests that execute its line (first without, then
-with the model check), then by simulated clusters, then by the quick tests of real processes, until one fails.
+``judged.jsonl``. A mutant is tried by the quick tests that execute its line (unit tests without, then with
+the model check, then those of what is simulated), then by simulated clusters, then by the quick tests of real
+processes, until one fails.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LINES = REPOSITORY / "build" / "mutants" / "lines"
 TESTS_MAX = 150
 SEEDS, MINUTES = 6, 0.6
 TIMEOUT_S = 240.0
-MODEL_CHECK = "model_check"
+UNIT, SIMULATION, MODEL_CHECK = "tests/unit/", "tests/simulation/", "model_check"
 NOT_SIMULATED = ("security", "client/admin")
 
 
@@ -44,17 +45,22 @@ def cpu_s() -> float:
 def write_covered_lines() -> None:
     LINES.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "quick", "-p", "mutants.covered_lines"]
-    command += ["--numprocesses", "2", "--dist", "loadfile", "tests/unit"]
+    command += ["--numprocesses", "2", "--dist", "loadfile", UNIT, SIMULATION]
     environment = {**os.environ, covered_lines.DATA: str(LINES), "PYTHONPATH": "src:tests"}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     covered_lines.combine(LINES)
 
 
 def covering(site: Site) -> list[str]:
-    """The tests that execute the line, those of its own package first; at most ``TESTS_MAX``."""
-    found = covered_lines.tests_by_line(LINES, REPOSITORY / TOP / site.path).get(site.line, [])
-    own = f"tests/unit/{site.path.partition('/')[0]}/"
-    return sorted(found, key=lambda one: (not one.startswith(own), one))[:TESTS_MAX]
+    """The tests that execute the line, those of its own package first; at most ``TESTS_MAX``.
+
+    A line at the top of a module is executed before all tests: then those that execute another line of it.
+    """
+    by_line = covered_lines.tests_by_line(LINES, REPOSITORY / TOP / site.path)
+    lines = by_line.values() if not site.function else [by_line.get(site.line, [])]
+    found = {one for each in lines for one in each}
+    own = f"{UNIT}{site.path.partition('/')[0]}/"
+    return sorted(found, key=lambda one: (not one.startswith(own), not one.startswith(UNIT), one))[:TESTS_MAX]
 
 
 class Attempt:
@@ -67,9 +73,11 @@ class Attempt:
     def killer(self) -> tuple[str, str] | None:
         """Return the layer and the test that noticed it; None if it survived."""
         tests = covering(self.site)
-        plain = [one for one in tests if MODEL_CHECK not in one]
-        checks = [one for one in tests if MODEL_CHECK in one]
-        for layer, chosen in (("unit", plain), ("model check", checks)):
+        unit = [one for one in tests if one.startswith(UNIT)]
+        plain = [one for one in unit if MODEL_CHECK not in one]
+        checks = [one for one in unit if MODEL_CHECK in one]
+        simulated = [one for one in tests if one.startswith(SIMULATION)]
+        for layer, chosen in (("unit", plain), ("model check", checks), ("simulation", simulated)):
             if chosen and (failed := self._failing(chosen)):
                 return layer, failed
         if not self.site.path.startswith(NOT_SIMULATED) and (failed := self._fails_simulated()):

@@ -30,7 +30,7 @@ from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.metadata_writers import MetadataLedger
 from nilometer.simulation.world import World
 from nilometer.storage.errors import LogFenced
-from support.coordination.quorum_cluster import QuorumCluster
+from support.coordination.quorum_cluster import VOTERS, QuorumCluster
 from support.eventually import becomes
 
 MINUTES, FEWER = 0.3, 0.2
@@ -287,7 +287,9 @@ def test_the_signal_of_the_store_rests_when_nothing_changes() -> None:
     cluster.run(scenario)
 
 
-def test_a_member_whose_node_has_stopped_is_told_that_it_cannot_register_any_more() -> None:
+def test_a_member_whose_node_has_stopped_is_told_that_it_cannot_register_any_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = QuorumCluster(5)
 
     async def scenario(_cluster: QuorumCluster) -> None:
@@ -298,11 +300,49 @@ def test_a_member_whose_node_has_stopped_is_told_that_it_cannot_register_any_mor
         def fail() -> None:
             node._end_with(node.replica.fail(OSError(5, "Input/output error")))
 
-        cluster.world.loop.in_process(0.0, member.process, fail)
+        for _ in range(2):
+            cluster.world.loop.in_process(0.0, member.process, fail)
         await asyncio.sleep(0.5)
+        said = [one for one in caplog.records if "Input/output error" in one.getMessage()]
+        assert [one.levelname for one in said] == ["ERROR"], "once, however often it fails"
         refused = await member.refusal("register", 1, "again")
         assert refused.kind == "CoordinationError"
         assert "Input/output error" in str(refused)
+
+    cluster.run(scenario)
+
+
+def test_a_snapshot_may_cover_entries_that_this_member_has_not_seen_yet() -> None:
+    cluster = QuorumCluster(6)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        writer, late = await cluster.start(), await cluster.start()
+        is_cut = {frozenset((2, voter)) for voter in VOTERS}
+        cluster.wire.cut |= is_cut
+        assert await writer.call("append", 0, "entry") is True
+        cluster.wire.cut -= is_cut
+        assert await late.call("write_snapshot", 1, "snapshot") is True
+        refused = await late.refusal("write_snapshot", 2, "of what is not there")
+        assert refused.kind == "ValueError"
+
+    cluster.run(scenario)
+
+
+def test_the_files_that_a_snapshot_replaces_are_removed() -> None:
+    cluster = QuorumCluster(7)
+
+    async def scenario(_cluster: QuorumCluster) -> None:
+        member = await cluster.start()
+        nodes = [node for _, node in cluster.wire.nodes.values()]
+        for node in nodes:
+            node._snapshot_bytes = 4_000
+        for number in range(30):
+            await member.call("append", number, 1_000 * "x")
+        await asyncio.sleep(1)
+        for node in nodes:
+            names = node._disk.list_directory(node.replica.folder)
+            made = [name for name in names if name.endswith(".checkpoint") and int(name.partition("-")[0])]
+            assert len(made) == 2, "the newest, and the one before, where the log begins"
 
     cluster.run(scenario)
 

@@ -13,6 +13,7 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.stores import VirtualEnsemble
 from nilometer.simulation.world import World
 from nilometer.simulation.zookeeper.server import Settings
+from support.coordination.virtual_cluster import VirtualCluster
 
 TIMEOUT_MS = 3000
 
@@ -147,3 +148,18 @@ def test_the_id_of_a_broker_that_runs_is_refused_to_another_one(elections: int) 
     outcome, took_s = _registered_again(1, elections=elections)
     assert outcome == "in use"
     assert took_s < (1 + elections) * (vanish_timeout_ms(TIMEOUT_MS) / 1000 + 1)
+
+
+def test_a_reader_learns_from_which_snapshot_to_go_on() -> None:
+    cluster = VirtualCluster(1)
+
+    async def scenario(_cluster: VirtualCluster) -> None:
+        member = await cluster.start()
+        for number in range(5):
+            assert await member.call("append", number, "entry") is True
+        assert await member.call("write_snapshot", 3, "") is True
+        retired = await member.refusal("read", 2, 10)
+        assert (retired.kind, retired.number) == ("EntriesRetired", 3)
+        assert await member.call("read", 3, 10) == [[3, "entry"], [4, "entry"]]
+
+    cluster.run(scenario)

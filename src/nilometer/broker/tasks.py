@@ -126,8 +126,6 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await gather(*tasks, return_exceptions=True)
-            for task in tasks:
-                self._tasks.pop(task, None)
 
     async def _run_rounds(self, name: str, work: Callable[[], object]) -> None:
         service = self.services[name]

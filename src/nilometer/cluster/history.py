@@ -54,8 +54,8 @@ class MetadataHistory:
         for record in records:
             topic_id: TopicId | None = getattr(record, "topic_id", None)
             topic = self.image.topic_by_id(topic_id) if topic_id is not None else None
-            if topic_id is not None and topic is not None:
-                names[topic_id] = topic.name
+            if topic is not None:
+                names[topic.id] = topic.name
         return names
 
 

@@ -255,7 +255,9 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_members: set[str] = set()
+        self.pending_members: dict[str, None] = {}
+        """The ids that were given to clients which have not joined with them."""
+        self._pending_bytes = 0
         self.pending_sync: set[str] = set()
         self._protocol_counts: Counter[str] = Counter()
         """How many members support each protocol."""
@@ -350,8 +352,17 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._members_bytes += member.metadata_bytes()
-        self.pending_members.discard(member.member_id)
+        self.discard_pending(member.member_id)
         self._protocol_counts.update(member.protocol_names)
+
+    def add_pending(self, member_id: str) -> None:
+        self.pending_members[member_id] = None
+        self._pending_bytes += metadata_bytes((), member_id)
+
+    def discard_pending(self, member_id: str) -> None:
+        if member_id in self.pending_members:
+            del self.pending_members[member_id]
+            self._pending_bytes -= metadata_bytes((), member_id)
 
     def update(self, member: ClassicMember, request: JoinGroup) -> None:
         """Update a member's protocols and timeouts from its new JoinGroup."""
@@ -368,7 +379,7 @@ class ClassicGroup:
 
         Its waiting requests must have got their results before.
         """
-        self.pending_members.discard(member_id)
+        self.discard_pending(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -592,7 +603,7 @@ class ClassicGroup:
         return self._members_bytes
 
     def metadata_bytes(self) -> int:
-        return self._members_bytes + sum(metadata_bytes((), pending) for pending in self.pending_members)
+        return self._members_bytes + self._pending_bytes
 
     def described(self) -> DescribedGroup:
         """Describe the group; only a stable one with its protocol and the members' metadata."""

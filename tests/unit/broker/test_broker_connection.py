@@ -549,6 +549,17 @@ def test_a_connection_gives_others_their_turn() -> None:
     asyncio.run(run())
 
 
+async def test_a_connection_whose_responses_fill_the_buffer_gives_others_their_turn() -> None:
+    connection, transport, recorder, _ = open_connection()
+    feed(connection, frame(b"Wait") + frame(b"x" * (transport.unread_max // 2)) * 3)
+    recorder.futures[0].set_result((b"late",))
+    answered: list[int] = []
+    for _ in range(10):
+        await asyncio.sleep(0)
+        answered.append(len(recorder.frames) - 1)
+    assert sorted(set(answered) - {0}) == [2, 3]
+
+
 def test_a_muted_connection_sends_its_response_and_reads_no_further():
     async def run() -> None:
         connection, transport, recorder, _ = open_connection()

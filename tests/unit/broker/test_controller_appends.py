@@ -17,6 +17,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChanged, ConfigResourceType
 from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import OutcomeUnknown
@@ -79,6 +80,23 @@ async def test_a_record_of_a_format_that_is_not_finalized_is_not_appended(
         assert refused.value.code is ErrorCode.unsupported_version
         assert await store.read(metadata.image.number + 1, 10) == []
         assert await controller.decide(lambda _: Decision(((GOOD,),), "done"), WANTED) == "done"
+
+
+async def test_a_controller_says_once_that_it_is_none_any_more_and_not_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with controlling(tmp_path) as (store, metadata, controller):
+        await controller.decide(lambda _: Decision(((GOOD,),), None), WANTED)
+        assert "no longer the controller" not in caplog.text
+        for other in (2, 3):
+            entry = controllership_entry(
+                metadata.image, BrokerId(other), Incarnation("1"), SeededEntropy(random.Random(other))
+            )
+            await store.append(metadata.image.number + 1, encode_entry(entry))
+            await metadata.catch_up()
+    assert caplog.text.count("no longer the controller") == 1
+    assert "broker 2 became it, in epoch 2" in caplog.text
 
 
 @pytest.mark.parametrize("other_entries", [True, False])

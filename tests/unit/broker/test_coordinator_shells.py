@@ -90,3 +90,19 @@ def test_a_shell_goes_on_in_the_next_leader_epoch_with_a_log_that_has_its_record
     else:
         kept.become_leader_again()
         assert (kept.leader_epoch, kept.shard, kept.state) == (2, shard, ShellState.ACTIVE)
+
+
+@pytest.mark.parametrize("log_end", [12, 13])
+def test_a_marker_is_among_the_records_that_the_log_of_the_next_leader_epoch_must_have(log_end: int) -> None:
+    kept = shell(ShellState.ACTIVE, is_led=True)
+    ends: list[TransactionEnd] = []
+    kept._shard = cast(Any, SimpleNamespace(replay_end=ends.append, next_deadline_ms=lambda: None))
+    end, marker = TransactionEnd(7, committed=True), cast(Any, SimpleNamespace(last_offset=12))
+    assert kept.append_marker(lambda _: marker, end) is marker
+    assert ends == [end]
+    kept.partition.leader_epoch, kept.partition.log = 2, SimpleNamespace(log_end_offset=log_end)  # type: ignore[misc]
+    if log_end == 12:
+        with pytest.raises(InvariantBroken):
+            kept.become_leader_again()
+    else:
+        kept.become_leader_again()

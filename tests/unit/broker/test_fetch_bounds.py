@@ -61,6 +61,30 @@ def test_a_consumer_reads_what_is_committed(
     assert outcome.aborted == ([] if read_committed else None)
 
 
+@pytest.mark.parametrize("nearer", [0, 3, None])
+def test_a_consumer_that_is_to_read_from_a_nearer_replica_gets_no_records(nearer: int | None) -> None:
+    partition = leader(6)
+    partition.check_consumer = partition.check_reader
+    replicas = SimpleNamespace(
+        serves_from_followers=True,
+        partition=lambda name, index: partition,
+        preferred_read_replica=lambda role, rack, offset: nearer,
+    )
+    reader = FetchReader(
+        cast(Any, replicas),
+        ReaderIdentity(-1, -1, False, "rack"),
+        lambda: [FetchPartition(TopicKey.of("t"), 0, 0, 10_000)],
+        10_000,
+        lambda asked, found: None,
+        ReplicationQuota(SystemClock()),
+        cpu_us=lambda: 0,
+    )
+    reader.read()
+    (outcome,) = reader.outcomes
+    assert outcome.preferred_read_replica == (-1 if nearer is None else nearer)
+    assert bool(outcome.size) == (nearer is None)
+
+
 def test_a_read_has_a_bounded_number_of_batches_and_the_next_one_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

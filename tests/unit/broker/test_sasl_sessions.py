@@ -242,6 +242,14 @@ async def test_the_mechanism_may_not_change(client: Client) -> None:
     assert client.transport.ended
 
 
+async def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are() -> None:
+    client = Client()
+    answer = await client.begin("SCRAM-SHA-512")
+    assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
+    assert answer.mechanisms == SETTINGS.mechanisms
+    assert client.transport.ended
+
+
 @session
 async def test_a_wrong_password_ends_the_connection(client: Client) -> None:
     answer = await client.log_in("alice", "wrong")

@@ -35,9 +35,12 @@ from nilometer.groups.requests import (
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.turn import InitializeShareState, ShareStateResult
 from nilometer.security.principal import ANONYMOUS, SecurityProtocol
+from nilometer.share.partition_events import SharePartitionView, SpanView
+from nilometer.share.state_records import DeliveryState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import RequestHeader, api, decode_response
+from nilometer.wire.own_apis import DescribeSharePartitionsRequest, SharePartitionsOfTopic
 from support.brokers.fake_rights import rights_of
 
 TOPIC_ID = UUID(int=7)
@@ -297,3 +300,53 @@ def test_each_setting_of_a_group_is_described() -> None:
         "share.heartbeat.interval.ms": ("6000", "STATIC_BROKER"),
         "share.delivery.count.limit": ("5", "DEFAULT"),
     }
+
+
+def test_the_ranges_of_one_share_partition_and_of_one_response_are_limited() -> None:
+    spans = tuple(SpanView(at, at, DeliveryState.AVAILABLE, at % 2, None, None) for at in range(1_000))
+
+    def core_of(ranges: int) -> SimpleNamespace:
+        def view(limit: int, _members: int) -> SharePartitionView:
+            return SharePartitionView(
+                start_offset=0,
+                end_offset=ranges,
+                available=ranges,
+                acquired=0,
+                acknowledged=0,
+                archiving=0,
+                archived=0,
+                delivery_complete_count=0,
+                held=(),
+                spans=spans[: min(limit, ranges)],
+            )
+
+        return SimpleNamespace(view=view, ranges=ranges)
+
+    led = [
+        SimpleNamespace(
+            key=index,
+            leader=None,
+            replica=SimpleNamespace(high_watermark=1_000),
+            partition=None,
+            core=core_of(ranges),
+            lag=0,
+            end_locks=lambda: None,
+        )
+        for index, ranges in enumerate([1_000, 3, 1_000, 1_000, 1_000, 1_000, 1_000])
+    ]
+    for one in led:
+        one.partition = one
+    parts = SimpleNamespace(
+        groups=Groups(None),
+        rights=rights_of(),
+        replicas=SimpleNamespace(partition=lambda topic, index: led[index]),
+        share_partitions=SimpleNamespace(loaded=lambda group_id, key: led[key]),
+        runtime=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0)),
+    )
+    asked = SharePartitionsOfTopic(topic="t", partitions=tuple(range(7)))
+    request = SimpleNamespace(
+        body=DescribeSharePartitionsRequest(group_id="g", topics=(asked,)), respond=lambda **found: found
+    )
+    found = cast(Any, share_groups.handle_describe_partitions(cast(Any, parts), cast(Any, request)))
+    described = [(len(one.ranges), one.has_more_ranges) for one in found["partitions"]]
+    assert described == [(200, True), (3, False), *[(200, True)] * 3, (197, True), (0, True)]

@@ -23,7 +23,16 @@ from nilometer.broker.sharing.share_partitions import RELEASED_AT_ONCE, LedShare
 from nilometer.broker.turns import ELEMENTS_MAX, LongWork, Turns
 from nilometer.groups.turn import InitializeShareState
 from nilometer.identifiers import TopicIdPartition, topic_id_of
-from nilometer.share.partition_events import Acquired, AcquireMode, Fetched, OffsetRange, ShareSettings, Write
+from nilometer.share.partition_events import (
+    Acquired,
+    AcquireMode,
+    Dead,
+    DeadReason,
+    Fetched,
+    OffsetRange,
+    ShareSettings,
+    Write,
+)
 from nilometer.share.sessions import MemberKey, ShareSession, ShareSessions
 from nilometer.share.share_partition import LOCKS_WHEN_SHORT, SharePartition
 from nilometer.share.state_records import DeliveryState, SharePartitionKey, SharePartitionState, StateBatch
@@ -285,6 +294,24 @@ def lock(led: LedSharePartition, count: int) -> int:
     _, effects = core.acquire("m", fetched, max_records=count, batch_size=1, mode=mode, now_ms=0)
     led.carry_out(effects, has_acquired=True)
     return core.acquired
+
+
+def test_a_share_partition_is_kept_until_all_its_dead_letters_are_written() -> None:
+    dropped: list[LedSharePartition] = []
+    host = SimpleNamespace(
+        drop=dropped.append,
+        counts=SimpleNamespace(of=lambda _: ()),
+        dead_letters=SimpleNamespace(bury=lambda *_: None),
+    )
+    key = SharePartitionKey("g", *TopicIdPartition(topic_id_of(TOPIC), 0))
+    led = LedSharePartition(cast(Any, host), key, cast(Any, SimpleNamespace(leader_epoch=0)))
+    led.carry_out([Dead(3, 5, 2, DeadReason.REJECTED, has_letters=True)])
+    for written in ([OffsetRange(4, 4)], [OffsetRange(3, 3), OffsetRange(5, 5)]):
+        led.drop_if_unused()
+        assert dropped == []
+        led.on_buried(written)
+    led.drop_if_unused()
+    assert dropped == [led]
 
 
 def test_what_members_take_record_by_record_has_a_limit_on_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,3 +402,11 @@ async def test_consumer_that_is_closed_says_so() -> None:
         await asyncio.sleep(0.01)
         await consumer.close()
         assert await waiting == []
+
+
+async def test_what_a_group_keeps_cannot_be_asked_for_without_one() -> None:
+    async with LogCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([ZERO])
+        for asked in (consumer.commit, lambda: consumer.committed([ZERO])):
+            with pytest.raises(KafkaError, match=r"needs a group\.id"):
+                await asked()

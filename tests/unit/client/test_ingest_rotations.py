@@ -249,6 +249,21 @@ async def test_writer_that_pauses_in_a_line_after_a_rename(logs: Path, tmp_path:
         assert values(cluster) == ["half a line", "next", "one"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_last_line_of_a_renamed_file_is_sent_when_its_writer_has_paused_for_long(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_module, "LAST_LINE_MS", 120)
+    log = logs / "app.log"
+    log.write_text("one\nhalf a line")
+    async with LogCluster(topics={"t": 1}) as cluster:
+        async with following(ingest_of(cluster, tmp_path, log, follow=True)) as sent:
+            await sent(1)
+            log.rename(logs / "app.log.1")
+            await sent(2)
+        assert values(cluster) == ["half a line", "one"]
+
+
 class CountingReads:
     """Counts the bytes that are read of files."""
 

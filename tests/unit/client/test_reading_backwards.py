@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import cast
@@ -129,3 +130,22 @@ async def test_the_first_page_has_the_newest_and_reads_no_more_than_that_takes()
         assert found.read <= consumer.read
     assert [each.timestamp for each in found.records] == [29_500, 29_600, 29_700, 29_800, 29_900]
     assert consumer.read < 3_000
+
+
+async def test_the_event_loop_takes_another_turn_after_each_poll() -> None:
+    """A poll that has records does not wait, and a long read would keep all other tasks from running."""
+    logs = {TopicPartition(TOPIC, 0): [record(0, offset, offset) for offset in range(70)]}
+    consumer = MemoryConsumer(logs)
+    read_in_each_turn: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            read_in_each_turn.append(consumer.read)
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    ranges = {one: LogRange(0, len(records), len(records)) for one, records in logs.items()}
+    async for _ in read_backwards(cast(Consumer, consumer), ranges, dict.fromkeys(logs, 70), 70):
+        pass
+    watching.cancel()
+    assert read_in_each_turn == list(range(7, 71, 7))

@@ -59,6 +59,14 @@ def test_a_broker_that_is_left_out_is_emptied() -> None:
     assert copies(before, after) == sum(4 in each for each in before.values())
 
 
+def test_loads_are_evened_by_replicas_that_are_copied_in_any_case() -> None:
+    """Two replicas leave broker 4, and both could go to 3, which has a replica to give to 2 then."""
+    before = {0: replicas(3, 1), 1: replicas(4, 3), 2: replicas(2, 4)}
+    after = planned(before, brokers(1, 2, 3))
+    assert loads(after, brokers(1, 2, 3)) == [2, 2, 2]
+    assert copies(before, after) == 2
+
+
 def test_leaders_are_spread_by_order_alone() -> None:
     before = {number: replicas(1, 2, 3) for number in range(6)}
     after = planned(before, brokers(1, 2, 3))

@@ -13,11 +13,13 @@ import pytest
 
 from nilometer.coordination.factory import make_store
 from nilometer.coordination.local import layout
+from nilometer.coordination.local.entries import Succession
 from nilometer.coordination.local.layout import SessionFiles
 from nilometer.coordination.local.sessions import LivenessWatch
 from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import (
     BrokerIdInUse,
+    EntryTooLarge,
     SessionName,
     StoreDamaged,
     StoreRefused,
@@ -237,6 +239,39 @@ def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
         with pytest.raises(StoreDamaged, match=f"{layout.entry_name(1)} is damaged"):
             await store.read(0, 10)
         assert len(await store.read(0, 1)) == 1
+
+    run(scenario, tmp_path)
+
+
+def test_an_entry_has_a_largest_size(tmp_path: Path) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
+        await store.open()
+        with pytest.raises(EntryTooLarge, match=r"900,001 bytes exceeds the limit of 900,000"):
+            await store.append(0, bytes(900_001))
+        assert await store.append(0, bytes(900_000))
+
+    run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("is_retired", [True, False], ids=["retired", "killed before it retired the former"])
+def test_an_append_goes_on_in_the_folder_that_another_broker_has_begun(
+    is_retired: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_retired:
+        monkeypatch.setattr(Succession, "retire_old", lambda _: None)
+
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
+        await store.open()
+        for number in range(5):
+            await store.append(number, b"entry")
+        other = LocalStore(Runtime.system(), str(tmp_path), session_timeout_ms=1000)
+        await other.open()
+        assert await other.write_snapshot(3, b"snapshot")
+        assert await other.append(5, b"entry")
+        assert len(os.listdir(tmp_path / "entries")) == (1 if is_retired else 2)
+        assert await store.append(6, b"entry")
+        assert not await store.append(8, b"beyond the next number")
+        await other.close()
 
     run(scenario, tmp_path)
 

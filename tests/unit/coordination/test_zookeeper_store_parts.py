@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 from nilometer.coordination.store import StoredSecret
+from nilometer.coordination.zookeeper.connect import ConnectString
 from nilometer.coordination.zookeeper.ensemble import BadVersion, Delete, Node, NodeExists, NoNode
+from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge
 from nilometer.coordination.zookeeper.store import put_secret, read_secret
 from nilometer.coordination.zookeeper.tree import EMPTY_STORE, SWEEP_AT_ONCE, Snapshots, entry_path
 from nilometer.runtime.runtime import SeededEntropy
@@ -115,3 +119,42 @@ def test_a_secret_is_stored_if_it_has_the_next_number() -> None:
             assert await read_secret(tree) == StoredSecret(number, b"secret %d" % number)
 
     asyncio.run(main())
+
+
+def bridge_to(*servers: str) -> KazooBridge:
+    return KazooBridge(ConnectString(servers), 1_000, lambda: None, lambda: None)
+
+
+def test_a_server_that_was_left_is_tried_last() -> None:
+    connection = bridge_to("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")._connection
+    for port in (2, 1, 3):
+        connection.server = f"127.0.0.1:{port}"
+        connection.leave()
+        tried = [server[2] for server in connection._expand_client_hosts()]
+        assert sorted(tried) == [1, 2, 3] and tried[-1] == port
+
+
+async def test_a_node_is_protected_once_it_is_the_users_as_the_server_names_them() -> None:
+    """The server keeps the digest of the user instead of "the creator", and so it is compared."""
+    named = [make_digest_acl("user", "password", all=True)]
+    acls = {"/a": OPEN_ACL_UNSAFE, "/b": OPEN_ACL_UNSAFE}
+
+    def answered(value: object) -> object:
+        result = SimpleNamespace(value=value, exception=None)
+        return SimpleNamespace(rawlink=lambda callback: callback(result))
+
+    def set_acls(path: str, wanted: Sequence[object]) -> object:
+        acls[path] = named if wanted is CREATOR_ALL_ACL else list(wanted)
+        return answered(None)
+
+    bridge = bridge_to("127.0.0.1:1")
+    bridge._loop = asyncio.get_running_loop()
+    bridge._client = SimpleNamespace(
+        get_acls_async=lambda path: answered((acls[path], None)), set_acls_async=set_acls
+    )
+    assert not await bridge.is_protected("/a")
+    assert await bridge.is_protected("/a")
+    assert bridge._client.default_acl == named, "of all nodes that it creates from now on"
+    assert not await bridge.is_protected("/b")
+    await bridge.protect("/b")
+    assert await bridge.is_protected("/b")

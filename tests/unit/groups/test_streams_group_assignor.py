@@ -67,6 +67,13 @@ def test_a_former_active_task_becomes_the_standby_task() -> None:
     assert found["a"].standby & moved
 
 
+def test_who_has_its_share_gets_no_standby_task_for_what_it_had() -> None:
+    """Two tasks with one standby each: one for each of the four members."""
+    had = members("a", "b", "c", "d", c=Tasks(tasks(0, 1)))
+    found = assign_sticky(had, {"0": subtopology(2)}, 1)
+    assert [len(found[name].active) + len(found[name].standby) for name in "abcd"] == [1, 1, 1, 1]
+
+
 def test_tasks_without_state_have_no_standby() -> None:
     found = assign_sticky(members("a", "b"), {"0": subtopology(2, is_stateful=False)}, 2)
     assert not any(each.standby for each in found.values())

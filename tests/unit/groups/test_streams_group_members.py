@@ -339,6 +339,14 @@ def test_a_member_that_leaves_hands_its_tasks_on() -> None:
     assert len(second.active) == 4
 
 
+def test_a_member_that_is_not_there_cannot_leave() -> None:
+    streams = world()
+    member = streams.streams_member("m1")
+    assert streams.streams_beat("other", -1).error_code is ErrorCode.unknown_member_id
+    assert member.leave() is ErrorCode.none
+    assert member.leave() is ErrorCode.unknown_member_id
+
+
 def test_a_member_without_heartbeats_is_fenced() -> None:
     streams = world()
     first, second = streams.streams_member("m1"), StreamsClient(streams, "m2")

@@ -25,7 +25,7 @@ from nilometer.raft.control_records import (
 )
 from nilometer.raft.exchange import Election
 from nilometer.raft.quorum_state import OWNER, QUORUM_STATE, identify, read_election, write_election
-from nilometer.raft.recovery import format_folder
+from nilometer.raft.recovery import LOG_CONFIG, format_folder, recover
 from nilometer.raft.snapshots import SnapshotId
 from nilometer.raft.voters import NO_VOTERS, VoterKey, VoterSet
 from nilometer.storage.directories.log_directory import MetaProperties, write_meta_properties
@@ -99,6 +99,18 @@ def test_a_segment_that_is_missing_between_two_others_is_named_by_its_offsets() 
     assert found is not None
     assert found.log_end_offset == 1
     assert found.damage == f"{3:020d}.log: CORRUPT_MESSAGE: the offsets 1 to 2 are missing before it"
+
+
+def test_all_of_a_log_that_was_opened_is_durable() -> None:
+    disk = MemoryDisk()
+    format_folder(disk, FOLDER, [ENTRY], 1_000)
+    file = disk.open(f"{FOLDER}/{0:020d}.log", create=True)
+    file.write_at(0, control_batch([KRaftVersion(1)], 0, 1, 1_000))
+    file.close()
+    log = recover(disk, FOLDER, LOG_CONFIG, 1_000).log
+    assert (log.log_end_offset, log.flushed_offset) == (1, 1)
+    disk.crash_machine(1)
+    assert recover(disk, FOLDER, LOG_CONFIG, 1_000).log.log_end_offset == 1
 
 
 def test_a_control_record_that_cannot_be_read_is_a_corrupt_batch() -> None:

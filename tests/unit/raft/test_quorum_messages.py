@@ -239,8 +239,6 @@ def test_an_error_of_the_whole_response_is_one_of_the_partition(
     key: ApiKey, read: Callable[[Any], Any]
 ) -> None:
     spoken = api(key, messages.VERSIONS[key])
-    topics = {"responses" if key is ApiKey.FETCH else "topics": ()}
     error = ErrorCode.cluster_authorization_failed
-    message = spoken.response(error_code=error, node_endpoints=(), **topics)
-    response = read(spoken.read_response(spoken.write_response(message)))
+    response = read(spoken.read_response(spoken.write_response(messages.refused(key, error))))
     assert (response.error, response.leader) == (error, NO_LEADER)

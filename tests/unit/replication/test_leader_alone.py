@@ -1,7 +1,9 @@
 """SPEC R-2, R-4: a partition with one replica, the hot path."""
 
+import pytest
 from roles import log_of
 
+from nilometer.invariants import InvariantBroken
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.shell_interface import (
     PENDING,
@@ -59,3 +61,11 @@ def test_where_flushed_records_count_the_high_watermark_waits_for_the_flush() ->
     assert leader.high_watermark_hold(0) == WaitingForFlush()
     leader.hold_produce(11, 1)
     assert leader.on_flushed(1, 0) == (PublishHighWatermark(), ReleaseProduce(11, ErrorCode.none))
+
+
+def test_only_what_was_written_can_be_flushed() -> None:
+    leader = leader_on(log_of())
+    leader.on_appended(5, 0)
+    leader.on_flushed(5, 0)
+    with pytest.raises(InvariantBroken, match="only what was written is flushed"):
+        leader.on_flushed(6, 0)

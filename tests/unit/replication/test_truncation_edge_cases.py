@@ -172,6 +172,15 @@ def test_kafka_13207_an_answer_that_finds_a_leader_truncates_nothing() -> None:
     assert replica.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 0))) == ()
 
 
+def test_the_next_role_knows_what_the_former_one_has_flushed() -> None:
+    replica = Replica(log_of(0, 0, 0), broker_id=2, broker_epoch=20, counts_flushed=True)
+    replica.on_metadata(registered(leader=1), ALL_REPLICAS, 0)
+    replica.on_flushed(2, 0)
+    replica.on_metadata(registered(2, leader=2, leader_epoch=1, partition_epoch=1), ALL_REPLICAS, 0)
+    assert isinstance(replica.role, LeaderRole)
+    assert (replica.role.flushed_end_offset, replica.role.high_watermark) == (2, 2)
+
+
 def test_an_answer_that_comes_twice_or_after_giving_up_is_ignored() -> None:
     log = log_of(0, 0, 0)
     follower = following(log, leader_epoch=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 
 import pytest
@@ -16,8 +17,8 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import SEQUENCE_MAX
 from nilometer.storage.reading import READ_AHEAD_BYTES, WALK_BYTES_MAX
 from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.segments.indexes import OFFSET_ENTRY_SIZE
-from nilometer.storage.segments.segment_files import WHOLE_BYTES_MAX, SegmentFiles
+from nilometer.storage.segments.indexes import OFFSET_ENTRY_SIZE, RELATIVE_OFFSET_MAX
+from nilometer.storage.segments.segment_files import WHOLE_BYTES_MAX, FilePool, IndexFiles, SegmentFiles
 from nilometer.storage.topic_config import INDEX_INTERVAL_MAX, LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.logs.compaction_scenario import CompactionScenario
@@ -178,3 +179,13 @@ def test_a_read_on_the_event_loop_leaves_a_long_walk_to_another_thread() -> None
     assert log.read(last, 1, log.log_end_offset, only_cached=True) is None
     found = log.read(last, 1, log.log_end_offset)
     assert found is not None and found.records
+
+
+@pytest.mark.parametrize("offset", [5, 6, RELATIVE_OFFSET_MAX - 1, RELATIVE_OFFSET_MAX])
+def test_preallocated_zeros_of_an_index_are_behind_the_largest_offset_of_a_segment(offset: int) -> None:
+    disk = MemoryDisk(1)
+    disk.make_directories("/data/t-0")
+    index = IndexFiles(FilePool(disk, 10), "/data/t-0", 0)
+    for entry in (struct.pack(">ii", 5, 100), bytes(100 * OFFSET_ENTRY_SIZE)):
+        index.append(names.INDEX_SUFFIX, entry)
+    assert index.entry_if_cached(offset) == index.entry_apart(offset) == (5, 100)

@@ -72,6 +72,25 @@ def test_a_log_that_compaction_came_through_keeps_what_lies_behind_a_gap(policy:
     assert records(log)[-1] == (END, b"20")
 
 
+def test_a_read_goes_on_over_a_gap_that_more_than_one_batch_follows() -> None:
+    """The last batch in the buffer may be torn or damaged: the next read begins there, and looks closely."""
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig())
+    for number in range(4):
+        log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=0, wall_ms=1)
+    path = log.segments.active.log_path
+    data = disk.read_file(path)
+    (_, (second, _), (third, _), _) = batches(data)
+    file = disk.open(path)
+    file.truncate(second)
+    file.append([data[third:]])
+    disk.open(f"{FOLDER}/{names.GAPS_MARKER}", create=True).close()
+    log = open_log(disk, LogConfig())
+    found = log.read(0, len(data), log.log_end_offset)
+    assert found is not None
+    assert [header.base_offset for _, header in batches(found.records)] == [0, 2, 3]
+
+
 @pytest.mark.parametrize("policy", [DELETED, COMPACTED])
 def test_a_log_that_compaction_never_came_through_ends_before_a_gap(policy: LogConfig) -> None:
     """Whatever the policy is now."""

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from test_init_producer_id import world_at
 from transaction_harness import A, B, TransactionWorld
 
+from nilometer.invariants import InvariantBroken
 from nilometer.transactions.requests import EndTransactionResult, InitProducerIdResult
+from nilometer.transactions.transaction import NO_PRODUCER_ID, Transaction
 from nilometer.wire.errors import ErrorCode
 
 ENDED = EndTransactionResult
@@ -158,6 +160,21 @@ def test_edge_40_the_end_that_uses_up_the_last_epoch_hands_out_a_new_producer_id
     assert world.end(producer, commit=commit, version=2) == first, "asked again"
     assert world.add(successor, B, version=2) is ErrorCode.none
     assert world.end(producer, commit=commit, version=2) == ENDED(ErrorCode.producer_fenced), "too late"
+
+
+def test_a_fence_never_goes_beyond_the_largest_epoch() -> None:
+    """The largest epoch only fences: no producer has it, so no transaction of it can be open."""
+    empty = Transaction(producer_id=7, producer_epoch=32_766, timeout_ms=1_000, updated_ms=0)
+    opened = empty.with_partitions(frozenset({A}), version=0, wall_ms=0)
+
+    def fenced(transaction: Transaction) -> Transaction:
+        return transaction.prepared(
+            commit=False, version=0, next_producer_id=NO_PRODUCER_ID, fences=True, wall_ms=1
+        )
+
+    assert fenced(opened).producer_epoch == 32_767
+    with pytest.raises(InvariantBroken, match="an epoch is left to fence the producer"):
+        fenced(replace(opened, producer_epoch=32_767))
 
 
 @pytest.mark.parametrize("version", [0, 2])

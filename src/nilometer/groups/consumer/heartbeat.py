@@ -191,11 +191,10 @@ def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
             )
         if request.subscribed_topic_regex:
             check_topic_regex(request.subscribed_topic_regex)
-    elif request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        if request.instance_id is None:
-            _invalid("InstanceId can't be null.")
     elif request.member_epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid("MemberEpoch is invalid.")
+    elif request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH and request.instance_id is None:
+        _invalid("InstanceId can't be null.")
     assignors = config.group_consumer_assignors
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise KafkaError(
