@@ -2321,6 +2321,13 @@ COSTS = tuple(
             ("unit/groups/test_classic_group_reports.py",),
         ),
         (
+            "of-large-assignments",
+            "a small assignment waits for all large ones that came before it",
+            "self._count + needed.weight // WEIGHT_OF_A_PLACE)",
+            "self._count)",
+            ("unit/broker/test_computations_of_groups.py",),
+        ),
+        (
             "of-one-partition-at-a-time",
             "where subscriptions differ there is a round for each partition that is handed over",
             "count = min(count, -self._above(receiver, level), available)",

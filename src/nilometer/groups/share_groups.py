@@ -323,13 +323,12 @@ class ShareGroups(GroupsOfKind[ShareGroup]):
         ids = topics.ids_by_name(topics.names() & group.subscribers.keys())
         compute = functools.partial(_assign, dict(group.members), dict(group.target), ids, assignable)
         group.assigning_epoch = group.group_epoch
-        if (
-            len(group.members) + sum(map(len, assignable.values())) <= AT_ONCE_MAX
-            and group.subscribers.total() <= NAMED_AT_ONCE_MAX
-        ):
+        size = len(group.members) + sum(map(len, assignable.values()))
+        named = group.subscribers.total()
+        if size <= AT_ONCE_MAX and named <= NAMED_AT_ONCE_MAX:
             self._write_target(draft, UnwrittenTarget(group.group_epoch, compute(), partition_count))
         else:
-            turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
+            turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute, size + named))
 
     def on_computed(self, turn: Turn, group: ShareGroup, needed: Computation, result: Any) -> None:
         """Write the target assignment that was computed outside."""

@@ -66,6 +66,8 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     compute: Callable[[], Mapping[str, object]]
     """Returns, by member id, the partitions of each topic; the tasks, in a streams group. Any thread may call
     it: it shares nothing with the shard."""
+    weight: int
+    """How many members, partitions (or tasks) and subscriptions it is about."""
 
 
 A = TypeVar("A")

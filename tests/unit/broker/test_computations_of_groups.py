@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from nilometer.broker.groups.group_coordinator import Computations
+from nilometer.broker.groups.group_coordinator import WEIGHT_OF_A_PLACE, Computations
 from nilometer.groups.turn import AssignmentNeeded, Computation, MatchesNeeded
 
 NO_NAMES: frozenset[str] = frozenset()
@@ -40,8 +40,8 @@ def match(name: str, weight: int) -> MatchesNeeded:
     return MatchesNeeded("g", {name: NO_NAMES}, NO_NAMES, lambda: cast(Any, name), weight)
 
 
-def assignment(name: str) -> AssignmentNeeded:
-    return AssignmentNeeded(name, 1, lambda: cast(Any, name))
+def assignment(name: str, weight: int = 0) -> AssignmentNeeded:
+    return AssignmentNeeded(name, 1, lambda: cast(Any, name), weight)
 
 
 class World:
@@ -64,6 +64,20 @@ def test_lighter_expressions_are_matched_first_and_equal_ones_in_order() -> None
             assert world.thread.begun[-1] == name
             await world.thread.end(name)
         assert len(world.thread.begun) == 5
+
+    asyncio.run(scenario())
+
+
+def test_small_assignments_go_before_a_large_one_but_only_some() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.need(assignment("first"))
+        await world.need(assignment("large", 2 * WEIGHT_OF_A_PLACE + 1))
+        for name in ("s1", "s2", "s3"):
+            await world.need(assignment(name))
+        for name in ("first", "s1", "large", "s2", "s3"):
+            assert world.thread.begun[-1] == name
+            await world.thread.end(name)
 
     asyncio.run(scenario())
 

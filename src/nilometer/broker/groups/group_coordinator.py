@@ -97,25 +97,32 @@ ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult
 GroupShell: TypeAlias = CoordinatorShell[GroupRequest, GroupResult, CoordinatorRecord, GroupAction]
 
 
+WEIGHT_OF_A_PLACE = 10_000
+"""An assignment that weighs so much more than another one lets it go first if that came just after it."""
+
+
 class Computations:
     """What is computed for groups on other threads: one target assignment, and one match of an expression, at
     a time, since threads are left for the disks.
 
-    A group has one assignment at most that is computed or waits, and the first that waits is the next: so
-    each waits for one of every other group. Of expressions, clients may have any number matched that take
-    seconds each: no assignment waits for them, and those that take less go first.
+    A group has one assignment at most that is computed or waits: each waits for one of every other group that
+    came before it; a large one also for some that came later, one for each ``WEIGHT_OF_A_PLACE``. Of
+    expressions, clients may have any number matched that take seconds each: no assignment waits for them, and
+    those that take less go first.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._assigning, self._matching = _OneAtATime(), _OneAtATime()
+        self._count = 0
 
     async def run(self, needed: Computation, is_wanted: Callable[[], bool]) -> asyncio.Future[object] | None:
         """Compute it when it is its turn; return the future that has the result or the error. None if it is
         not wanted any more."""
         is_match = isinstance(needed, MatchesNeeded)
         queue = self._matching if is_match else self._assigning
-        await queue.wait(needed.weight if is_match else 0)
+        self._count += 1
+        await queue.wait(needed.weight if is_match else self._count + needed.weight // WEIGHT_OF_A_PLACE)
         try:
             if not is_wanted():
                 return None

@@ -264,13 +264,13 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
     compute = functools.partial(
         _assign, ASSIGNORS[assignor], members, regexes, dict(group.target), ids, counts
     )
-    if len(members) + sum(counts.values()) <= AT_ONCE_MAX and (
-        sum(topics_count(member, regexes) for member in members.values()) <= NAMED_AT_ONCE_MAX
-    ):
+    size = len(members) + sum(counts.values())
+    named = sum(topics_count(member, regexes) for member in members.values())
+    if size <= AT_ONCE_MAX and named <= NAMED_AT_ONCE_MAX:
         write_target(draft, group.group_epoch, compute())
     else:
         group.assigning_epoch = group.group_epoch
-        draft.turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
+        draft.turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute, size + named))
 
 
 def _assign(

@@ -493,11 +493,12 @@ class StreamsGroups(GroupsOfKind[StreamsGroup]):
         standbys = int(group.assignment_configs.get(STANDBYS, "0"))
         compute = functools.partial(assign_sticky, members, configured.subtopologies, standbys)
         tasks = sum(each.tasks for each in configured.subtopologies.values())
-        if len(members) + tasks * (1 + standbys) <= AT_ONCE_MAX:
+        size = len(members) + tasks * (1 + standbys)
+        if size <= AT_ONCE_MAX:
             self._write_target(draft, group.group_epoch, compute())
         else:
             group.assigning_epoch = group.group_epoch
-            turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
+            turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute, size))
 
     def on_computed(self, turn: Turn, group: StreamsGroup, needed: Computation, result: Any) -> None:
         """Write the target assignment that was computed outside."""
