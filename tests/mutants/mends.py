@@ -2295,8 +2295,8 @@ COSTS = tuple(
         (
             "of-waiting-for-expressions",
             "the assignments of groups wait for the expressions of others",
-            "queue = self._matching if is_match else self._assigning",
-            "queue = self._matching",
+            "queue, place = self._assigning, ",
+            "queue, place = self._matching, ",
             ("unit/broker/test_computations_of_groups.py",),
         ),
         (
@@ -2323,8 +2323,8 @@ COSTS = tuple(
         (
             "of-large-assignments",
             "a small assignment waits for all large ones that came before it",
-            "self._count + needed.weight // WEIGHT_OF_A_PLACE)",
-            "self._count)",
+            "self._count + needed.weight // WEIGHT_OF_A_PLACE",
+            "self._count",
             ("unit/broker/test_computations_of_groups.py",),
         ),
         (

@@ -119,10 +119,12 @@ class Computations:
     async def run(self, needed: Computation, is_wanted: Callable[[], bool]) -> asyncio.Future[object] | None:
         """Compute it when it is its turn; return the future that has the result or the error. None if it is
         not wanted any more."""
-        is_match = isinstance(needed, MatchesNeeded)
-        queue = self._matching if is_match else self._assigning
-        self._count += 1
-        await queue.wait(needed.weight if is_match else self._count + needed.weight // WEIGHT_OF_A_PLACE)
+        if isinstance(needed, MatchesNeeded):
+            queue, place = self._matching, needed.weight
+        else:
+            self._count += 1
+            queue, place = self._assigning, self._count + needed.weight // WEIGHT_OF_A_PLACE
+        await queue.wait(place)
         try:
             if not is_wanted():
                 return None
