@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).resolve().parents[1]
 _COMMAND = re.compile(r"^\t\$\(BIN\)/(sphinx-build .+) build/docs$", re.MULTILINE)
 _LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)\"")

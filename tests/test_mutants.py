@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import ast
+import functools
+from pathlib import Path
 
 import pytest
 
 from mutants.catalogue import BY_NAME, MUTANTS
 from mutants.drawn import JUDGED, STRATA, known, lines_of, table
-from mutants.mutant import REPOSITORY, Mutant
+from mutants.mutant import REPOSITORY, Mutant, texts_of
 
 
 def test_each_has_a_name() -> None:
     assert len(BY_NAME) == len(MUTANTS)
 
 
+@functools.cache
+def texts(where: str) -> dict[Path, str]:
+    return texts_of(REPOSITORY / where)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
 def test_it_changes_one_place_and_names_tests_that_exist(mutant: Mutant) -> None:
-    path = mutant.file(REPOSITORY)
-    changed = path.read_text(encoding="utf-8").replace(mutant.old, mutant.new)
+    path = mutant.file(texts(mutant.where))
+    changed = texts(mutant.where)[path].replace(mutant.old, mutant.new)
     assert mutant.old != mutant.new
     if path.suffix == ".py":
         ast.parse(changed)

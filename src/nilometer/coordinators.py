@@ -111,14 +111,18 @@ KEPT = 1_000
 """So many entries of the heap may be outdated, and as many as there are deadlines: more are removed."""
 MOVED_PER_CALL_MAX = 256
 """So many deadlines that were moved are put in their new place at once."""
+SORTED_OUT_AT_ONCE = 16
+"""In so many entries of the heap a call looks for outdated ones, once there are too many."""
 
 
 class Timers(Generic[KeyT]):
     def __init__(self) -> None:
         self._deadlines: dict[KeyT, int] = {}
         self._heap: list[tuple[int, int, KeyT]] = []
+        self._former: list[tuple[int, int, KeyT]] = []
+        """A heap, too, whose entries are sorted out: those that are not outdated go to the other one."""
         self._queued: dict[KeyT, int] = {}
-        """The earliest time in the heap for each key; entries with other times are outdated."""
+        """The earliest time in the heaps for each key; entries with other times are outdated."""
         self._pushes = 0
 
     def schedule(self, key: KeyT, at_ms: int) -> None:
@@ -129,14 +133,28 @@ class Timers(Generic[KeyT]):
             self._push(key, at_ms)
 
     def cancel(self, key: KeyT) -> None:
-        if self._deadlines.pop(key, None) is not None and len(self._heap) > 2 * len(self._deadlines) + KEPT:
-            self._forget_cancelled()
+        if self._deadlines.pop(key, None) is None:
+            return
+        if not self._former and len(self._heap) > 2 * len(self._deadlines) + KEPT:
+            self._former, self._heap = self._heap, []
+        self._sort_out()
 
-    def _forget_cancelled(self) -> None:
-        """Remove the outdated entries of the heap: their keys may be long, and their times far off."""
-        self._queued = {key: at_ms for key, at_ms in self._queued.items() if key in self._deadlines}
-        self._heap = [entry for entry in self._heap if self._queued.get(entry[2]) == entry[0]]
-        heapq.heapify(self._heap)
+    def _sort_out(self) -> None:
+        """Go on with the former heap: its outdated entries have keys that may be long, and times far off."""
+        for _ in range(min(SORTED_OUT_AT_ONCE, len(self._former))):
+            entry = self._former.pop()  # the last one: the others are still a heap
+            at_ms, _, key = entry
+            if self._queued.get(key) != at_ms:
+                continue
+            if key in self._deadlines:
+                heapq.heappush(self._heap, entry)
+            else:
+                del self._queued[key]
+
+    def _first_heap(self) -> list[tuple[int, int, KeyT]]:
+        """Return the heap with the earliest entry."""
+        is_former = self._former and (not self._heap or self._former[0] < self._heap[0])
+        return self._former if is_former else self._heap
 
     def deadline(self, key: KeyT) -> int | None:
         return self._deadlines.get(key)
@@ -144,29 +162,33 @@ class Timers(Generic[KeyT]):
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline; an earlier time if very many deadlines were moved behind it: the time
         of the next call, which goes on from there."""
+        self._sort_out()
         for _ in range(MOVED_PER_CALL_MAX):
-            if not self._heap:
+            heap = self._first_heap()
+            if not heap:
                 return None
-            at_ms, _, key = self._heap[0]
+            at_ms, _, key = heap[0]
             if self._queued.get(key) != at_ms:
-                heapq.heappop(self._heap)
+                heapq.heappop(heap)
                 continue
             deadline = self._deadlines.get(key)
             if deadline == at_ms:
                 return at_ms
-            heapq.heappop(self._heap)
+            heapq.heappop(heap)
             del self._queued[key]
             if deadline is not None:
                 self._push(key, deadline)
-        return self._heap[0][0] if self._heap else None
+        heap = self._first_heap()
+        return heap[0][0] if heap else None
 
     def take_due(self, now_ms: int) -> KeyT | None:
         """Remove the earliest deadline that is due, and return its key; None if none is due, or if one is
         behind so many deadlines that were moved that the next call finds it."""
         at_ms = self.next_deadline_ms()
-        if at_ms is None or at_ms > now_ms or self._deadlines.get(self._heap[0][2]) != at_ms:
+        heap = self._first_heap()
+        if at_ms is None or at_ms > now_ms or self._deadlines.get(heap[0][2]) != at_ms:
             return None
-        _, _, key = heapq.heappop(self._heap)
+        _, _, key = heapq.heappop(heap)
         del self._queued[key]
         del self._deadlines[key]
         return key

@@ -814,8 +814,8 @@ OFFSETS = (
     Mutant(
         "transaction-over-a-later-commit",
         "the offsets of a transaction replace those of a later commit",
-        "                self._by_producer[producer_id][key] = None\n",
-        "                pass\n",
+        "            pending.replaced = self._added\n",
+        "            pass\n",
         ("unit/groups/test_pending_offsets.py",),
     ),
     Mutant(

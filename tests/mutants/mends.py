@@ -1890,6 +1890,41 @@ COSTS = tuple(
     Mutant(f"cost-{name}", what, old, new, tests)
     for name, what, old, new, tests in (
         (
+            "of-listings-at-once",
+            "300 requests of 19 bytes list 30,000 groups side by side, and none is answered before all are",
+            "await place.enter(0 if connection.context.is_broker else 1, self._memory)",
+            "await place.enter(0, self._memory)",
+            ("unit/broker/test_listings.py",),
+        ),
+        (
+            "of-names-in-messages",
+            "one name of 32 kB is in the messages of 9,000 partitions",
+            'return name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}…"',
+            "return name",
+            ("unit/cluster/test_cluster_reassignment.py",),
+        ),
+        (
+            "of-refused-moves",
+            "of each move that is refused the text is kept, with a name and a path of 32 kB",
+            "first_refusal = first_refusal or f",
+            "first_refusal += f",
+            ("unit/broker/test_names_of_many_partitions.py",),
+        ),
+        (
+            "of-share-partitions-that-are-described",
+            "a request of 30 kB repeats a name of 10 kB for 10,000 partitions",
+            "max(len(body.topics), sum(len(each.partitions) for each in body.topics)) > PARTITIONS_MAX",
+            "False",
+            ("unit/broker/test_names_of_many_partitions.py",),
+        ),
+        (
+            "of-listings-that-wait-to-be-encoded",
+            "what was found for responses that are not encoded yet counts for nothing",
+            "response.hold(work.walked * FOUND_BYTES)",
+            "pass",
+            ("unit/broker/test_listings.py",),
+        ),
+        (
             "of-logs-that-are-loaded",
             "after a failure 500 records of each of fifty logs are applied before others are served",
             "_replay(shard, record)\n                            await work.step()",
@@ -1909,6 +1944,73 @@ COSTS = tuple(
             "return ListGroupsResult(listing(list(groups), show))",
             "return ListGroupsResult(listing([list(map(show, groups))[0]], lambda one: one))",
             ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
+            "of-pending-offsets-of-a-deleted-group",
+            "a group that is deleted is looked for in every transaction that has offsets of it, in one turn",
+            "return _free(self._by_group.pop(group_id, {}))",
+            "keys = self._by_group.pop(group_id, {})\n"
+            "        for key in keys:\n"
+            "            for producer_id in keys[key].producers:\n"
+            "                del self._by_producer[producer_id][key]\n"
+            "        return _free(keys)",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-freeing-pending-offsets",
+            "400,000 pending offsets of a deleted group are freed in one turn",
+            "yield from repeat(None, len(pending.producers) // FREED_AT_ONCE)",
+            "yield from ()",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-steps-without-a-tombstone",
+            "only tombstones are counted of what a turn does for a deleted group",
+            "            left -= len(steps)\n",
+            "            left = TOMBSTONES_PER_CALL_MAX - turn.records_count\n",
+            ("unit/groups/test_pending_offsets.py",),
+        ),
+        (
+            "of-counting-members",
+            "a client that joins has all groups of the broker counted",
+            "return self._state.held.total",
+            "return sum(group.metadata_bytes() for group in self._state.groups.values())",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-counting-given-ids",
+            "a client that joins has all ids counted that were given in its group",
+            "return self._members_bytes + self._pending_bytes",
+            "return self._members_bytes + sum(metadata_bytes((), one) for one in self.pending_members)",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-timers-of-a-deleted-group",
+            "a group that 60,000 clients have not joined yet is deleted in one turn",
+            "left = CANCELLED_AT_ONCE",
+            "left = -1",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-given-ids",
+            "a client is given ids in one group until the memory of all is full",
+            "if len(group.pending_members) >= PENDING_MAX:",
+            "if False:",
+            ("unit/groups/test_classic_members.py",),
+        ),
+        (
+            "of-cancelled-deadlines",
+            "a member that leaves has all cancelled deadlines of 60,000 others removed",
+            "for _ in range(min(SORTED_OUT_AT_ONCE, len(self._former))):",
+            "for _ in range(len(self._former)):",
+            ("unit/coordinators/test_coordinator_parts.py",),
+        ),
+        (
+            "of-deadlines-that-are-sorted-out",
+            "a session times out late while cancelled deadlines of others are removed",
+            "is_former = self._former and (not self._heap or self._former[0] < self._heap[0])",
+            "is_former = self._former and not self._heap",
+            ("unit/coordinators/test_coordinator_parts.py",),
         ),
         (
             "of-produces-that-wait-for-one-offset",
@@ -2203,6 +2305,20 @@ COSTS = tuple(
             "is_small = _optional_repetitions(text) > OPTIONAL_MAX",
             "is_small = False",
             ("unit/groups/test_consumer_group_regex.py",),
+        ),
+        (
+            "of-what-a-group-remembers",
+            "a group without members keeps the ids of the last one, as long as they are, for days",
+            "    cause = cause.cut()\n",
+            "",
+            ("unit/groups/test_classic_group_reports.py",),
+        ),
+        (
+            "of-the-protocol-type-of-an-empty-group",
+            "a group without members keeps the protocol type of the last ones, however long it is",
+            "if self.is_empty and self.protocol_type is not None:",
+            "if False:",
+            ("unit/groups/test_classic_group_reports.py",),
         ),
         (
             "of-many-expressions",
@@ -2591,6 +2707,76 @@ RESTORES = (
 
 # --- records that are in remote storage only
 TIERED = (
+    Mutant(
+        "restored-while-written",
+        "a topic is restored while its cluster still copies, and differently on each machine",
+        "            if not allows_recent and not _has_copied(one.stored, last):",
+        "            if False:",
+        (FROM_STORE, "unit/cli/test_tier_commands.py"),
+    ),
+    Mutant(
+        "own-cluster-still-written",
+        "a topic is not restored beside itself within minutes, though its brokers are stopped",
+        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
+        "not manifest.is_archive",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "archive-still-written",
+        "what was archived within minutes is not restored to remote storage",
+        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
+        "cluster_id != one.facts.cluster_id",
+        (EARLIER,),
+    ),
+    Mutant(
+        "follower-looks-once",
+        "a follower deletes by what it once knew of the tier, however long that is ago",
+        "        self._rounds_since_noted += 1\n",
+        "",
+        (CLAIMS,),
+    ),
+    Mutant(
+        "lost-chain-begun-again",
+        "a leader that begins where all manifests are lost removes the segments that they named",
+        "        has_begun = self._last is None and await self._has_segments()",
+        "        has_begun = False",
+        (CHAIN, "unit/broker/test_tiers_of_deleted_topics.py"),
+    ),
+    Mutant(
+        "lost-chain-begun-meanwhile",
+        "the segments of a leader that has just begun are taken for those of a chain that was lost",
+        "if has_begun and await self.read() is None:",
+        "if has_begun:",
+        (CHAIN,),
+    ),
+    Mutant(
+        "restored-without-a-manifest",
+        "after a restore that was killed a leader takes what was copied for a chain that was lost",
+        "if chain.last is None:  # segments without",
+        "if False:  # segments without",
+        (FROM_STORE,),
+    ),
+    Mutant(
+        "tiered-again-in-a-snapshot",
+        "a broker that was down when a topic was tiered again deletes by what is about to be given up",
+        "list(found.partitions), found.tiered_since)",
+        "list(found.partitions))",
+        ("unit/cluster/test_tiered_settings.py",),
+    ),
+    Mutant(
+        "tiered-again-not-told",
+        "the tiers of a broker do not learn from its metadata that a topic was tiered again",
+        "tiered_since=lambda topic_id: metadata.image.tiered_since(topic_id),",
+        "tiered_since=lambda topic_id: -1,",
+        ("unit/broker/test_tier_settings_of_running_brokers.py",),
+    ),
+    Mutant(
+        "tiered-again-by-the-former-manifest",
+        "a follower deletes by a manifest whose segments are about to be given up",
+        " and manifest.topic.metadata_entry >= since",
+        "",
+        ("unit/broker/test_ended_tiers.py",),
+    ),
     Mutant(
         "segments-for-earlier-versions",
         "earlier versions read no manifest of remote storage, so an upgrade cannot be taken back",

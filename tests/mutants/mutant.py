@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,16 +40,18 @@ class Mutant:
     """Those that find it, below ``tests``."""
     where: str = "src"
 
-    def file(self, tree: Path) -> Path:
-        """Return the file that has the text. Raises ValueError unless it is in one place."""
-        top = tree / self.where
-        files = (
-            [top] if top.is_file() else sorted(one for one in top.rglob("*") if one.suffix in (".py", ".md"))
-        )
-        found = [one for one in files for _ in range(one.read_text(encoding="utf-8").count(self.old))]
+    def file(self, texts: Mapping[Path, str]) -> Path:
+        """Return that of ``texts`` which has the text. Raises ValueError unless it is in one place."""
+        found = [path for path, text in texts.items() for _ in range(text.count(self.old))]
         if len(found) != 1:
             raise ValueError(f"{self.name}: {self.old!r} is in {len(found)} places of {self.where}")
         return found[0]
+
+
+def texts_of(top: Path) -> dict[Path, str]:
+    """Return the code and the pages at ``top``, a file or a folder."""
+    files = [top] if top.is_file() else sorted(one for one in top.rglob("*") if one.suffix in (".py", ".md"))
+    return {path: path.read_text(encoding="utf-8") for path in files}
 
 
 class Tree:
@@ -90,7 +92,7 @@ class Tree:
 
     def killers(self, mutant: Mutant, *options: str) -> list[str]:
         """Return the tests that fail with the mutant, without parameters. Raises RuntimeError if none ran."""
-        path = mutant.file(self._folder).relative_to(self._folder)
+        path = mutant.file(texts_of(self._folder / mutant.where)).relative_to(self._folder)
         with self.changed(path, lambda text: text.replace(mutant.old, mutant.new)):
             return self.failing(mutant.tests, *options)
 

@@ -19,13 +19,13 @@ from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
 
 MINUTES = 0.4
-QUICK = (6, 16, 101, 102)
+QUICK = (6, 16, 101)
 FOUND_BEFORE = (3, 11, 13)
 """Seeds whose like showed a fault in the product once, as 6 and 16 did; see docs/simulation.md."""
 
 
 @pytest.mark.parametrize(
-    "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in FOUND_BEFORE)]
+    "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (102, *FOUND_BEFORE))]
 )
 def test_a_cluster_survives_what_it_promises_to_survive(seed: int) -> None:
     verdict = run(draw(seed, MINUTES))

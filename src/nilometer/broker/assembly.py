@@ -38,6 +38,7 @@ from nilometer.broker.api.access import Rights
 from nilometer.broker.api.controller_requests import ControllerRequests, Parts, api_over
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.large_requests import LargeRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.metadata import ResponseCache
 from nilometer.broker.api.spec import ApiSpec
 from nilometer.broker.api.topics import MissingTopics
@@ -173,6 +174,7 @@ class ServingParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the handlers of several subjects use, and no other part of the broker."""
 
     response_memory: ResponseMemory
+    listings: Listings
     record_reading: RecordReading
     share_partitions: SharePartitions
     share_sessions: ShareSessions
@@ -434,9 +436,10 @@ def _apis(
     config, runtime, tasks, turns = given.config, given.runtime, given.tasks, given.turns
     groups, transactions, cluster_id = coordinators.groups, coordinators.transactions, given.store.cluster_id
     rights, quotas, on_controller = serving.rights, serving.client_quotas, serving.controller_requests
+    listings = serving.listings
     quorum = given.store if isinstance(given.store, QuorumStore) else None
     specs = (
-        *acls.apis(acls.Parts(runtime, tasks, turns, control.metadata, rights, on_controller)),
+        *acls.apis(acls.Parts(runtime, tasks, turns, listings, control.metadata, rights, on_controller)),
         *between_brokers.apis(
             between_brokers.Parts(
                 config,
@@ -450,15 +453,13 @@ def _apis(
             )
         ),
         *classic_groups.apis(classic_groups.Parts(groups)),
-        *client_quotas.apis(client_quotas.Parts(tasks, turns, control.metadata, rights, on_controller)),
-        *cluster_description.apis(
-            cluster_description.Parts(tasks, turns, control.metadata, cluster_id, rights)
-        ),
+        *client_quotas.apis(client_quotas.Parts(listings, control.metadata, rights, on_controller)),
+        *cluster_description.apis(cluster_description.Parts(listings, control.metadata, cluster_id, rights)),
         *configs.apis(configs.Parts(config, runtime.loggers, control.metadata, rights, on_controller)),
         *consumer_groups.apis(consumer_groups.Parts(tasks, turns, control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
-                runtime, tasks, turns, control.metadata, serving.tokens, rights, on_controller
+                runtime, listings, control.metadata, serving.tokens, rights, on_controller
             )
         ),
         *features.apis(
@@ -493,11 +494,12 @@ def _apis(
                 tasks, control.metadata, groups, transactions, coordinators.share_coordinator, rights
             )
         ),
-        *group_administration.apis(group_administration.Parts(tasks, turns, groups, rights)),
+        *group_administration.apis(group_administration.Parts(tasks, turns, listings, groups, rights)),
         *group_offsets.apis(
             group_offsets.Parts(
                 tasks,
                 turns,
+                listings,
                 control.metadata,
                 replication.replicas,
                 groups,
@@ -509,7 +511,7 @@ def _apis(
             metadata.Parts(
                 config,
                 tasks,
-                turns,
+                listings,
                 control.metadata,
                 MissingTopics(config, runtime.entropy, control.metadata, control.link),
                 replication.leader_liveness,
@@ -553,6 +555,7 @@ def _apis(
                 runtime,
                 tasks,
                 turns,
+                listings,
                 control.metadata,
                 replication.replicas,
                 replication.moves,
@@ -606,7 +609,7 @@ def _apis(
         ),
         *topics.apis(topics.Parts(config, runtime, control.metadata, rights, on_controller)),
         *transaction_administration.apis(
-            transaction_administration.Parts(tasks, turns, replication.replicas, transactions, rights)
+            transaction_administration.Parts(listings, replication.replicas, transactions, rights)
         ),
         *users.apis(users.Parts(control.metadata, rights, on_controller)),
         *markers.apis(markers.Parts(runtime, turns, coordinators.marker_writer, rights)),
@@ -630,8 +633,10 @@ def _serving(
     groups = coordinators.groups
     client_quotas = ClientQuotas(config, runtime.clock, control.metadata)
     rates = ConnectionRates(config, runtime.clock.monotonic_ms)
+    response_memory = ResponseMemory(runtime.clock.monotonic_ms)
     return ServingParts(
-        response_memory=ResponseMemory(runtime.clock.monotonic_ms),
+        response_memory=response_memory,
+        listings=Listings(tasks, turns, response_memory),
         record_reading=record_reading,
         share_partitions=SharePartitions(
             runtime,

@@ -71,6 +71,9 @@ CLIENT_ID_BYTES_MAX = 64
 """So much of a client id tells apart who takes turns."""
 _SIZE = struct.Struct(">I").unpack_from
 
+Origin = tuple[str, str]
+"""Whose a request is: principal and address."""
+
 _scratch = bytearray(SCRATCH_BYTES)
 _scratch_view = memoryview(_scratch)
 """The receive buffer of all connections: the event loop fills and empties it in one step."""
@@ -543,6 +546,10 @@ class Connection:
         if not self.closed:
             self._dispatch_queued()
             self._turns.note(self)
+
+    @property
+    def origin(self) -> Origin:
+        return str(self.context.principal), self.context.client_address
 
     @property
     def client(self) -> str:

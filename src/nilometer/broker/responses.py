@@ -105,7 +105,9 @@ class EncodedResponse:
 
     def __init__(self, api: Api, correlation_id: int, response: Message, made_bytes: int = 0) -> None:
         """``made_bytes``: so much of ``response`` is encoded, and kept in memory, already."""
-        self._api, self._correlation_id, self._response = api, correlation_id, response
+        self._api, self._correlation_id = api, correlation_id
+        self._response: Message | None = response
+        """None once it is encoded: it may be larger than what is sent."""
         self._made_bytes = made_bytes
         self._slices: Iterator[bytes] | None = api.response_slices(response)
         self._encoded: list[bytes] = [response_header(api, correlation_id)]
@@ -116,6 +118,10 @@ class EncodedResponse:
     @property
     def size(self) -> int:
         return max(self._made_bytes, self._encoded_bytes)
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes for what the response is made of, until it is encoded."""
+        self._made_bytes = max(size, self._made_bytes)
 
     def on_frame(self, listener: Callable[[bytes], None]) -> None:
         """Call ``listener`` with the whole frame once it is encoded. Call this before :meth:`ready`."""
@@ -151,7 +157,7 @@ class EncodedResponse:
         assert self._slices is not None
         piece = next(self._slices, None)
         if piece is None:
-            self._slices = None
+            self._slices = self._response = None
             self._made_bytes = 0
             return False
         self._encoded.append(piece)
@@ -159,7 +165,7 @@ class EncodedResponse:
         return True
 
     def with_throttle_ms(self, throttle_ms: int) -> LongResponse:
-        if not hasattr(self._response, "throttle_time"):
+        if self._response is None or not hasattr(self._response, "throttle_time"):
             return self
         longer = max(self._response.throttle_time, timedelta(milliseconds=throttle_ms))
         changed = dataclasses.replace(self._response, throttle_time=longer)

@@ -274,7 +274,7 @@ class _Noted(Coroutine[Any, Any, T]):
 class LongWork:
     """One piece of long work: ``await work.step(n)`` after each part of it, with the elements it had."""
 
-    __slots__ = ("_began_us", "_elements", "_on_wait", "_turns")
+    __slots__ = ("_began_us", "_elements", "_on_wait", "_turns", "walked")
 
     def __init__(self, turns: Turns, on_wait: Callable[[], None] | None = None) -> None:
         """``on_wait`` is called before the work waits for others."""
@@ -282,6 +282,8 @@ class LongWork:
         self._on_wait = on_wait
         self._began_us = turns.now_us()
         self._elements = 0
+        self.walked = 0
+        """How many elements all its steps had."""
 
     @property
     def is_slice_over(self) -> bool:
@@ -291,6 +293,7 @@ class LongWork:
         """Go on at once, or when it is this work's turn again, if its slice is used up."""
         self._turns.count(elements)
         self._elements += elements
+        self.walked += elements
         if self.is_slice_over:
             await self._turns.wait_next()
             self._began_us = self._turns.now_us()
@@ -313,6 +316,8 @@ class LongWork:
 
     async def wait(self, result: Awaitable[T]) -> T:
         """Wait for what others decide or do, which may take minutes: nothing that others need is held."""
+        if isinstance(result, asyncio.Future) and result.done():
+            return result.result()
         if self._on_wait is not None:
             self._on_wait()
         waited_for = await result

@@ -178,10 +178,13 @@ def sign(records: Iterable[Record], controllership: Controllership) -> Entry:
 # A snapshot has the whole image after some entry, in one document.
 
 
-class TopicSnapshot(msgspec.Struct, frozen=True):
+class TopicSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     id: TopicId
     partitions: tuple[PartitionState, ...]
+    tiered_since: int = -1
+    """See :class:`Topic`. An older broker drops it, and learns of later entries only, as it did before: so it
+    needs no higher format version."""
 
 
 class ConfigSnapshot(msgspec.Struct, frozen=True):

@@ -232,6 +232,11 @@ class ClusterImage:
         """Whether the topic's records are copied to remote storage, or were."""
         return is_true(self.config(ConfigResourceType.TOPIC, topic).get(REMOTE_STORAGE_ENABLE))
 
+    def tiered_since(self, topic_id: TopicId) -> int:
+        """Return :attr:`Topic.tiered_since`; -1 also if there is no such topic."""
+        found = self._topics.by_id.get(topic_id)
+        return -1 if found is None else found.tiered_since
+
     # -- the fold --------------------------------------------------------------------------------------
 
     def apply_entry(
@@ -394,6 +399,12 @@ class ClusterImage:
         before = self._configs.of(resource).get(record.key)
         self._undo.append(lambda: self._configs.put(resource, record.key, before))
         self._configs.put(resource, record.key, record.value)
+        topic = self.topic(resource.name) if resource.type is ConfigResourceType.TOPIC else None
+        is_enabling = record.key == REMOTE_STORAGE_ENABLE and is_true(record.value) and not is_true(before)
+        if topic is not None and is_enabling:
+            since = topic.tiered_since
+            self._undo.append(lambda: setattr(topic, "tiered_since", since))
+            topic.tiered_since = delta.number
         delta.configs.setdefault(resource, {})[record.key] = record.value
 
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
@@ -422,7 +433,8 @@ class ClusterImage:
             last_known_elections=self.last_known_elections,
             brokers=tuple(self.brokers()),
             topics=tuple(
-                TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
+                TopicSnapshot(topic.name, topic.id, tuple(topic.partitions), topic.tiered_since)
+                for topic in self.topics()
             ),
             configs=self._configs.snapshot(),
             features=None if self._features is None else dict(self._features),
@@ -445,7 +457,7 @@ class ClusterImage:
         image._brokers = {broker.id: broker for broker in snapshot.brokers}
         change = IndexChange()
         for found in snapshot.topics:
-            topic = Topic(found.name, found.id, list(found.partitions))
+            topic = Topic(found.name, found.id, list(found.partitions), found.tiered_since)
             image._topics.add(topic)
             for index, state in enumerate(topic.partitions):
                 state.check()

@@ -221,6 +221,7 @@ def partition_of(record: PartitionCreated) -> PartitionState:
 # rejected.
 
 NAME_LENGTH_MAX = 249
+"""Characters."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
@@ -237,6 +238,9 @@ class Topic:
     id: TopicId
     partitions: list[PartitionState] = field(default_factory=list[PartitionState])
     """The state of each partition; the index is the partition number."""
+    tiered_since: int = -1
+    """The metadata entry with which it was last tiered: what its tier had before may have been given up
+    meanwhile, or is about to be. -1 if it never was, or an earlier version wrote the snapshot."""
     uuid: uuid.UUID = field(init=False)
 
     def __post_init__(self) -> None:
@@ -248,6 +252,12 @@ class Topic:
 
     def partition(self, index: int) -> PartitionState | None:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+def quoted(name: str) -> str:
+    """Return a topic's name for a message, cut where no topic can have it: a client may send one name with
+    thousands of partitions, each of which gets a message."""
+    return name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}…"
 
 
 def why_invalid_name(name: str) -> str | None:

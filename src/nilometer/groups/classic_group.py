@@ -157,8 +157,12 @@ class ClassicMember(msgspec.Struct):
         return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
 
 
-REASON_MAX = 2_000
-"""So many characters of a reason are kept: clients choose their ids and reasons."""
+REASON_MAX: Final = 1_000
+"""So many characters are kept of the reason of the last rebalance: clients choose their ids and reasons, and
+a group may stay for days after its members have left."""
+NAME_MAX: Final = 256
+"""So many characters are kept of each name in the last rebalance, and of the protocol type of a group without
+members."""
 
 
 class RebalanceCause(msgspec.Struct, frozen=True):
@@ -182,8 +186,19 @@ class RebalanceCause(msgspec.Struct, frozen=True):
     def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
 
+    def cut(self) -> RebalanceCause:
+        """Return the cause as a group remembers it, within bounds."""
+        instance_id = self.group_instance_id
+        return RebalanceCause(
+            self.reason[:REASON_MAX],
+            self.member_id[:NAME_MAX],
+            None if instance_id is None else instance_id[:NAME_MAX],
+            self.client_id[:NAME_MAX],
+            self.client_host,
+        )
+
     def is_same_member(self, last: LastRebalance) -> bool:
-        """Whether the same member caused the last rebalance.
+        """Whether the same member caused the last rebalance; of the cut cause, as ``last`` is.
 
         A static member is the same under all its member ids. A dynamic member that joins with a new id each
         time is recognised by client id and host; several such clients on one host count as one.
@@ -201,9 +216,10 @@ class RebalanceCause(msgspec.Struct, frozen=True):
 def last_rebalance(
     cause: RebalanceCause, previous: LastRebalance | None, wall_ms: int, generation: int
 ) -> LastRebalance:
+    cause = cause.cut()
     repeats = previous is not None and cause.is_same_member(previous)
     return LastRebalance(
-        cause.reason[:REASON_MAX],
+        cause.reason,
         cause.member_id,
         cause.group_instance_id,
         cause.client_id,
@@ -239,7 +255,9 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_members: set[str] = set()
+        self.pending_members: dict[str, None] = {}
+        """The ids that were given to clients which have not joined with them."""
+        self._pending_bytes = 0
         self.pending_sync: set[str] = set()
         self._protocol_counts: Counter[str] = Counter()
         """How many members support each protocol."""
@@ -303,6 +321,8 @@ class ClassicGroup:
         self.previous_state = self.state
         self.state = state
         self.state_wall_ms = wall_ms
+        if self.is_empty and self.protocol_type is not None:
+            self.protocol_type = self.protocol_type[:NAME_MAX]
 
     def become_next_generation(self, wall_ms: int) -> None:
         """End the join phase: begin a new generation with the current members, and choose its protocol."""
@@ -332,8 +352,17 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._members_bytes += member.metadata_bytes()
-        self.pending_members.discard(member.member_id)
+        self.discard_pending(member.member_id)
         self._protocol_counts.update(member.protocol_names)
+
+    def add_pending(self, member_id: str) -> None:
+        self.pending_members[member_id] = None
+        self._pending_bytes += metadata_bytes((), member_id)
+
+    def discard_pending(self, member_id: str) -> None:
+        if member_id in self.pending_members:
+            del self.pending_members[member_id]
+            self._pending_bytes -= metadata_bytes((), member_id)
 
     def update(self, member: ClassicMember, request: JoinGroup) -> None:
         """Update a member's protocols and timeouts from its new JoinGroup."""
@@ -350,7 +379,7 @@ class ClassicGroup:
 
         Its waiting requests must have got their results before.
         """
-        self.pending_members.discard(member_id)
+        self.discard_pending(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -574,7 +603,7 @@ class ClassicGroup:
         return self._members_bytes
 
     def metadata_bytes(self) -> int:
-        return self._members_bytes + sum(metadata_bytes((), pending) for pending in self.pending_members)
+        return self._members_bytes + self._pending_bytes
 
     def described(self) -> DescribedGroup:
         """Describe the group; only a stable one with its protocol and the members' metadata."""

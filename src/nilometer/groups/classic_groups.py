@@ -39,6 +39,11 @@ from nilometer.groups.requests import (
 from nilometer.groups.turn import Group, RebalanceNote, ShardState, TimerKey, Turn
 from nilometer.wire.errors import ErrorCode
 
+PENDING_MAX = 10_000
+"""So many ids may be given in a group to clients that have not joined with them. They are not members, and
+``group.max.size`` does not count them, as in Kafka, where they have no bound."""
+CANCELLED_AT_ONCE = 256
+"""When a group is removed, so many session timers of clients that have not joined are cancelled in a call."""
 NAMED_MAX = 20
 """So many members are named in the reason of a rebalance."""
 
@@ -52,6 +57,11 @@ class ClassicTimer(Enum):
     """The end of the initial rebalance delay, which may then be extended."""
     SYNC = auto()
     """The end of the sync phase: members that have sent no SyncGroup are removed."""
+    REMOVED = auto()
+    """Groups were removed, and timers of clients that had not joined them are still to be cancelled."""
+
+
+_REMOVED = TimerKey(ClassicTimer.REMOVED)
 
 
 _STABLE_OR_COMPLETING = (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE)
@@ -61,6 +71,8 @@ class ClassicRebalance:
     def __init__(self, state: ShardState) -> None:
         self._state = state
         self._timers = state.timers
+        self._removed: list[ClassicGroup] = []
+        """Removed groups of which some timers are still to be cancelled."""
 
     # -- prepare ---------------------------------------------------------------------------------------
 
@@ -225,7 +237,7 @@ class ClassicRebalance:
     def on_heartbeat_timeout(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
         member = group.members.get(member_id)
         if member is None:
-            group.pending_members.discard(member_id)
+            group.discard_pending(member_id)
         elif member.is_excused:
             return
         else:
@@ -291,12 +303,28 @@ class ClassicRebalance:
         for kind in (ClassicTimer.JOIN, ClassicTimer.INITIAL_JOIN):
             self._timers.cancel(TimerKey(kind, group.group_id))
 
-    def cancel_timers(self, group: ClassicGroup) -> None:
-        """Cancel all timers of a group that is removed."""
+    def cancel_timers(self, turn: Turn, group: ClassicGroup) -> None:
+        """Cancel all timers of a group that is removed; those of many clients that have not joined, which are
+        ignored when they are due, in later calls."""
         self._cancel_join_timers(group)
         self._end_sync_phase(group)
-        for member_id in (*group.members, *sorted(group.pending_members)):
+        for member_id in group.members:
             self.cancel_heartbeat(group, member_id)
+        self._removed.append(group)
+        self.cancel_removed(turn)
+
+    def cancel_removed(self, turn: Turn) -> None:
+        left = CANCELLED_AT_ONCE
+        while self._removed and left:
+            group = self._removed[-1]
+            if not group.pending_members:
+                self._removed.pop()
+                continue
+            member_id, _ = group.pending_members.popitem()
+            self.cancel_heartbeat(group, member_id)
+            left -= 1
+        if self._removed:
+            self._timers.schedule(_REMOVED, turn.now_ms + 1)
 
 
 class ClassicJoin:
@@ -360,7 +388,10 @@ class ClassicJoin:
         if former_id is not None:
             self._replace_static(turn, token, group, request, former_id, member_id)
         elif instance_id is None and request.requires_known_member_id:
-            group.pending_members.add(member_id)
+            if len(group.pending_members) >= PENDING_MAX:
+                self._refuse(turn, token, NO_MEMBER_ID, ErrorCode.group_max_size_reached)
+                return
+            group.add_pending(member_id)
             self._rebalance.expect_sign_of(turn, group, member_id, request.session_timeout_ms)
             self._refuse(turn, token, member_id, ErrorCode.member_id_required)
         else:
@@ -636,6 +667,9 @@ class ClassicGroups:
     # -- time ------------------------------------------------------------------------------------------
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
+        if key == _REMOVED:
+            self._rebalance.cancel_removed(turn)
+            return
         group = self.find(key.group_id)
         if group is None:
             return
@@ -654,8 +688,9 @@ class ClassicGroups:
         """Remove a group, of any type: write its tombstones and cancel its timers."""
         turn.write_all(group.tombstones())
         del self._state.groups[group.group_id]
+        self._state.count(group.group_id)
         if isinstance(group, ClassicGroup):
-            self._rebalance.cancel_timers(group)
+            self._rebalance.cancel_timers(turn, group)
 
     def give_up(self, turn: Turn, group: ClassicGroup) -> None:
         """Remove a group that becomes a consumer group: waiting members get an error on which they join

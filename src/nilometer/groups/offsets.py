@@ -7,10 +7,10 @@ expire after a while or go with their topic, and then groups without members and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 
 import msgspec
 
@@ -126,20 +126,37 @@ PENDING_MAX = 10_000
 """So many offsets may be pending in one transaction: its marker applies all of them at once."""
 
 
+class _PendingKey(msgspec.Struct):
+    """An offset that is pending in the transactions of some producers."""
+
+    producers: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    """By producer id, the number of its offset: numbers rise."""
+    replaced: int = 0
+    """Offsets up to this number are still unstable, but a later ordinary commit has replaced them."""
+
+
+FREED_AT_ONCE = 100
+"""To free so many pending offsets of one key takes as long as one tombstone."""
+
+
 class PendingOffsets:
-    """Invariant: both tables hold the same keys and producers."""
+    """An offset counts if its producer is among those of its key. A key that is removed may be in
+    thousands of transactions: each of them finds that it is gone when it ends."""
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, dict[OffsetCommitKey, OffsetCommitValue | None]] = {}
-        """By producer id; a value of None: still unstable, but a later ordinary commit has replaced it."""
-        self._by_group: dict[str, dict[OffsetCommitKey, dict[int, None]]] = {}
+        self._by_producer: dict[int, dict[OffsetCommitKey, OffsetCommitValue]] = {}
+        """By producer id, also those whose keys were removed."""
+        self._by_group: dict[str, dict[OffsetCommitKey, _PendingKey]] = {}
+        self._added = 0
 
     def add(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        self._added += 1
         self._by_producer.setdefault(producer_id, {})[key] = value
-        self._by_group.setdefault(key.group, {}).setdefault(key, {})[producer_id] = None
+        pending = self._by_group.setdefault(key.group, {}).setdefault(key, _PendingKey())
+        pending.producers[producer_id] = self._added
 
     def count_of(self, producer_id: int) -> int:
-        """Return how many offsets are pending in the producer's transaction."""
+        """Return how many offsets its marker has to look at, also those whose keys were removed."""
         return len(self._by_producer.get(producer_id, ()))
 
     def is_pending(self, key: OffsetCommitKey) -> bool:
@@ -148,50 +165,55 @@ class PendingOffsets:
     def of_group(self, group_id: str) -> Collection[OffsetCommitKey]:
         return self._by_group.get(group_id, {})
 
-    def take(self, group_id: str) -> Iterable[OffsetCommitKey]:
-        """Remove all offsets of the group, and return their keys."""
-        keys = self._by_group.pop(group_id, {})
-        for key, producer_ids in keys.items():
-            for producer_id in producer_ids:
-                offsets = self._by_producer[producer_id]
-                del offsets[key]
-                if not offsets:
-                    del self._by_producer[producer_id]
-        return keys
+    def take(self, group_id: str) -> Iterator[OffsetCommitKey | None]:
+        """Remove all offsets of the group at once; the keys are yielded later, and None for each
+        ``FREED_AT_ONCE`` offsets of a key that were freed."""
+        return _free(self._by_group.pop(group_id, {}))
 
     def on_plain_record(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Note a record for the key that was written outside of a transaction: a commit, or a tombstone."""
-        for producer_id in list(self._by_group.get(key.group, {}).get(key, {})):
-            if value is None:
-                self._remove(producer_id, key)
-            else:
-                self._by_producer[producer_id][key] = None
+        keys = self._by_group.get(key.group, {})
+        pending = keys.get(key)
+        if pending is not None and value is None:
+            self._remove_key(keys, key)
+        elif pending is not None:
+            pending.replaced = self._added
 
     def end(self, producer_id: int) -> list[tuple[OffsetCommitKey, OffsetCommitValue]]:
         """Remove the pending offsets of a producer whose transaction has ended, and return those that count
         if it was committed."""
-        pending = dict(self._by_producer.get(producer_id, {}))
-        for key in pending:
-            self._remove(producer_id, key)
-        return [(key, value) for key, value in pending.items() if value is not None]
+        ended = self._by_producer.pop(producer_id, {})
+        return [(key, value) for key, value in ended.items() if self._remove(producer_id, key)]
 
-    def _remove(self, producer_id: int, key: OffsetCommitKey) -> None:
-        offsets = self._by_producer[producer_id]
-        del offsets[key]
-        if not offsets:
-            del self._by_producer[producer_id]
-        keys = self._by_group[key.group]
-        del keys[key][producer_id]
-        if not keys[key]:
-            del keys[key]
+    def _remove(self, producer_id: int, key: OffsetCommitKey) -> bool:
+        """Remove the producer's offset of the key, if the key is still there; return whether it counts."""
+        keys = self._by_group.get(key.group, {})
+        pending = keys.get(key)
+        number = None if pending is None else pending.producers.pop(producer_id, None)
+        if pending is None or number is None:
+            return False
+        if not pending.producers:
+            self._remove_key(keys, key)
+        return number > pending.replaced
+
+    def _remove_key(self, keys: dict[OffsetCommitKey, _PendingKey], key: OffsetCommitKey) -> None:
+        del keys[key]
         if not keys:
             del self._by_group[key.group]
+
+
+def _free(keys: dict[OffsetCommitKey, _PendingKey]) -> Iterator[OffsetCommitKey | None]:
+    while keys:
+        key, pending = keys.popitem()
+        yield key
+        yield from repeat(None, len(pending.producers) // FREED_AT_ONCE)
 
 
 class _Removal(msgspec.Struct):
     """The offsets of a deleted group whose tombstones are still to be written."""
 
-    keys: Iterator[OffsetCommitKey]
+    keys: Iterator[OffsetCommitKey | None]
+    """None: a step without a tombstone."""
     then: list[Callable[[Turn], None]]
     """To be called when all are written."""
 
@@ -397,15 +419,18 @@ class Offsets:
         self.write_tombstones(turn)
 
     def write_tombstones(self, turn: Turn) -> None:
-        while self._removals and (budget := TOMBSTONES_PER_CALL_MAX - turn.records_count) > 0:
+        left = TOMBSTONES_PER_CALL_MAX - turn.records_count
+        while self._removals and left > 0:
             group_id, removal = next(iter(self._removals.items()))
-            turn.write_all(CoordinatorRecord(key, None) for key in islice(removal.keys, budget))
-            if turn.records_count < TOMBSTONES_PER_CALL_MAX:
+            steps = list(islice(removal.keys, left))
+            turn.write_all(CoordinatorRecord(key, None) for key in steps if key is not None)
+            left -= len(steps)
+            if left > 0:
                 del self._removals[group_id]
                 for each in removal.then:
                     each(turn)
         if self._removals:
-            self._state.timers.schedule(_PURGE, turn.now_ms)
+            self._state.timers.schedule(_PURGE, turn.now_ms + 1)
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has offsets, committed or pending."""

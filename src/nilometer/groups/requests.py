@@ -195,18 +195,20 @@ def subscription_bytes(topics: Iterable[str], *names: str | None) -> int:
 
 
 class HeldBytes:
-    """How much memory the members of a group take, about: a sum, which is asked for while memory is short."""
+    """How much memory the members of a group take, or the groups of a shard, about: a sum, which is asked for
+    by each that joins."""
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
         self.total = 0
 
-    def note(self, member_id: str, size: int) -> None:
-        self.total += size - self._of.get(member_id, 0)
-        self._of[member_id] = size
+    def note(self, holder: str, size: int) -> None:
+        """Count ``size`` bytes of a member or a group, in place of what was counted of it before."""
+        self.total += size - self._of.get(holder, 0)
+        self._of[holder] = size
 
-    def forget(self, member_id: str) -> None:
-        self.total -= self._of.pop(member_id, 0)
+    def forget(self, holder: str) -> None:
+        self.total -= self._of.pop(holder, 0)
 
 
 class ConsumerGroupHeartbeatResult(msgspec.Struct, frozen=True):

@@ -55,6 +55,7 @@ from nilometer.groups.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    OfOneGroup,
     ShareGroupDescribe,
     ShareGroupDescribeResult,
     ShareGroupHeartbeat,
@@ -146,6 +147,9 @@ class GroupShard:
         yield from self._share.on_loaded(turn)
         yield from self._streams.on_loaded(turn)
         self._expiry.on_loaded(turn)
+        for group_id in list(self._state.groups):
+            self._state.count(group_id)
+            yield 1
         return turn.effects(self._waiting)
 
     # -- requests --------------------------------------------------------------------------------------
@@ -155,6 +159,8 @@ class GroupShard:
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
         self._handle(turn, token, request)
+        if isinstance(request, OfOneGroup):
+            self._state.count(request.group_id)
         self._expiry.check_number(turn)
         return turn.effects(self._waiting)
 
@@ -245,7 +251,7 @@ class GroupShard:
 
     def metadata_bytes(self) -> int:
         """Return how much the members of all groups have sent that stays: protocols, subscriptions."""
-        return sum(group.metadata_bytes() for group in self._state.groups.values())
+        return self._state.held.total
 
     def _list(self, request: ListGroups) -> ListGroupsResult:
         states, types, groups = request.states_filter, request.types_filter, self._state.groups
@@ -306,12 +312,14 @@ class GroupShard:
             self._streams.on_computed(turn, group, needed, result)
         else:
             self._consumer.on_computed(turn, needed, result)
+        self._state.count(needed.group_id)
         return turn.effects(self._waiting)
 
     def on_share_state(self, result: ShareStateResult, now_ms: int, wall_ms: int) -> Effects:
         """Process the share coordinator's answer to an action of this shard."""
         turn = Turn(now_ms, wall_ms)
         self._share.on_share_state(turn, result)
+        self._state.count(result.action.group_id)
         return turn.effects(self._waiting)
 
     # -- metadata and time -------------------------------------------------------------------------------
@@ -352,6 +360,7 @@ class GroupShard:
                 self._streams.on_timer(turn, key)
             case _:
                 self._consumer.on_timer(turn, key)
+        self._state.count(key.group_id)
 
     # -- observation -------------------------------------------------------------------------------------
 

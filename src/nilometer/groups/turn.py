@@ -24,6 +24,7 @@ from nilometer.groups.requests import (
     DescribedConsumerGroup,
     GroupResult,
     Heartbeat,
+    HeldBytes,
     JoinGroup,
     LeaveGroup,
     ListedGroup,
@@ -272,7 +273,8 @@ class Group(Protocol):
     def listed(self) -> ListedGroup: ...
 
     def metadata_bytes(self) -> int:
-        """Return how much memory is taken by what the members have sent of themselves, about."""
+        """Return how much memory is taken by what the members have sent of themselves, about: a sum that is
+        kept, since it is asked for after each request of a member."""
         ...
 
 
@@ -292,7 +294,18 @@ class ShardState(msgspec.Struct):
     """By group id."""
     timers: Timers = msgspec.field(default_factory=Timers)
     has_room: Callable[[int], bool] = unlimited
-    """Counts so many bytes of what is to stay in memory; false if the broker has no room for them."""
+    """Whether the broker has room for so many bytes more that stay in memory."""
+    held: HeldBytes = msgspec.field(default_factory=HeldBytes)
+    """By group id, what the members hold; groups without members are not in it."""
+
+    def count(self, group_id: str) -> None:
+        """Count again what the members of one group hold, if there is such a group: they may have changed."""
+        group = self.groups.get(group_id)
+        size = 0 if group is None else group.metadata_bytes()
+        if size:
+            self.held.note(group_id, size)
+        else:
+            self.held.forget(group_id)
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

@@ -237,6 +237,12 @@ class _Served(_Frames):
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what was asked on it, as the listener of a real controller does."""
+        super().connection_lost(exc)
+        for task in self._answering:
+            task.cancel()
+
     async def _answer(self, number: int, request: Request) -> None:
         try:
             response = await self._serve(request)

@@ -224,6 +224,7 @@ class RecordedBroker:
             parts.given.runtime,
             parts.given.tasks,
             parts.given.turns,
+            parts.serving.listings,
             parts.control.metadata,
             parts.replication.replicas,
             parts.replication.moves,

@@ -126,10 +126,17 @@ class Chain:
         """Write ``following``, which was made from :attr:`last`, as the next manifest.
 
         Return False if another one has appeared there: then :attr:`last` is that one, and the caller decides
-        again. Raises Deposed, ObjectStoreError, DamagedObject.
+        again. Raises ManifestsGone if there are segments and no manifest, although that comes before them;
+        Deposed, ObjectStoreError, DamagedObject.
         """
         self.check_may_write(leader_epoch)
-        is_written = await self._append((self._claim, leader_epoch), following)
+        has_begun = self._last is None and await self._has_segments()
+        if has_begun and await self.read() is None:
+            raise ManifestsGone(
+                f"{self._folder} has segments, and all manifests that named them are lost. Put them back, or "
+                "remove the segments to go on without: until then nothing is copied, and nothing removed"
+            )
+        is_written = not has_begun and await self._append((self._claim, leader_epoch), following)
         if not is_written:
             self.check_may_write(leader_epoch)
         return is_written
@@ -166,6 +173,9 @@ class Chain:
         self.is_pruned = False
         await self.prune()
         return True
+
+    async def _has_segments(self) -> bool:
+        return any(name.endswith(".log") for name in await self._store.names(self._folder))
 
     async def remove_all(self, may_end: Callable[[Manifest], bool]) -> None:
         """Remove everything in the folder, since its topic was deleted: for several processes at once, and

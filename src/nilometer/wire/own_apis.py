@@ -11,7 +11,7 @@ proportional to the frame.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 import msgspec
 
@@ -554,6 +554,10 @@ class DescribeSharePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True,
     partitions: tuple[SharePartitionState, ...] = ()
 
 
+SLICE_ELEMENTS = 100
+"""Of an array, so many are encoded in one step."""
+
+
 class OwnApi:
     """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.building.Api`, except for ``make`` and
     ``make_request``: use the classes of the parts."""
@@ -600,7 +604,28 @@ class OwnApi:
         return msgspec.json.encode(response)
 
     def response_slices(self, response: Message) -> Iterator[bytes]:
-        yield self.write_response(response)
+        values = [getattr(response, name) for name in response.__struct_fields__]
+        if response.__struct_config__.omit_defaults or not any(map(_is_long, values)):
+            yield self.write_response(response)
+            return
+        between = b"{"
+        for name, value in zip(response.__struct_encode_fields__, values, strict=True):
+            yield between + msgspec.json.encode(name) + b":"
+            yield from _array_slices(value) if _is_long(value) else (msgspec.json.encode(value),)
+            between = b","
+        yield b"}"
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) > SLICE_ELEMENTS
+
+
+def _array_slices(elements: tuple[object, ...]) -> Iterator[bytes]:
+    between = b"["
+    for first in range(0, len(elements), SLICE_ELEMENTS):
+        yield between + msgspec.json.encode(elements[first : first + SLICE_ELEMENTS])[1:-1]
+        between = b","
+    yield b"]"
 
 
 def _decode(

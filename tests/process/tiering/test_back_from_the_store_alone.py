@@ -111,7 +111,7 @@ def restore(cluster: TieredCluster, store: Store, topic: str, to: str) -> Any:
         cluster.cluster.stop(broker)
     folders = ",".join(str(one.data_dir) for one in cluster.cluster.brokers.values())
     given = ("--from", store.uri, "--topic", topic, "--as", to, "--log-dirs", folders)
-    (part,) = document("tier", "restore", *given)["partitions"]
+    (part,) = document("tier", "restore", "--allow-recent", *given)["partitions"]
     cluster.cluster.start()
     return part
 

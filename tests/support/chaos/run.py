@@ -346,7 +346,7 @@ class ChaosRun:
         wrong: list[str] = []
         for name, at in (("the tail reader", load.reader.at), ("our own reader", load.own.at)):
             try:
-                eventually(lambda at=at: all(at[one] >= end for one, end in ends.items()), name, 30)
+                _follow(name, at, ends)
             except AssertionError:
                 wrong.append(f"{name} is stuck at {at}, the ends are {ends}")
         return wrong
@@ -463,3 +463,16 @@ class ChaosRun:
 
 def seed_from_environment(default: int) -> int:
     return int(os.environ.get("NILOMETER_CHAOS_SEED", default))
+
+
+def _follow(name: str, at: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """Wait until a reader is ``at`` the ends of all partitions; on a busy machine it reads slowly.
+
+    Raises AssertionError when it has read nothing for half a minute."""
+
+    def is_there() -> bool:
+        return all(at[one] >= end for one, end in ends.items())
+
+    while not is_there():
+        before = dict(at)
+        eventually(lambda before=before: is_there() or dict(at) != before, f"{name} reads on", 30)

@@ -174,6 +174,7 @@ class World:
             runtime=runtime, store=store, cache=RemoteCache(store, runtime.disk, 1 << 20),
             cluster_id=TOPIC.cluster_id, grace_ms=GRACE_MS, before_copy=at_once, pause=next_iteration,
             writer=f"{broker.number}-{self.chance.random()}", metadata_entry=lambda: TOPIC.metadata_entry,
+            tiered_since=lambda _: -1,
         )  # fmt: skip
         partition: Any = broker
         return RemotePartition(partition, parts, lambda _: TOPIC, RemoteTraffic())

@@ -64,6 +64,8 @@ class LedLog:
     """None: the end of the log."""
     now_ms = NOW_MS
     grace_ms = 1
+    tiered_since = -1
+    """The metadata entry with which the topic was last tiered."""
 
     def __init__(
         self,
@@ -97,6 +99,7 @@ class LedLog:
             runtime=runtime, store=self.store, cache=RemoteCache(self.store, self.disk, 1 << 20),
             cluster_id=facts.cluster_id, grace_ms=self.grace_ms, writer=str(id(self)), claim=claim,
             before_copy=at_once, pause=pause, metadata_entry=lambda: self.facts.metadata_entry,
+            tiered_since=lambda _: self.tiered_since,
         )  # fmt: skip
         partition: Any = self
         self.remote = RemotePartition(partition, parts, lambda _: self.facts, RemoteTraffic())

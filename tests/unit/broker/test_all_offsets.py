@@ -17,6 +17,7 @@ from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of
+from support.brokers.listings_at_once import ListingsAtOnce
 
 KEY = ApiKey.OFFSET_FETCH
 TOPIC_ID = uuid.UUID(int=7)
@@ -32,9 +33,10 @@ async def fetch_all(version: int) -> list[Any]:
         return [OffsetFetchResult("g", topics=topics)]
 
     topics = {"t": SimpleNamespace(uuid=TOPIC_ID)}
+    turns = Turns(SystemClock())
     parts = SimpleNamespace(
-        tasks=SimpleNamespace(spawn=lambda work, kind: asyncio.ensure_future(work)),
-        turns=Turns(SystemClock()),
+        listings=ListingsAtOnce(turns),
+        turns=turns,
         metadata=SimpleNamespace(image=SimpleNamespace(topic=topics.get)),
         groups=SimpleNamespace(ask_groups_in_turns=ask_groups_in_turns),
         rights=rights_of(),

@@ -29,6 +29,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of
+from support.brokers.listings_at_once import ListingsAtOnce
 from support.step_clock import StepClock
 
 VERSION = 12
@@ -79,6 +80,7 @@ class FakeParts:
         self.config = SimpleNamespace(boolean=lambda _: True)
         self.tasks = SimpleNamespace(spawn=lambda work, kind="": asyncio.ensure_future(work))
         self.turns = Turns(StepClock())
+        self.listings = ListingsAtOnce(self.turns)
         self.topic = Topic("t", topic_id_of(uuid.UUID(int=5)))
         self.topic.partitions.append(PartitionState((ONE, TWO), (ONE, TWO), TWO))
         self.made = 0

@@ -52,6 +52,7 @@ from nilometer.security.principal import Principal
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.brokers.listings_at_once import ListingsAtOnce
 from support.step_clock import StepClock
 
 ALICE = RequestContext(principal=Principal(USER_TYPE, "alice"))
@@ -388,9 +389,8 @@ def test_quotas_are_described_as_they_were_though_one_is_removed_meanwhile() -> 
     for user in users:
         change(user, 1.0)
     parts = SimpleNamespace(
-        turns=Turns(StepClock()),
+        listings=ListingsAtOnce(Turns(StepClock())),
         metadata=SimpleNamespace(image=SimpleNamespace(client_quotas=quotas)),
-        tasks=SimpleNamespace(spawn=lambda work, kind: asyncio.ensure_future(work)),
         rights=SimpleNamespace(access=lambda _: SimpleNamespace(on_cluster=lambda _: True)),
     )
     request = SimpleNamespace(

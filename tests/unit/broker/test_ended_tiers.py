@@ -12,9 +12,6 @@ import pytest
 from msgspec import structs
 
 from nilometer.broker.tiering.remote_logs import RemoteLogs
-from nilometer.cluster.delta import ConfigResource, ImageDelta
-from nilometer.cluster.records import ConfigResourceType
-from nilometer.identifiers import EntryNumber, TopicId, TopicIdPartition
 from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.object_store import StoreFaults, VirtualObjectStore
@@ -270,7 +267,7 @@ async def test_a_topic_that_is_tiered_again_deletes_nothing_by_what_its_tier_had
         for one, config in ((led, whole), (follower, CONFIG)):
             one.log.configure(config)
             one.facts = structs.replace(TOPIC, metadata_entry=TOPIC.metadata_entry + 2)
-            one.remote.tiered_since = TOPIC.metadata_entry + 2
+            one.tiered_since = TOPIC.metadata_entry + 2
         await follower.remote.run_round()
         assert follower.log.tiered_offset == 0
 
@@ -303,24 +300,6 @@ async def test_what_is_tiered_again_while_all_is_given_up_is_kept() -> None:
     next(giving_up)
     led.log.configure(CONFIG)
     assert at_once(giving_up) is None
-
-
-def test_brokers_learn_that_a_topic_is_tiered_again() -> None:
-    topic: Any = SimpleNamespace(id="id", partitions=[None, None])
-    image: Any = SimpleNamespace(number=7, topic=lambda name: topic if name == "events" else None)
-    logs: Any = RemoteLogs.__new__(RemoteLogs)
-    remote = SimpleNamespace(tiered_since=-1)
-    logs._by_key = {TopicIdPartition(TopicId("id"), 1): remote}
-
-    def tell(kind: ConfigResourceType, name: str, **changed: str | None) -> int:
-        configs = {ConfigResource(kind, name): {key.replace("_", "."): to for key, to in changed.items()}}
-        logs._on_delta(ImageDelta(number=EntryNumber(7), configs=configs), image)
-        return remote.tiered_since
-
-    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable="false", retention_ms="1") == -1
-    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable=None) == -1
-    assert tell(ConfigResourceType.TOPIC, "others", remote_storage_enable="true") == -1
-    assert tell(ConfigResourceType.TOPIC, "events", remote_storage_enable="true") == 7
 
 
 def noted(led: LedLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

@@ -9,10 +9,12 @@ import pytest
 
 from nilometer.broker.api import large_requests
 from nilometer.broker.api.large_requests import ELEMENT_BYTES, SHARES, Place, Room
+from nilometer.broker.connection_memory import ResponseMemory
 
 GREEDY, OTHER, THIRD = ("User:greedy", "10.0.0.1"), ("User:other", "10.0.0.2"), ("User:third", "10.0.0.3")
 SHARE = 100
 ALL = SHARE * SHARES
+ENOUGH = ResponseMemory(lambda: 0)
 
 
 class Crowd:
@@ -117,7 +119,7 @@ class Decoded:
         self.place, self.elements = Place(room, origin), 0
 
     async def decode(self, elements: int) -> None:
-        await self.place.enter(1)
+        await self.place.enter(1, ENOUGH)
         for _ in range(elements):
             await self.place.grow(1)
             self.elements += 1
@@ -168,7 +170,7 @@ async def test_a_broker_grows_without_room(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(large_requests, "WAIT_S", 0)
     room = Room(ELEMENT_BYTES)
     client, broker = Place(room, GREEDY), Place(room, OTHER)
-    await client.enter(ELEMENT_BYTES)
-    await broker.enter(0)
+    await client.enter(ELEMENT_BYTES, ENOUGH)
+    await broker.enter(0, ENOUGH)
     await asyncio.wait_for(broker.grow(1_000), 10)
     assert broker.size == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from nilometer.broker.replicas.remote_reading import RemoteReads
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
@@ -11,8 +12,8 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import ConfigChanged, ConfigResourceType, ControllerElected
-from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
+from nilometer.cluster.records import ConfigChanged, ConfigResourceType, ControllerElected, TopicCreated
+from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from support.logs.memory_disk import MemoryDisk
 
 FILE = {
@@ -32,7 +33,7 @@ class Broker:
         self.image = ClusterImage()
         self._subscribers: list[Any] = []
         replicas = SimpleNamespace(remote=self.reads, add_hosting_listener=lambda _listener: None)
-        metadata = SimpleNamespace(subscribe=lambda *both: self._subscribers.append(both))
+        metadata = SimpleNamespace(subscribe=lambda *both: self._subscribers.append(both), image=self.image)
         runtime = SimpleNamespace(
             clock=SimpleNamespace(monotonic_ms=lambda: 0),
             entropy=SimpleNamespace(bytes=bytes),
@@ -41,10 +42,10 @@ class Broker:
         turns = SimpleNamespace(wait_next=None)
         parts: tuple[Any, ...] = (config, runtime, None, replicas, metadata, None, "c", BrokerId(1), turns)
         self.logs = RemoteLogs(*parts)
-        self._fold(ControllerElected(controller_id=TERM.controller_id, incarnation=TERM.incarnation,
+        self.fold(ControllerElected(controller_id=TERM.controller_id, incarnation=TERM.incarnation,
                                      controller_epoch=TERM.controller_epoch))  # fmt: skip
 
-    def _fold(self, *records: Any) -> None:
+    def fold(self, *records: Any) -> None:
         entry = Entry(
             controller_id=TERM.controller_id,
             controller_incarnation=TERM.incarnation,
@@ -56,7 +57,7 @@ class Broker:
             on_delta(delta, self.image)
 
     def configure(self, name: str, **values: str | None) -> None:
-        self._fold(
+        self.fold(
             *(
                 ConfigChanged(
                     resource_type=ConfigResourceType.BROKER,
@@ -112,3 +113,19 @@ def test_only_those_that_take_effect_can_change_while_a_broker_runs() -> None:
         "remote.log.manager.copy.max.bytes.per.second",
         "remote.log.manager.fetch.max.bytes.per.second",
     }
+
+
+def test_the_partitions_of_a_broker_know_when_their_topics_were_tiered_again() -> None:
+    broker, topic_id = Broker(), topic_id_of(UUID(int=7))
+    logs: Any = broker.logs
+    broker.fold(TopicCreated(name="events", topic_id=topic_id))
+    assert logs._parts.tiered_since(topic_id) == -1
+    broker.fold(
+        ConfigChanged(
+            resource_type=ConfigResourceType.TOPIC,
+            resource_name="events",
+            key="remote.storage.enable",
+            value="true",
+        )
+    )
+    assert logs._parts.tiered_since(topic_id) == broker.image.number == 2

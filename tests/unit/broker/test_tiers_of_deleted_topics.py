@@ -136,6 +136,32 @@ def test_a_partition_that_is_hosted_no_more_keeps_its_tier(monkeypatch: pytest.M
     asyncio.run(main())
 
 
+async def test_a_topic_that_is_known_keeps_segments_whose_manifests_are_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader that has begun since knows nothing of them: its own first manifest does not name them."""
+    broker = Broker(monkeypatch)
+    await broker.round()
+    bucket = broker.led.store.bucket
+    segments = [name for name in broker.objects if name.endswith((".log", ".index"))]
+    bucket.objects = {name: bucket.objects[name] for name in segments}
+    begun = Hosted(log=broker.led.log, store=broker.led.store)
+    broker.hosted[:] = [begun]
+    for _ in range(4):
+        broker.led.now_ms += 1_000
+        await broker.round()
+    assert broker.objects == segments != []
+    state = broker.logs.state_of(begun)
+    assert "all manifests that named them are lost" in state.error and state.failing_ms == 3_000
+    assert [one.message for one in caplog.records if state.error in one.message] == [
+        f"The tier of {begun} cannot be used, and is tried again: {state.error}"
+    ]
+    bucket.objects.clear()
+    await broker.round()
+    assert len(broker.objects) > len(segments), "all of the log, once they were removed"
+    assert broker.logs.state_of(begun).error == ""
+
+
 def test_a_topic_is_deleted_while_the_round_of_a_replica_that_was_replaced_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

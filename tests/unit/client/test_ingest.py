@@ -356,7 +356,9 @@ async def test_follows_a_folder_with_new_files(logs: Path, tmp_path: Path) -> No
         ]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 12))]
+)
 async def test_each_line_once_through_rotations_and_crashes(
     logs: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from nilometer.cluster.controller.decision import Outcome
 from nilometer.cluster.controller.reassignments import (
     Reassignment,
     decide_alter_reassignments,
+    decide_elect_leaders,
     list_reassignments,
 )
 from nilometer.cluster.controller.topics import (
@@ -18,7 +19,7 @@ from nilometer.cluster.controller.topics import (
     decide_internal_topic_growth,
     internal_topic,
 )
-from nilometer.cluster.states import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, NAME_LENGTH_MAX
 from nilometer.wire.errors import ErrorCode
 
 
@@ -222,3 +223,16 @@ def test_edge_44_an_internal_topic_fits_a_small_cluster_and_grows_with_it() -> N
     assert spread == [6, 4, 4, 4]
     assert not decide_internal_topic_growth(world.image, GROUP_METADATA_TOPIC, 3)
     assert not decide_internal_topic_growth(world.image, "not there", 3)
+
+
+def test_the_message_of_each_partition_quotes_no_more_of_a_name_than_a_topic_can_have(
+    wide: ClusterWorld,
+) -> None:
+    """A request of 68 kB may name 9,000 partitions of one topic."""
+    name = "n" * 32_000
+    moved = [Reassignment(name, 0, [1]), Reassignment(name, 1, [1]), Reassignment(name, 1, [2])]
+    partitions = [(name, index) for index in range(3)]
+    outcomes = [one.outcome for one in wide.enact(decide_alter_reassignments(wide.image, moved))]
+    outcomes += [one.outcome for one in wide.enact(decide_elect_leaders(wide.image, 0, partitions))]
+    assert [outcome.ok for outcome in outcomes] == [False] * 6
+    assert all(len(outcome.message or "") < NAME_LENGTH_MAX + 100 for outcome in outcomes)

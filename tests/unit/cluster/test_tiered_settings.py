@@ -20,11 +20,18 @@ from nilometer.cluster.controller.decision import Outcome
 from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
 from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import decode_snapshot, encode_snapshot, sign
 from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS, METADATA_FORMAT
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import TIERED_TOPICS_FORMAT_VERSION, TOKENS_FORMAT_VERSION, ConfigResourceType
+from nilometer.cluster.records import (
+    TIERED_TOPICS_FORMAT_VERSION,
+    TOKENS_FORMAT_VERSION,
+    ConfigChanged,
+    ConfigResourceType,
+)
 from nilometer.config import ConfigError
 from nilometer.groups import settings
+from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 from nilometer.wire.errors import ErrorCode
 
@@ -169,6 +176,41 @@ def test_remote_storage_is_left_only_if_what_is_there_may_be_deleted(
     assert alter(world, {"remote.storage.enable": off, "remote.log.delete.on.disable": "true"}).ok
     assert not world.image.is_tiered("t")
     assert alter(world, {"remote.log.delete.on.disable": None}).ok
+
+
+def test_the_metadata_say_since_when_a_topic_is_tiered(world: ClusterWorld) -> None:
+    """Also to a broker that begins with a snapshot, and was down when the topic was tiered again."""
+
+    def since() -> int:
+        image = ClusterImage.from_snapshot(decode_snapshot(encode_snapshot(world.image.snapshot())))
+        topic = image.topic("t")
+        assert topic is not None and image == world.image == world.refold()
+        return image.tiered_since(topic.id)
+
+    assert create(world, {}, file=BrokerConfig(TIERED)).ok
+    assert since() == -1
+    assert alter(world, {**ENABLED}).ok
+    assert since() == (first := world.image.number) > 0
+    assert alter(world, {**ENABLED, "retention.bytes": "7"}).ok
+    assert since() == first
+    assert alter(world, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}).ok
+    assert since() == first
+    again = ConfigChanged(
+        resource_type=ConfigResourceType.TOPIC, resource_name="t", key="remote.storage.enable", value="true"
+    )
+    world.image.check_entry(EntryNumber(world.image.number + 1), sign([again], world.image.controllership))
+    assert since() == first
+    assert alter(world, {**ENABLED}).ok
+    assert since() == world.image.number > first
+
+
+def test_a_snapshot_of_an_earlier_version_does_not_say_it(world: ClusterWorld) -> None:
+    assert create(world, {**ENABLED}, file=BrokerConfig(TIERED)).ok
+    earlier = json.loads(encode_snapshot(world.image.snapshot()))
+    assert earlier["topics"][0].pop("tiered_since") > 0
+    image = ClusterImage.from_snapshot(decode_snapshot(json.dumps(earlier).encode()))
+    assert [image.tiered_since(topic.id) for topic in image.topics()] == [-1]
+    assert image.tiered_since(TopicId("none")) == -1
 
 
 def test_a_topic_that_is_created_without_deletion_is_not_one_that_leaves(world: ClusterWorld) -> None:

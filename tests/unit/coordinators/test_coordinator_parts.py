@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nilometer import coordinators
 from nilometer.broker.coordinator_shells import java_string_hash, partition_for_key
-from nilometer.coordinators import KEPT, MOVED_PER_CALL_MAX, Effects, Timers, Token, Turn
+from nilometer.coordinators import KEPT, MOVED_PER_CALL_MAX, SORTED_OUT_AT_ONCE, Effects, Timers, Token, Turn
 from support.properties import examples
 
 A, B, C = "abc"
@@ -51,8 +52,15 @@ STEPS = st.lists(
 
 
 @examples(200)
-@given(STEPS)
-def test_timers_are_a_dictionary_of_deadlines(steps: list[tuple[str, str, int]]) -> None:
+@given(STEPS, st.sampled_from((0, KEPT)))
+def test_timers_are_a_dictionary_of_deadlines(steps: list[tuple[str, str, int]], kept: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinators, "KEPT", kept)
+        patch.setattr(coordinators, "SORTED_OUT_AT_ONCE", 1)
+        check_timers(steps)
+
+
+def check_timers(steps: list[tuple[str, str, int]]) -> None:
     timers, model = Timers[str](), dict[str, int]()
     for what, key, at_ms in steps:
         if what == "schedule":
@@ -107,9 +115,29 @@ def test_cancelled_deadlines_are_forgotten_before_their_time() -> None:
     for number in range(10_000):
         timers.schedule(f"member {number}", 1_800_000 + number)
         timers.cancel(f"member {number}")
-    assert len(timers._heap) == len(timers._queued) <= KEPT + 3
+    entries = len(timers._heap) + len(timers._former)
+    assert entries == len(timers._queued) <= KEPT + 2 * KEPT // SORTED_OUT_AT_ONCE
     timers.schedule(B, 4)
     assert [timers.take_due(2_000_000) for _ in range(3)] == [B, A, None]
+
+
+def test_deadlines_are_due_in_order_while_cancelled_ones_are_sorted_out() -> None:
+    timers, count = Timers[int](), 4 * KEPT
+    for key in range(count):
+        timers.schedule(key, 10_000 + key % 7)
+    cancelled = count // 4
+    while not timers._former:
+        timers.cancel(cancelled)
+        cancelled += 1
+    rest = {key: timers.deadline(key) for key in (*range(count // 4), *range(cancelled, count))}
+    timers.schedule(3, 20_000)
+    rest[3] = 20_000
+    timers.schedule(-1, 10_001)
+    rest[-1] = 10_001
+    taken: list[int] = []
+    while (due := timers.take_due(30_000)) is not None or timers.next_deadline_ms() is not None:
+        taken += [] if due is None else [due]
+    assert taken == sorted(rest, key=lambda key: (rest[key], key == -1, key))
 
 
 def test_a_deadline_is_cancelled_at_the_same_cost_however_many_others_there_are() -> None:
@@ -128,10 +156,14 @@ def test_a_deadline_is_cancelled_at_the_same_cost_however_many_others_there_are(
     for member in members:
         timers.schedule(member, 5)
     hashed = 0
+    most = 0
     for member in members:
+        before = hashed
         timers.cancel(member)
         timers.cancel(member)
+        most = max(most, hashed - before)
     assert hashed < 10 * count
+    assert most <= 3 * SORTED_OUT_AT_ONCE + 2
 
 
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────

@@ -215,6 +215,10 @@ class GroupWorld:
         self.image = image
         self._take(self.shard.on_image(image, self.now_ms, self.wall_ms))
 
+    def check_held_bytes(self) -> None:
+        """The sum that the shard keeps is what its groups say."""
+        assert self.shard.metadata_bytes() == sum(one.metadata_bytes() for one in self.shard.groups())
+
     def written_generation(self, group: str = "g") -> int:
         """Return the generation that a coordinator finds in the log; 0: it finds no such group."""
         for key, value in reversed(self.log):

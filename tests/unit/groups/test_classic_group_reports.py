@@ -10,6 +10,7 @@ from group_harness import (
     protocols,
 )
 
+from nilometer.groups.classic_group import RebalanceCause, last_rebalance
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsResult,
@@ -72,6 +73,35 @@ def test_edge_43_a_missed_heartbeat_names_its_member() -> None:
     cause = world.describe().last_rebalance
     assert cause is not None
     assert (cause.member_id, cause.reason) == ("b-2", "removing member b-2: no heartbeat for 10000 ms")
+
+
+def test_a_group_that_clients_have_left_remembers_little_of_them() -> None:
+    """It may stay for days: of ids and types of 32,000 characters, a prefix is enough."""
+    world, long = GroupWorld(), "c" * 32_000
+    token = world.join(client=long, instance=long, protocol_type=long)
+    world.pass_time(3_000)
+    joined = world.joined(token)
+    assert (joined.protocol_type, len(joined.member_id) > len(long)) == (long, True)
+    assert world.leave((joined.member_id, long)) == [ErrorCode.none]
+    group = world.describe()
+    assert (group.group_state, group.protocol_type) == ("Empty", long[:256])
+    last = group.last_rebalance
+    assert last is not None
+    assert last.group_instance_id == long[:256]
+    assert len(last.reason) + len(last.member_id) + len(last.client_id) <= 1_512
+    world.load()
+    assert world.describe().protocol_type == long[:256]
+
+
+def test_a_client_with_a_long_id_that_causes_each_rebalance_is_known_again() -> None:
+    long, last = "c" * 32_000, None
+    for turn in range(1, 4):
+        cause = RebalanceCause("joined", f"{long}-{turn}", None, long, "/host")
+        last = last_rebalance(cause, last, WALL_MS, turn)
+        assert last.times_in_a_row == turn
+    by_instance = last_rebalance(RebalanceCause("joined", "m", long), last, WALL_MS, 4)
+    assert by_instance.times_in_a_row == 1
+    assert last_rebalance(RebalanceCause("left", "n", long), by_instance, WALL_MS, 5).times_in_a_row == 2
 
 
 def test_groups_are_listed_by_state_and_type() -> None:

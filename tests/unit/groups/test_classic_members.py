@@ -15,6 +15,8 @@ from group_harness import (
 from nilometer.coordinators import Token
 from nilometer.groups import classic_groups
 from nilometer.groups.requests import (
+    DeleteGroups,
+    DeleteGroupsResult,
     JoinGroupProtocol,
     JoinGroupResult,
     LeaveGroupResult,
@@ -23,6 +25,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
+from support.calls import counted_calls
 
 
 def test_kip_394_a_member_is_given_an_id_and_joins_with_it() -> None:
@@ -34,6 +37,66 @@ def test_kip_394_a_member_is_given_an_id_and_joins_with_it() -> None:
     world.pass_time(DELAY_MS)
     assert world.joined(again).member_id == "a-1"
     assert world.joined(again).generation_id == 1
+
+
+def test_what_members_hold_is_known_without_a_look_at_them() -> None:
+    """Each that joins asks, whatever its group."""
+    world = GroupWorld()
+    with counted_calls() as calls:
+        world.join(version=4)
+    of_first = calls[0]
+    for number in range(1, 300):
+        world.join(version=4)
+        world.join(group=f"g{number}")
+    with counted_calls() as calls:
+        world.join(version=4)
+        held = world.shard.metadata_bytes()
+    assert calls[0] < of_first + 100
+    for number in range(1, 301):
+        world.leave(f"a-{2 * number - 1}", f"a-{2 * number}")
+        world.leave(f"a-{2 * number + 1}", group=f"g{number}")
+        world.check_held_bytes()
+    assert held > world.shard.metadata_bytes() == 0
+
+
+def test_timers_of_thousands_that_have_not_joined_a_deleted_group_are_cancelled_in_several_calls() -> None:
+    world, count = GroupWorld(), 4 * classic_groups.CANCELLED_AT_ONCE
+    for _ in range(count):
+        world.join(version=4)
+    deadlines = world.shard._state.timers._deadlines
+    others = len(deadlines) - count
+    assert world.ask(DeleteGroups(("g",)), DeleteGroupsResult).results[0].error_code is ErrorCode.none
+    left = [len(deadlines) - others]
+    while (due_ms := world.shard.next_deadline_ms()) is not None and due_ms < SESSION_MS:
+        world.now_ms = due_ms
+        world.on_time()
+        left.append(len(deadlines) - others)
+    assert left == [3 * count // 4 + 1, count // 2 + 1, count // 4 + 1, 1, 0]
+
+
+def test_kip_394_a_group_gives_a_bounded_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the group does not count them, as in Kafka."""
+    monkeypatch.setattr(classic_groups, "PENDING_MAX", 3)
+    world = GroupWorld(GroupConfig(group_max_size=1))
+    given = [world.joined(world.join(version=4)) for _ in range(4)]
+    assert [one.error_code for one in given] == [
+        *[ErrorCode.member_id_required] * 3,
+        ErrorCode.group_max_size_reached,
+    ]
+    assert given[3].member_id == ""
+    joins = world.join("a-1", version=4)
+    world.pass_time(SESSION_MS)
+    assert world.joined(joins).error_code is ErrorCode.none
+    assert world.leave("a-1") == [ErrorCode.none]
+    assert world.joined(world.join(version=4)).error_code is ErrorCode.member_id_required
+
+
+def test_what_the_members_of_a_deleted_group_held_is_no_longer_counted() -> None:
+    world = GroupWorld()
+    world.join(version=4)
+    assert world.shard.metadata_bytes() > 0
+    world.ask(DeleteGroups(("g",)), DeleteGroupsResult)
+    assert world.shard.metadata_bytes() == 0
 
 
 def test_kip_394_an_id_that_is_not_used_is_forgotten() -> None:

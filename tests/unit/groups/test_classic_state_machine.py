@@ -130,6 +130,7 @@ class Scenario:
             assert isinstance(group, ClassicGroup)
             counted = group.metadata_bytes() - sum(len(one) + MEMBER_BYTES for one in group.pending_members)
             assert counted == sum(member.metadata_bytes() for member in group.members.values())
+        self.world.check_held_bytes()
 
     def converge(self) -> None:
         """From wherever the group is."""

@@ -371,6 +371,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_of_the_members_is_theirs(self) -> None:
         group = self.group()
+        self.world.check_held_bytes()
         if group is None:
             return
         members = group.members.values()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from group_harness import GroupWorld
 
 from nilometer.coordinators import Producer
+from nilometer.groups import offsets
+from nilometer.groups.offsets import FREED_AT_ONCE, TOMBSTONES_PER_CALL_MAX, PendingOffsets
+from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsResult,
@@ -107,6 +112,83 @@ def test_a_deleted_group_is_not_brought_back_by_a_marker() -> None:
     world.end_transaction(ONE.producer_id, committed=True)
     world.fail_over()
     assert world.shard.groups() == []
+
+
+def value(offset: int) -> OffsetCommitValue:
+    return OffsetCommitValue(offset, "", 0)
+
+
+class CountedKey(OffsetCommitKey, frozen=True):
+    """A key that counts how often one is looked for in a table."""
+
+    looked_for: ClassVar[int] = 0
+
+    def __hash__(self) -> int:
+        CountedKey.looked_for += 1
+        return hash((self.topic, self.partition))
+
+
+@pytest.fixture
+def pending_of_many() -> tuple[PendingOffsets, list[CountedKey]]:
+    """Ten offsets that are pending in the transactions of 300 producers each."""
+    pending, keys = PendingOffsets(), [CountedKey("g", "t", partition) for partition in range(10)]
+    for producer_id in range(300):
+        for key in keys:
+            pending.add(producer_id, key, value(producer_id))
+    CountedKey.looked_for = 0
+    return pending, keys
+
+
+Many = tuple[PendingOffsets, list[CountedKey]]
+
+
+def test_what_is_removed_is_not_looked_for_in_each_transaction(pending_of_many: Many) -> None:
+    pending, keys = pending_of_many
+    pending.on_plain_record(keys[0], value(1))
+    pending.on_plain_record(keys[1], None)
+    steps = list(pending.take("g"))
+    assert CountedKey.looked_for < 3 * len(keys)
+    assert {key for key in steps if key is not None} == set(keys) - {keys[1]}
+    assert len(steps) == 9 + 9 * 300 // FREED_AT_ONCE, "what is freed is counted"
+    assert not pending.of_group("g")
+    assert [pending.end(producer_id) for producer_id in range(300)] == [[]] * 300
+
+
+def test_transactions_end_as_before_whatever_was_removed_of_others(pending_of_many: Many) -> None:
+    pending, keys = pending_of_many
+    pending.on_plain_record(keys[0], value(1))
+    pending.on_plain_record(keys[1], None)
+    pending.add(7, keys[0], value(70))
+    pending.add(8, keys[1], value(80))
+    of_7 = {key.partition: ended.offset for key, ended in pending.end(7)}
+    of_8 = {key.partition: ended.offset for key, ended in pending.end(8)}
+    assert of_7 == {0: 70} | dict.fromkeys(range(2, 10), 7)
+    assert of_8 == {1: 80} | dict.fromkeys(range(2, 10), 8)
+    assert not pending.is_pending(keys[1])
+
+
+def test_a_group_with_offsets_in_many_transactions_is_deleted_in_several_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offsets, "FREED_AT_ONCE", 1)
+    world, producers = GroupWorld(), 3 * TOMBSTONES_PER_CALL_MAX
+    for producer_id in range(producers):
+        world.commit(7, producer=Producer(producer_id, 0))
+    token = world.send(DeleteGroups(("g",)))
+    calls = 0
+    while token not in world.replies:
+        calls += 1
+        world.end_transaction(calls, committed=True)
+        assert (world.committed(), world.shard.groups()) == ({}, [])
+        assert world.commit(8, producer=ONE) is ErrorCode.coordinator_load_in_progress
+        world.now_ms += 1
+        world.on_time()
+    assert calls == 3
+    assert world.commit(8, producer=ONE) is ErrorCode.none
+    world.end_transaction(ONE.producer_id, committed=True)
+    assert world.committed() == {("t", 0): 8}
+    world.fail_over()
+    assert world.committed() == {("t", 0): 8}
 
 
 def test_neither_a_pending_offset_nor_its_group_expires() -> None:

@@ -144,6 +144,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
     def the_records_say_all(self) -> None:
         if not hasattr(self, "world"):
             return
+        self.world.check_held_bytes()
         group, loaded = self.group(), GroupShard(self.world.config, str, self.world.image)
         for key, value in self.world.log:
             record = decode_record(key, value)

@@ -195,9 +195,9 @@ def test_what_compaction_has_removed_cuts_no_transaction(tmp_path):
     store = open_stored(str(tmp_path / "store"), creates=True)
 
     async def write() -> None:
+        assert await Chain(store, FOLDER, "leader").append(0, manifest(stored))
         await store.put(FOLDER + stored.log_name, data)
         await store.put(FOLDER + stored.index_name, index)
-        assert await Chain(store, FOLDER, "leader").append(0, manifest(stored))
 
     asyncio.run(write())
     target = broker_folder(tmp_path / "target")

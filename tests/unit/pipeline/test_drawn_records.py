@@ -153,7 +153,13 @@ STEPS = st.lists(st.sampled_from(["files", "letters", "commit"]), max_size=2)
 
 @pytest.mark.parametrize(
     ("form", "upsert"),
-    [("delta", False), ("delta", True), ("iceberg", False), ("iceberg", True), ("parquet", False)],
+    [
+        ("delta", True),
+        ("iceberg", True),
+        ("parquet", False),
+        pytest.param("delta", False, marks=pytest.mark.thorough),
+        pytest.param("iceberg", False, marks=pytest.mark.thorough),
+    ],
 )
 @given(st.data())
 @examples(10)

@@ -19,6 +19,7 @@ from nilometer.pipeline.archive.restore import Restored, create_command
 from nilometer.pipeline.archive.tier_restore import restore
 from nilometer.pipeline.errors import SourceError
 from nilometer.runtime.object_store import ObjectStoreError
+from nilometer.runtime.runtime import SystemClock
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.tier import transfer
@@ -284,6 +285,42 @@ def test_a_leader_that_starts_after_a_run_was_killed_shows_nothing_and_removes_t
     assert (result.start, result.end, result.records) == (0, 18, 18)
 
 
+def test_a_leader_goes_on_in_a_topic_of_which_a_part_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes that part, and copies its own records."""
+    led = former()
+    place = broker_folder(tmp_path / "one")
+    copy = tier_restore.copy_partition
+
+    async def dying(*given: Any, **more: Any) -> transfer.Copied:
+        await copy(*given, **more)
+        raise ObjectStoreError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_restore, "copy_partition", dying)
+        with pytest.raises(SourceError, match="killed"):
+            run(led, place)
+
+    def copies() -> list[str]:
+        names = led.store.bucket.objects
+        return [name for name in names if name.startswith(NEW_FOLDER) and name.endswith(".log")]
+
+    former_copies = set(copies())
+    assert former_copies
+
+    def lead(leader: LedLog) -> None:
+        leader.append(batch(0, 3))
+        leader.log.roll_now(1)
+        asyncio.run(leader.tier())
+        leader.now_ms += 5_000
+        asyncio.run(leader.tier())
+        assert leader.log.local_start_offset == 3
+        assert len(copies()) == 1 and former_copies.isdisjoint(copies())
+
+    leading(led, place, lead)
+
+
 def test_what_is_in_use_is_not_restored_into(tmp_path: Path) -> None:
     led = former()
     place = broker_folder(tmp_path / "one")
@@ -308,7 +345,7 @@ def test_a_topic_whose_replicas_alone_are_empty_keeps_its_records_in_the_store(t
     assert led.store.bucket.objects == before
 
 
-def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_damaged_object_is_named_and_no_segment_is_restored(tmp_path: Path) -> None:
     led = former()
     objects = led.store.bucket.objects
     (name,) = [one for one in objects if one.startswith(FOLDER + f"{6:020d}") and one.endswith(".log")]
@@ -317,7 +354,8 @@ def test_a_damaged_object_is_named_and_nothing_is_written(tmp_path: Path) -> Non
     with pytest.raises(SourceError, match=f"{name} is damaged at byte 0"):
         run(led, place)
     leading(led, place, ends_at(0))
-    assert asyncio.run(last_manifest(led.store)) is None
+    last = asyncio.run(last_manifest(led.store))
+    assert last is not None and last.segments == ()
 
 
 def test_what_the_store_lacks_is_named_first(tmp_path: Path) -> None:
@@ -454,6 +492,38 @@ def test_a_topic_of_its_own_id_comes_back_from_the_folder_of_its_former_cluster(
         assert (result.start, result.end) == (0, 18)
 
 
+def written_ago(led: LedLog, ago_ms: int) -> None:
+    """Let the last manifest of the former topic have been written so long ago."""
+    last = asyncio.run(last_manifest(led.store, FOLDER))
+    assert last is not None
+    written_ms = SystemClock().wall_ms() - ago_ms
+    held = structs.replace(last, written_ms=written_ms)
+    led.store.bucket.objects[FOLDER + manifest_name(last.number)] = encode_manifest(held)
+
+
+@pytest.mark.parametrize("ago_ms", [0, tier_restore.RECENT_MS - 60_000, -3_600_000])
+def test_what_another_cluster_may_still_write_to_is_not_restored(ago_ms: int, tmp_path: Path) -> None:
+    """A run on another machine would restore more. Its clock may be ahead."""
+    led = former()
+    written_ago(led, ago_ms)
+    place = broker_folder(tmp_path / "one")
+    before = set(led.store.bucket.objects)
+    with pytest.raises(SourceError, match=rf"{FOLDER} was written to \d+ s ago: .* with --allow-recent$"):
+        run(led, place)
+    assert set(led.store.bucket.objects) == before
+    (result,) = run(led, place, allows_recent=True)
+    assert (result.start, result.end) == (0, 18)
+    (again,) = run(led, place)
+    assert again.records is None, "it is the same state of the store: nothing is to be refused"
+
+
+def test_what_was_written_to_some_time_ago_is_restored(tmp_path: Path) -> None:
+    led = former()
+    written_ago(led, tier_restore.RECENT_MS)
+    (result,) = run(led, broker_folder(tmp_path / "one"))
+    assert (result.start, result.end) == (0, 18)
+
+
 def test_a_topic_is_restored_beside_itself_in_its_own_cluster(tmp_path: Path) -> None:
     led = former()
     objects = led.store.bucket.objects
@@ -461,7 +531,8 @@ def test_a_topic_is_restored_beside_itself_in_its_own_cluster(tmp_path: Path) ->
         objects[NEW_FOLDER + name.removeprefix(FOLDER)] = objects.pop(name)
     last = asyncio.run(last_manifest(led.store))
     assert last is not None
-    objects[NEW_FOLDER + manifest_name(last.number)] = encode_manifest(structs.replace(last, topic=NEW))
+    last = structs.replace(last, topic=NEW, written_ms=SystemClock().wall_ms())
+    objects[NEW_FOLDER + manifest_name(last.number)] = encode_manifest(last)
     place = broker_folder(tmp_path / "one", EVENTS, TopicPartition("again", 0))
     for _ in range(2):
         (result,) = run(led, place, name="again")

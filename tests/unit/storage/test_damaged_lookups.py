@@ -105,7 +105,14 @@ def expect_prefix(found: Found, whole: Found, where: object) -> None:
         assert found == whole, where
 
 
-@pytest.mark.parametrize(("gaps", "only_cached"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("gaps", "only_cached"),
+    [
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.thorough),
+        pytest.param(False, True, marks=pytest.mark.thorough),
+    ],
+)
 def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool, only_cached: bool) -> None:
     """Between two gaps nothing tells where a batch begins but its base offset, which no CRC covers."""
     disk = write_log(gaps)

@@ -491,6 +491,29 @@ async def test_a_leader_that_does_not_know_of_the_deletion_does_not_begin_again(
     assert bucket.objects == {}
 
 
+async def test_segments_that_no_manifest_names_are_those_of_a_chain_that_was_lost() -> None:
+    bucket = Bucket({f"{FOLDER}x.log": b"", f"{FOLDER}x.index": b""})
+    chain, _ = chain_on(bucket)
+    for _ in range(2):
+        assert await chain.read() is None
+        with pytest.raises(ManifestsGone, match="all manifests that named them are lost"):
+            await chain.append(1, manifest())
+    assert len(bucket.objects) == 2
+
+
+async def test_segments_of_a_leader_that_has_just_begun_are_those_of_its_chain() -> None:
+    bucket = Bucket()
+    (late, _), (other, _) = chain_on(bucket, "late"), chain_on(bucket, "other")
+    assert await late.read() is None
+    await other.read()
+    await write(other, 1)
+    bucket.objects[f"{FOLDER}x.log"] = b""
+    assert not await late.append(2, manifest())
+    assert late.last == other.last
+    await write(late, 2)
+    assert bases(late.last) == [0, 10]
+
+
 async def test_a_removal_that_stopped_before_its_head_goes_on() -> None:
     bucket = Bucket({f"{FOLDER}head": b"7", f"{FOLDER}x.log": b""})
     await chain_on(bucket)[0].remove_all(always)

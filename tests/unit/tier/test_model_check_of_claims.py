@@ -109,9 +109,12 @@ PLANTED: dict[str, tuple[Patch, ClaimBounds, str]] = {
     "all that a former cluster copied is given up": (give_up_all, ClaimBounds(values=2, elections=0), HELD),
     "two clusters write under one epoch": (follow_another_writer_of_the_epoch, UNCLAIMED, OWN),
 }
+EXPENSIVE = ("two clusters write under one epoch", "what others have claimed is read")
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in EXPENSIVE)) for name in PLANTED]
+)
 def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, bounds, sentence = PLANTED[name]
     plant(monkeypatch)

@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey, any_api_key
 from nilometer.wire.errors import MalformedRequest, MalformedResponse, UnsupportedVersion
@@ -18,6 +19,7 @@ from nilometer.wire.messages import (
     supported_versions,
 )
 from nilometer.wire.own_apis import (
+    SLICE_ELEMENTS,
     BrokerState,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -136,3 +138,12 @@ def test_damaged_messages_end_in_a_value_or_a_refusal() -> None:
 
 def _read_response(frame: bytes) -> tuple[int, object]:
     return decode_response(KEY, 0, frame)
+
+
+@pytest.mark.parametrize("count", [0, 1, SLICE_ELEMENTS, SLICE_ELEMENTS + 1, 5 * SLICE_ELEMENTS])
+def test_a_long_response_is_encoded_in_slices(count: int) -> None:
+    replicas = tuple(structs.replace(RESPONSE.replicas[0], partition=index) for index in range(count))
+    response = structs.replace(RESPONSE, replicas=replicas)
+    slices = list(api(KEY, 0).response_slices(response))
+    assert b"".join(slices) == api(KEY, 0).write_response(response)
+    assert all(piece.count(b'"topic_id"') <= SLICE_ELEMENTS for piece in slices)

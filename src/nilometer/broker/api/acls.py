@@ -12,6 +12,7 @@ import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
@@ -33,6 +34,7 @@ class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns
+    listings: Listings
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -91,14 +93,13 @@ def describe(parts: Parts, request: Request) -> Response | asyncio.Future[Respon
     else:
         try:
             wanted = filter_of(request.body)
-            return parts.tasks.spawn(_describe(parts, request, wanted), kind="DescribeAcls")
+            return parts.listings.answer(request, partial(_describe, parts, wanted))
         except KafkaError as refused:
             error, why = refused.code, refused.message
     return request.respond(error_code=error, error_message=why, resources=())
 
 
-async def _describe(parts: Parts, request: Request, wanted: AclFilter) -> Response:
-    work = LongWork(parts.turns)
+async def _describe(parts: Parts, wanted: AclFilter, request: Request, work: LongWork) -> Response:
     by_pattern: dict[tuple[ResourceType, str, PatternType], list[Acl]] = {}
     for acl in (await work.go_through(parts.metadata.image.acls.select(wanted))).values():
         by_pattern.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)

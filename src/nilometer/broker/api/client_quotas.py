@@ -10,11 +10,11 @@ import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
-from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import LongWork, Turns
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.cluster.controller.access import QuotaAlteration, decide_alter_client_quotas
@@ -29,8 +29,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
-    tasks: Tasks
-    turns: Turns
+    listings: Listings
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -48,11 +47,11 @@ def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future
         wanted = QuotaFilter(components, strict=body.strict)
     except KafkaError as error:
         return _refuse_describe(request, error.code, error.message)
-    return parts.tasks.spawn(_describe(parts, request, wanted), kind="DescribeClientQuotas")
+    return parts.listings.answer(request, partial(_describe, parts, wanted))
 
 
-async def _describe(parts: Parts, request: Request, wanted: QuotaFilter) -> Response:
-    work, found = LongWork(parts.turns), list[tuple[QuotaEntity, Mapping[str, float]]]()
+async def _describe(parts: Parts, wanted: QuotaFilter, request: Request, work: LongWork) -> Response:
+    found: list[tuple[QuotaEntity, Mapping[str, float]]] = []
     for entity, values in parts.metadata.image.client_quotas.items():
         if wanted.matches(entity):
             found.append((entity, values))

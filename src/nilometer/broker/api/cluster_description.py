@@ -12,13 +12,13 @@ from functools import partial
 import msgspec
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
-from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import LongWork, Turns
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
@@ -27,8 +27,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class Parts(msgspec.Struct, frozen=True):
-    tasks: Tasks
-    turns: Turns
+    listings: Listings
     metadata: MetadataLog
     cluster_id: str
     rights: Rights
@@ -42,12 +41,12 @@ PARTITIONS_PER_PAGE_MAX = 2000
 
 
 def handle_topic_partitions(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    return parts.tasks.spawn(_page(parts, request), kind="DescribeTopicPartitions")
+    return parts.listings.answer(request, partial(_page, parts))
 
 
-async def _page(parts: Parts, request: Request) -> Response:
+async def _page(parts: Parts, request: Request, work: LongWork) -> Response:
     cursor = request.body.cursor
-    image, access, work = parts.metadata.image, parts.rights.access(request), LongWork(parts.turns)
+    image, access = parts.metadata.image, parts.rights.access(request)
     wanted = sorted({topic.name for topic in request.body.topics})
     if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
         refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)

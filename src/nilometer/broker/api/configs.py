@@ -531,7 +531,9 @@ def apis(parts: Parts) -> tuple[ApiSpec, ...]:
             key=ApiKey.DESCRIBE_CONFIGS,
             versions=(1, 4),
             handle=partial(handle_describe, parts),
-            divisions=(Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
+            divisions=(
+                Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE, elements_max=4),
+            ),
             rights=rights_of(Operation.DESCRIBE_CONFIGS),
         ),
         ApiSpec(

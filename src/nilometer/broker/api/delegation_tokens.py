@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
 from nilometer.broker.authorizer import Access
 from nilometer.broker.connection import Response
@@ -43,15 +44,12 @@ import msgspec
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import Turns
 from nilometer.runtime import Runtime
 
 
 class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
-    tasks: Tasks
-    turns: Turns
+    listings: Listings
     metadata: MetadataLog
     tokens: KnownTokens | None
     """None: there are no delegation tokens."""
@@ -205,13 +203,12 @@ def describe(parts: Parts, request: Request) -> Response | asyncio.Future[Respon
         return _respond_described(request, ErrorCode.delegation_token_request_not_allowed)
     if parts.tokens is None:
         return _respond_described(request, ErrorCode.delegation_token_auth_disabled)
-    return parts.tasks.spawn(_describe(parts, request, parts.tokens), kind="DescribeDelegationToken")
+    return parts.listings.answer(request, partial(_describe, parts, parts.tokens))
 
 
-async def _describe(parts: Parts, request: Request, tokens: KnownTokens) -> Response:
+async def _describe(parts: Parts, tokens: KnownTokens, request: Request, work: LongWork) -> Response:
     access, principal = parts.rights.access(request), str(request.context.principal)
     wanted = _wanted_owners(request)
-    work = LongWork(parts.turns)
     shown: list[tuple[str, DelegationToken]] = []
     for token_id, token in parts.metadata.image.tokens.items():
         if (wanted is None or not wanted.isdisjoint(token.principals)) and (

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request
-from nilometer.broker.connection import Connection, Response
+from nilometer.broker.connection import Connection, Origin, Response
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.responses import CloseConnection, EncodedResponse, wait_whole
@@ -84,10 +84,6 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
         return division
     leaves_out = division.repeated is Repeated.AT_MOST_TWICE and has_more_than(body, path, 1)
     return division if leaves_out and has_repetitions(body, path) else None
-
-
-Origin = tuple[str, str]
-"""Whose a request is: principal and address."""
 
 
 class Room:
@@ -201,9 +197,16 @@ class Place:
         self.origin = origin
         self.size = 0
 
-    async def enter(self, size: int) -> None:
+    async def enter(self, size: int, memory: ResponseMemory) -> None:
+        """Wait for room, and while clients do not read their responses."""
         await self._room.enter(self.origin, size)
         self.size = size
+        try:
+            while size and memory.is_short():  # noqa: ASYNC110  clients read meanwhile
+                await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            self.leave()
+            raise
 
     async def grow(self, elements: int) -> None:
         """Count so many further elements; wait if they take more room than there is."""
@@ -290,8 +293,8 @@ class LargeRequests:
         if connection.context.is_broker:
             size = 0
         room = self._room_of_decisions if spec.forwardable else self._room
-        place = Place(room, (str(connection.context.principal), connection.context.client_address))
-        await place.enter(size)
+        place = Place(room, connection.origin)
+        await place.enter(size, self._memory)
         parked = [0]
 
         def park() -> None:
@@ -307,8 +310,6 @@ class LargeRequests:
         has_many = spec.divisions or spec.handle_long is not None
         on_wait = None if spec.forwardable else park if has_many else place.leave
         try:
-            while size and self._memory.is_short():  # noqa: ASYNC110  clients read meanwhile
-                await asyncio.sleep(WAIT_S)
             if self._turns.arrive() == HAVE_TO_WAIT:
                 await self._turns.wait_next()
             return await serve(LongWork(self._turns, on_wait), place)

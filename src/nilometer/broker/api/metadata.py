@@ -25,6 +25,7 @@ from uuid import UUID
 import msgspec
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topics import MissingTopics
 from nilometer.broker.control.controller_link import RequestingClient
@@ -34,7 +35,7 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.turns import LongWork, Turns
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import INTERNAL_TOPICS, Broker, PartitionState, Topic, why_invalid_name
@@ -101,7 +102,7 @@ class ResponseCache:
 class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     tasks: Tasks
-    turns: Turns
+    listings: Listings
     metadata: MetadataLog
     missing_topics: MissingTopics
     leader_liveness: LeaderLiveness
@@ -134,7 +135,7 @@ def handle(parts: Parts, request: Request) -> Response | asyncio.Future[Response
     if _asks_for_all(request):
         if parts.rights.access(request).is_full:
             return _respond_with_all(parts, request, _state(parts), parts.metadata.image.topics())
-        return parts.tasks.spawn(_respond_with_visible(parts, request), kind="Metadata")
+        return parts.listings.answer(request, partial(_respond_with_visible, parts))
     if _is_malformed(request):
         return _reject(request)
     missing, refused = _missing_names(parts, request)
@@ -413,9 +414,9 @@ def _listed_brokers(parts: Parts, request: Request) -> list[Broker]:
     return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
 
 
-async def _respond_with_visible(parts: Parts, request: Request) -> Response:
+async def _respond_with_visible(parts: Parts, request: Request, work: LongWork) -> Response:
     """Respond with the topics that the client may describe; no others exist for it."""
-    state, access, work = _state(parts), parts.rights.access(request), LongWork(parts.turns)
+    state, access = _state(parts), parts.rights.access(request)
     visible = list[Topic]()
     for topic in parts.metadata.image.topics():
         if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False):

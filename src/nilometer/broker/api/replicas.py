@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -55,6 +56,7 @@ class Parts(msgspec.Struct, frozen=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns
+    listings: Listings
     metadata: MetadataLog
     replicas: ReplicaManager
     replica_moves: ReplicaMoves
@@ -122,35 +124,38 @@ def _segment(segment: LogSegment, modified_ms: int) -> wire.SegmentState:
 # DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds back each
 # leader's high watermark.
 #
-# The state of one replica, without its segments, is consistent. The response is built in slices of
-# ``SLICE_REPLICAS`` replicas; between them the broker serves other requests. A replica that is removed
-# meanwhile is left out.
+# The state of one replica, without its segments, is consistent. A replica that is removed while others are
+# described is left out.
 
-SLICE_REPLICAS = 200
 SEGMENT_REPLICAS_MAX = 10
 """Of how many replicas a response describes the segments."""
 
 
-def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    return parts.tasks.spawn(_answer(parts, request))
-
-
-async def _answer(parts: Parts, request: Request) -> Response:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = int(ErrorCode.cluster_authorization_failed)
         return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
+    return parts.listings.answer(request, partial(_describe, parts))
+
+
+async def _describe(parts: Parts, request: Request, work: LongWork) -> Response:
+    body: wire.DescribeReplicasRequest = request.body
+    asked = None if body.partitions is None else frozenset(body.partitions)
     found: list[wire.ReplicaState] = []
-    segments_left = SEGMENT_REPLICAS_MAX if request.body.segments else 0
-    for count, (_, index, topic) in enumerate(_asked_for(parts, request.body), start=1):
-        key = TopicIdPartition(topic.id, index)
-        state = parts.metadata.image.partition_by_id(topic.id, index)
-        if state is not None and parts.config.node_id in state.replicas:
+    segments_left = SEGMENT_REPLICAS_MAX if body.segments else 0
+    for topic in _asked_topics(parts, body):
+        await work.step(1)
+        for index in range(len(topic.partitions)):
+            key = TopicIdPartition(topic.id, index)
+            state = parts.metadata.image.partition_by_id(topic.id, index)
+            is_here = state is not None and parts.config.node_id in state.replicas
+            if state is None or not is_here or (asked is not None and index not in asked):
+                continue
             found.append(_replica(parts, topic, key, state))
-            if segments_left and (segments := await described_segments(parts, key)) is not None:
+            if segments_left and (segments := await work.wait(described_segments(parts, key))) is not None:
                 found[-1] = structs.replace(found[-1], segments=segments)
                 segments_left -= 1
-        if count % SLICE_REPLICAS == 0:
-            await asyncio.sleep(0)
+            await work.step(1)
     return request.respond(cluster_id=parts.cluster_id, broker=_broker(parts), replicas=tuple(found))
 
 
@@ -163,19 +168,12 @@ def state_of_replica(parts: Parts, topic: str, partition: int) -> wire.ReplicaSt
     return _replica(parts, found, TopicIdPartition(found.id, partition), state)
 
 
-def _asked_for(parts: Parts, body: wire.DescribeReplicasRequest) -> list[tuple[str, int, Topic]]:
-    """Return this broker's replicas that the request selects, as (topic name, partition, topic), in that
-    order."""
-    topics = None if body.topics is None else frozenset(body.topics)
-    partitions = None if body.partitions is None else frozenset(body.partitions)
-    image, asked = parts.metadata.image, list[tuple[str, int, Topic]]()
-    for key, _ in image.partitions_on(BrokerId(parts.config.node_id)):
-        topic = image.topic_by_id(key.topic_id)
-        if topic is None or (topics is not None and topic.name not in topics):
-            continue
-        if partitions is None or key.partition in partitions:
-            asked.append((topic.name, key.partition, topic))
-    return sorted(asked, key=lambda one: one[:2])
+def _asked_topics(parts: Parts, body: wire.DescribeReplicasRequest) -> Sequence[Topic]:
+    """Return the topics that the request selects, by name."""
+    image = parts.metadata.image
+    if body.topics is None:
+        return image.topics()
+    return [topic for name in sorted({*body.topics}) if (topic := image.topic(name)) is not None]
 
 
 def _broker(parts: Parts) -> wire.BrokerState:
@@ -336,11 +334,10 @@ def handle_describe_log_dirs(parts: Parts, request: Request) -> Response | async
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, results=())
-    return parts.tasks.spawn(_describe_log_dirs(parts, request), kind="DescribeLogDirs")
+    return parts.listings.answer(request, partial(_describe_log_dirs, parts))
 
 
-async def _describe_log_dirs(parts: Parts, request: Request) -> Response:
-    work = LongWork(parts.turns)
+async def _describe_log_dirs(parts: Parts, request: Request, work: LongWork) -> Response:
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
@@ -410,7 +407,7 @@ async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
             wanted.update(((topic.name, index), directory.path) for index in topic.partitions)
     work = LongWork(parts.turns)
     outcomes: dict[str, list[Message]] = {}
-    refusals: list[str] = []
+    refused_count, first_refusal = 0, ""
     for (topic, index), path in wanted.items():
         error = ErrorCode.none if may_alter else ErrorCode.cluster_authorization_failed
         try:
@@ -418,13 +415,14 @@ async def _alter_log_dirs(parts: Parts, request: Request) -> Response:
                 parts.replica_moves.alter(topic, index, path)
         except KafkaError as refused:
             error = refused.code
-            refusals.append(f"{topic}-{index} to {path}: {refused.message}")
+            refused_count += 1  # their texts would take more than all else: each has the names
+            first_refusal = first_refusal or f"{topic}-{index} to {path}: {refused.message}"
         outcomes.setdefault(topic, []).append(
             request.make("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=error)
         )
         await work.step(1)
-    if refusals:
-        logger.warning("%d replicas are not moved to other log directories: %s", len(refusals), refusals[0])
+    if refused_count:
+        logger.warning("%d replicas are not moved to other log directories: %s", refused_count, first_refusal)
     results = (
         request.make("AlterReplicaLogDirTopicResult", topic_name=topic, partitions=tuple(found))
         for topic, found in outcomes.items()

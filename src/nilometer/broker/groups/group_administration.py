@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
@@ -42,6 +43,7 @@ from nilometer.wire.large_requests import Division, Repeated
 class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
+    listings: Listings
     groups: GroupCoordinator
     rights: Rights
 
@@ -51,10 +53,10 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def handle_list(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    return parts.tasks.spawn(_list(parts, request), kind="ListGroups")
+    return parts.listings.answer(request, partial(_list, parts))
 
 
-async def _list(parts: Parts, request: Request) -> Response:
+async def _list(parts: Parts, request: Request, work: LongWork) -> Response:
     """Make one response from the results of all coordinator partitions led here.
 
     An error, such as groups that are still being loaded, is the error of the whole response. NOT_COORDINATOR
@@ -66,10 +68,9 @@ async def _list(parts: Parts, request: Request) -> Response:
     )
     access = parts.rights.access(request)
     sees_all = access.is_full or access.on_cluster(Operation.DESCRIBE, report=False)
-    work = LongWork(parts.turns)
     shown: list[ListedGroup] = []
     for answer in parts.groups.answer_all(asked):
-        result = await answer
+        result = await work.wait(answer)
         assert isinstance(result, ListGroupsResult)
         if result.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
             return request.respond(error_code=result.error_code, groups=())

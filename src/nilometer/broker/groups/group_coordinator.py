@@ -90,11 +90,6 @@ METADATA_BYTES_MAX = 64 * 1024 * 1024
 with them: protocols and assignments of classic members, names of topics that others subscribe to, tasks of
 streams groups, and what else clients choose. They stay in memory while their members do, up to
 ``group.max.session.timeout.ms``. A member for which there is no room may not join."""
-COUNTED_AFTER = 4 * 1024 * 1024
-"""After so many bytes more, what the members hold is counted: expressions have found topics meanwhile."""
-COUNTING_PAUSE = 20
-"""After what the members hold was counted, it is not counted again for this many times the processor time
-that it took: on a busy machine members are not refused for longer."""
 
 ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult]]
 """Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
@@ -195,11 +190,6 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
             carry_out=self._carry_out,
         )
         super().__init__(kind, runtime, tasks, metadata, replicas, topics)
-        self._metadata_bytes = 0
-        """Of all members, at most: those that have left since it was counted are still in it."""
-        self._counted_bytes = 0
-        """What it was when it was counted."""
-        self._next_count_us = 0
         self._computations = Computations(runtime.disk)
 
     def serves(self, kind: str) -> bool:
@@ -293,25 +283,9 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, GroupResult, CoordinatorR
         return size <= RECORD_BYTES_MAX and (not size or self._has_room(size))
 
     def _has_room(self, size: int) -> bool:
-        """Count ``size`` bytes of a member's metadata, if there is room for them."""
-        is_full = self._metadata_bytes + size > METADATA_BYTES_MAX
-        if is_full or self._metadata_bytes > self._counted_bytes + COUNTED_AFTER:
-            self._count_again()
-            if self._metadata_bytes + size > METADATA_BYTES_MAX:
-                return False
-        self._metadata_bytes += size
-        return True
-
-    def _count_again(self) -> None:
-        """Count what the members hold, unless that would take much time: each refused member asks for it."""
-        clock = self._runtime.clock
-        if clock.monotonic_us() < self._next_count_us:
-            return
-        began_us = clock.thread_cpu_us()
+        """Whether there is room for ``size`` bytes of a member's metadata."""
         shards = cast("Iterator[GroupShard]", self.shards())
-        self._metadata_bytes = self._counted_bytes = sum(shard.metadata_bytes() for shard in shards)
-        took_us = clock.thread_cpu_us() - began_us
-        self._next_count_us = clock.monotonic_us() + COUNTING_PAUSE * took_us
+        return sum(shard.metadata_bytes() for shard in shards) + size <= METADATA_BYTES_MAX
 
     # ── actions of shards ───────────────────────────────────────────────────────────────────────
     def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:

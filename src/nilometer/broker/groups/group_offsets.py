@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.authorizer import Access
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -54,6 +55,7 @@ from nilometer.wire.large_requests import Division, Repeated
 class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
+    listings: Listings
     metadata: MetadataLog
     replicas: ReplicaManager
     groups: GroupCoordinator
@@ -377,7 +379,7 @@ def handle_offset_fetch(parts: Parts, request: Request) -> Response | asyncio.Fu
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
     asked = [_asked(parts, request, group) for group in groups]
     if any(one.fetch.topics is None for one in asked):
-        return parts.tasks.spawn(_all_offsets(parts, request, asked), kind="OffsetFetch")
+        return parts.listings.answer(request, partial(_all_offsets, parts, asked))
     return parts.groups.ask_groups(
         request,
         Operation.DESCRIBE,
@@ -386,13 +388,10 @@ def handle_offset_fetch(parts: Parts, request: Request) -> Response | asyncio.Fu
     )
 
 
-async def _all_offsets(parts: Parts, request: Request, asked: Sequence[_Asked]) -> Response:
+async def _all_offsets(parts: Parts, asked: Sequence[_Asked], request: Request, work: LongWork) -> Response:
     """Respond with all offsets of groups, slice by slice."""
-    work = LongWork(parts.turns)
     of_groups = [(one.fetch.group_id, one.fetch) for one in asked]
-    results = await parts.groups.ask_groups_in_turns(
-        request, Operation.DESCRIBE, of_groups, LongWork(parts.turns)
-    )
+    results = await parts.groups.ask_groups_in_turns(request, Operation.DESCRIBE, of_groups, work)
     shown: list[GroupResult] = []
     for one, result in zip(asked, results, strict=True):
         assert isinstance(result, OffsetFetchResult)

@@ -29,7 +29,8 @@ nilometer.tier.claim: int 0.. = 0
     The number under which this cluster has its remote storage, the same on all brokers. One with a higher
     number takes it from a former cluster with the same id, which then copies and removes nothing there.
 remote.log.manager.task.interval.ms: long 1.. = 30_000
-    How often segments are copied to remote storage, and removed from there.
+    How often segments are copied to remote storage, and removed from there. A follower looks at least every
+    second time at what is there, before it deletes that here.
 remote.log.manager.copier.thread.pool.size: int 1.. dynamic = 10
     How many segments are copied to remote storage at once.
 remote.log.manager.copy.max.bytes.per.second: long 1.. dynamic = {LONG_MAX}

@@ -21,6 +21,7 @@ from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import NAME_LENGTH_MAX
 from nilometer.groups.requests import (
     DescribedShareGroup,
     DescribedShareGroupMember,
@@ -143,7 +144,7 @@ def _member(request: Request, member: DescribedShareGroupMember) -> Message:
 # DescribeSharePartitions (Nilometer's own): which records of the partitions led here each member has.
 
 PARTITIONS_MAX = 64
-"""Of one request; those beyond get INVALID_REQUEST."""
+"""Of one request; one with more is refused: each has the topic's name in the response."""
 RANGES_MAX = 1_000
 """Of one response: building them holds the event loop for about a millisecond."""
 RANGES_PER_PARTITION_MAX = 200
@@ -159,6 +160,11 @@ def handle_describe_partitions(parts: Parts, request: Request) -> Response:
         error = ErrorCode.unsupported_version
     elif not access.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
         error = ErrorCode.group_authorization_failed
+    elif (
+        max(len(body.topics), sum(len(each.partitions) for each in body.topics)) > PARTITIONS_MAX
+        or max((len(each.topic) for each in body.topics), default=0) > NAME_LENGTH_MAX
+    ):
+        error = ErrorCode.invalid_request
     if error is not NONE:
         return request.respond(error_code=int(error))
     described: list[wire.SharePartitionState] = []
@@ -166,9 +172,7 @@ def handle_describe_partitions(parts: Parts, request: Request) -> Response:
     for of_topic in body.topics:
         allowed = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, of_topic.topic)
         for index in of_topic.partitions:
-            if len(described) >= PARTITIONS_MAX:
-                one = _failed(of_topic.topic, index, ErrorCode.invalid_request)
-            elif not allowed:
+            if not allowed:
                 one = _failed(of_topic.topic, index, ErrorCode.topic_authorization_failed)
             else:
                 one = _described(parts, body.group_id, of_topic.topic, index, ranges_left)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from nilometer.identifiers import TopicId
 from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.steps import Pause
@@ -26,6 +27,8 @@ class RemoteParts(msgspec.Struct, frozen=True, kw_only=True):
     """See :mod:`nilometer.tier.chain`."""
     metadata_entry: Callable[[], int]
     """Returns the number of the last metadata entry that this broker knows."""
+    tiered_since: Callable[[TopicId], int]
+    """Returns the metadata entry with which a topic was last tiered; -1 if that is not known."""
     before_copy: Callable[[int], Awaitable[None]]
     """Waits until so many bytes may be copied."""
     pause: Pause

@@ -33,7 +33,7 @@ from nilometer.runtime.object_store import ObjectStore, ObjectStoreError
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.time_search import TimestampOffset
-from nilometer.storage.topic_config import DELETE_ON_DISABLE, ENABLE
+from nilometer.storage.topic_config import DELETE_ON_DISABLE
 from nilometer.tier.chain import Chain, Contested, Deposed, ManifestsGone
 from nilometer.tier.format import DamagedObject, TopicFacts, manifest_start
 from nilometer.tier.reader import LogState, RemoteCache
@@ -119,6 +119,7 @@ class RemoteLogs:
             writer=runtime.entropy.bytes(8).hex(),
             claim=config.claim,
             metadata_entry=lambda: metadata.image.number,
+            tiered_since=lambda topic_id: metadata.image.tiered_since(topic_id),  # noqa: PLW0108
             before_copy=self._copies.wait,
             pause=turns.wait_next,
         )
@@ -196,7 +197,6 @@ class RemoteLogs:
         if found is not None:
             remote.had_led |= found.had_led
             remote.newest_epoch = max(remote.newest_epoch, found.newest_epoch)
-            remote.tiered_since = found.tiered_since
             if partition not in self._replicas and found.partition in self._replicas:
                 return remote  # for a read that waited while its replica was replaced
         self._by_key[partition.key] = remote
@@ -277,7 +277,6 @@ class RemoteLogs:
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         if any(resource.type is ConfigResourceType.BROKER for resource in delta.configs):
             self._configure(image)
-        self._note_tiered_again(delta, image)
         for topic in delta.topics_deleted.values():
             self.traffic.pop(topic.name, None)
             for index, state in enumerate(topic.partitions):
@@ -285,15 +284,6 @@ class RemoteLogs:
                 if (remote := self._by_key.get(key)) is not None:  # its replica may be offline
                     remote.newest_epoch = max(remote.newest_epoch, state.leader_epoch)
                 self._forget(key, is_deleted=True)
-
-    def _note_tiered_again(self, delta: ImageDelta, image: ClusterImage) -> None:
-        for resource, changed in delta.configs.items():
-            topic = image.topic(resource.name) if resource.type is ConfigResourceType.TOPIC else None
-            if topic is None or str(changed.get(ENABLE)).lower() != "true":
-                continue
-            for index in range(len(topic.partitions)):
-                if (remote := self._by_key.get(TopicIdPartition(topic.id, index))) is not None:
-                    remote.tiered_since = image.number
 
     def _on_reload(self, image: ClusterImage) -> None:
         """The next round forgets partitions that are gone, and removes the tiers of deleted topics."""

@@ -54,8 +54,8 @@ Decision: TypeAlias = Generator[int, None, Manifest | None]
 """Makes the next manifest of the last one, in steps; None if it stays the last."""
 logger = logging.getLogger("nilometer.broker.tiering")
 
-FOLLOWER_LOOK_MS = 60_000
-"""So old may be what a follower knows of the tier when it deletes a segment because that is there."""
+FOLLOWER_LOOK_ROUNDS = 2
+"""Once in so many rounds a follower looks whether what its log may delete is still in the tier."""
 LOOK_AGAIN_MS = 1_000
 """So long searches by time do not read the chain again for what it lacks: another broker has to copy it."""
 
@@ -106,9 +106,6 @@ class RemotePartition:
         self._summed: Manifest | None = None
         """The last manifest of which :attr:`_sums` are: many segments are summed up in steps, in rounds."""
         self._sums = Sums(0, -1)
-        self.tiered_since = -1
-        """The metadata entry with which the topic was tiered again, if this broker has seen that: what the
-        tier had before may have been given up meanwhile, or is about to be."""
         self.newest_epoch = partition.leader_epoch
         """The newest leader epoch of the partition that is known here."""
         self._deposed_since_ms: int | None = None
@@ -126,8 +123,8 @@ class RemotePartition:
         """A manifest, how many of its segments may be read, and a manifest with these."""
         self._looked: tuple[object, int] | None = None
         """:attr:`_bound_by` when the chain was last read in vain for what is lacking, and the time."""
-        self._noted_ms = 0
-        """When this broker last noted what its log may delete (monotonic)."""
+        self._rounds_since_noted = 0
+        """How many rounds as a follower have begun since this broker noted what its log may delete."""
         self.is_queued = False
         self.error: str | None = None
         """Why the last round did not end; None if it did."""
@@ -199,6 +196,7 @@ class RemotePartition:
                 self.partition.log.note_tiered(0)  # what was noted before may be named no more
                 raise
         self.lag = plan.NOTHING_MISSING
+        self._rounds_since_noted += 1
         if self._awaits_tier:
             await self._look()
         return False
@@ -211,7 +209,7 @@ class RemotePartition:
         following = log.segments.higher(log.segments.first.base_offset)
         if following is None:
             return False
-        is_old = self._monotonic_ms >= self._noted_ms + FOLLOWER_LOOK_MS
+        is_old = self._rounds_since_noted >= FOLLOWER_LOOK_ROUNDS
         return is_old or following.base_offset > log.tiered_offset
 
     async def _look(self) -> None:
@@ -316,13 +314,16 @@ class RemotePartition:
         return is_before and is_own and not self._writer.is_ahead(manifest, self._parts.metadata_entry())
 
     def _is_current(self, manifest: Manifest, leader_epoch: int) -> bool:
-        return manifest.rank == (self._parts.claim, leader_epoch)
+        """Whether the leader of this epoch wrote it, and nothing of it is about to be given up: the topic was
+        not tiered again since."""
+        since = self._parts.tiered_since(self.partition.key.topic_id)
+        return manifest.rank == (self._parts.claim, leader_epoch) and manifest.topic.metadata_entry >= since
 
     def _claimed(self, manifest: Manifest) -> Decision:
         """Return the manifest with which this leader begins, and begins again if the topic is tiered again;
         None if it has begun, or has nothing to copy.
 
-        An object without any manifest thus belongs to a topic that was deleted.
+        An object without any manifest thus belongs to a topic that was deleted, or to a chain that was lost.
         """
         cut = self._lineage.divergent(manifest, self.view(), self._as_of)
         if cut:
@@ -338,7 +339,7 @@ class RemotePartition:
             )
             return (yield from manifest.dropping(cut, self._now_ms))
         if self._is_current(manifest, self._led_epoch):
-            return manifest if manifest.topic.metadata_entry < self.tiered_since else None
+            return None
         begins = manifest.leader_epoch >= 0 or self._next_to_copy(manifest) is not None
         return manifest if begins else None
 
@@ -761,9 +762,8 @@ class RemotePartition:
             bound, last = await self._find_bound(), self._chain.last
             if not self.partition.log.config.remote_storage_enable:
                 return
-            self._noted_ms = self._monotonic_ms
-            is_of_now = last is not None and last.topic.metadata_entry >= self.tiered_since
-            if last is None or not is_of_now or not self._is_current(last, self.partition.leader_epoch):
+            self._rounds_since_noted = 0
+            if last is None or not self._is_current(last, self.partition.leader_epoch):
                 bound = 0
             else:
                 compared = self._lineage.proven_count(last, self.log_from, self._as_of)

@@ -13,12 +13,12 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.responses import Response
-from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
-from nilometer.broker.turns import LongWork, Turns
+from nilometer.broker.turns import LongWork
 from nilometer.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.storage.producers import ProducerStateEntry
@@ -39,8 +39,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
-    tasks: Tasks
-    turns: Turns
+    listings: Listings
     replicas: ReplicaManager
     transactions: TransactionCoordinator
     rights: Rights
@@ -52,10 +51,10 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def handle_list(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    return parts.tasks.spawn(_list(parts, request), kind="ListTransactions")
+    return parts.listings.answer(request, partial(_list, parts))
 
 
-async def _list(parts: Parts, request: Request) -> Response:
+async def _list(parts: Parts, request: Request, work: LongWork) -> Response:
     """Make one response from the results of all coordinator partitions led here.
 
     The error of one of them is the error of the whole response: clients would take a partial list for the
@@ -74,10 +73,9 @@ async def _list(parts: Parts, request: Request) -> Response:
     # What is wrong with the request is said also where no coordinator partition is led.
     results = [list_transactions({}, asked, wall_ms=0)]
     access = parts.rights.access(request)
-    work = LongWork(parts.turns)
     shown: list[ListedTransaction] = []
     for answer in parts.transactions.answer_all(asked):
-        result = await answer
+        result = await work.wait(answer)
         assert isinstance(result, ListTransactionsResult)
         results.append(result)
         for each in () if result.transactions is None else await work.go_through(result.transactions):
@@ -92,7 +90,7 @@ async def _list(parts: Parts, request: Request) -> Response:
         ids = [each.transactional_id for each in shown]
         if weight(pattern, ids) > HEAVIEST:
             return _refuse(request, ErrorCode.invalid_regular_expression)
-        matched = set(await parts.transactions.matching(pattern, ids))
+        matched = set(await work.wait(parts.transactions.matching(pattern, ids)))
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         unknown_state_filters=tuple(

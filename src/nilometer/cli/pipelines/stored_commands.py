@@ -221,6 +221,11 @@ def restore_archive(source: str, **given: Any) -> None:
     metavar="URI",
     help="The remote storage of the brokers, if it is another one.  [default: that of --from]",
 )
+@click.option(
+    "--allow-recent",
+    is_flag=True,
+    help="Also if another cluster has written to the topic within the last ten minutes, and may still run.",
+)
 def restore_tier(source: str, target: str | None, **given: Any) -> None:
     """Bring topics back from a store alone, into new, empty tiered topics of brokers that are stopped.
 
@@ -249,6 +254,7 @@ def _restore(
     data_dir: Path | None,
     log_dirs: str | None,
     as_json: bool,
+    allow_recent: bool = False,
 ) -> None:
     """Restore to the disks of brokers, or to their remote storage ``target``."""
     from nilometer.pipeline.archive import restore, tier_restore
@@ -269,7 +275,7 @@ def _restore(
             if target is None:
                 restored = run_async(restore.restore(store, topics, places, **options))
             else:
-                to = _opened(target)
+                to, options["allows_recent"] = _opened(target), allow_recent
                 restored = run_async(tier_restore.restore(store, to, topics, places, **options))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None

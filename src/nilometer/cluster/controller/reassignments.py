@@ -15,7 +15,7 @@ from nilometer.cluster.controller.partition_change import PartitionDraft, Reques
 from nilometer.cluster.controller.topics import check_assignment
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Replicas
-from nilometer.cluster.states import PartitionState
+from nilometer.cluster.states import PartitionState, quoted
 from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
@@ -118,9 +118,11 @@ def _elect(draft: PartitionDraft, kind: ElectionType, topic_name: str, partition
     image = draft.image
     topic = image.topic(topic_name)
     if topic is None:
-        raise Refusal(ErrorCode.unknown_topic_or_partition, f"No such topic as {topic_name}")
+        raise Refusal(ErrorCode.unknown_topic_or_partition, f"No such topic as {quoted(topic_name)}")
     if topic.partition(partition) is None:
-        raise Refusal(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic_name}-{partition}")
+        raise Refusal(
+            ErrorCode.unknown_topic_or_partition, f"No such partition as {quoted(topic_name)}-{partition}"
+        )
     key = TopicIdPartition(topic.id, partition)
     state = draft.state(key)
     match kind:
@@ -134,7 +136,7 @@ def _elect(draft: PartitionDraft, kind: ElectionType, topic_name: str, partition
             wanted, failed = RequestedChange(allow_unclean=True), ErrorCode.eligible_leaders_not_available
     draft.change(key, wanted, may_lead=image.is_active)
     if draft.state(key).leader == state.leader:
-        raise Refusal(failed, f"No replica of {topic_name}-{partition} that may lead is available.")
+        raise Refusal(failed, f"No replica of {quoted(topic_name)}-{partition} that may lead is available.")
 
 
 # Moving partitions to other brokers while they are in use (KIP-455).
@@ -182,9 +184,9 @@ def decide_alter_reassignments(
     for request in requests:
         try:
             if times[request.topic, request.partition] > 1:
+                name = f"{quoted(request.topic)}-{request.partition}"
                 raise Refusal(
-                    ErrorCode.invalid_request,
-                    f"Partition {request.topic}-{request.partition} appears more than once in the request.",
+                    ErrorCode.invalid_request, f"Partition {name} appears more than once in the request."
                 )
             _reassign(draft, request, allow_replication_factor_change)
             outcome = OK
@@ -215,11 +217,13 @@ def list_reassignments(
 def _reassign(draft: PartitionDraft, request: Reassignment, allow_factor_change: bool) -> None:
     topic = draft.image.topic(request.topic)
     if topic is None:
-        raise Refusal(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {request.topic}.")
+        raise Refusal(
+            ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {quoted(request.topic)}."
+        )
     if topic.partition(request.partition) is None:
         raise Refusal(
             ErrorCode.unknown_topic_or_partition,
-            f"Unable to find partition {request.topic}:{request.partition}.",
+            f"Unable to find partition {quoted(request.topic)}:{request.partition}.",
         )
     key = TopicIdPartition(topic.id, request.partition)
     if request.replicas is None:

@@ -6,7 +6,7 @@ Who may commit and fetch offsets is decided here: a member, with its current epo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import (
     EndpointPartitions,
+    HeldBytes,
     OffsetCommit,
     OffsetFetch,
     subscription_bytes,
@@ -54,6 +55,7 @@ TASK_BYTES: Final = 300
 """About so much memory a task takes: in the target, as its member has it, and by who has it."""
 NOT_VALIDATED: Final = -1
 """In place of the validated topology's epoch."""
+Told: TypeAlias = tuple[Mapping[Task, int], Mapping[Task, int]]
 _STATES = {state.value: state for state in MemberState}
 
 
@@ -248,9 +250,11 @@ class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
         """The topics that the topology reads."""
         self.configured: Configured | None = None
         """Soft state: the topology with the cluster's topics."""
-        self.offsets: dict[str, tuple[Mapping[Task, int], Mapping[Task, int]]] = {}
+        self.offsets: dict[str, Told] = {}
         """Soft state: how far each member says that it has the state of its tasks, and up to where there is
         any: sums of changelog offsets."""
+        self._told = HeldBytes()
+        self._topology_bytes = 0
         self.shutdown_requested_by: str | None = None
         """Soft state: the member that asked for the end of the whole application."""
         self.tasks_with_room = 0
@@ -342,9 +346,11 @@ class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
         return SINCE_COMMIT
 
     def metadata_bytes(self) -> int:
-        told = NAME_BYTES * sum(len(first) + len(second) for first, second in self.offsets.values())
-        tasks = TASK_BYTES * self.tasks_with_room
-        return self._held.total + told + tasks + (0 if self.topology is None else self.topology.bytes())
+        return self._held.total + self._told.total + TASK_BYTES * self.tasks_with_room + self._topology_bytes
+
+    def note_offsets(self, member_id: str, told: Told) -> None:
+        self.offsets[member_id] = told
+        self._told.note(member_id, NAME_BYTES * sum(map(len, told)))
 
     def _keys(self) -> Iterator[RecordKey]:
         for member_id in sorted(self.members):
@@ -383,6 +389,7 @@ class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
             case StreamsGroupTopologyKey():
                 assert value is None or isinstance(value, Topology)
                 self.topology = value
+                self._topology_bytes = 0 if value is None else value.bytes()
                 subtopologies = () if value is None else value.subtopologies
                 self._sources = frozenset(name for each in subtopologies for name in each.sources())
             case StreamsGroupMetadataKey():
@@ -416,6 +423,7 @@ class StreamsGroup(GroupWithEpochs[StreamsMember, Tasks]):
             del self.members[member_id]
             self._held.forget(member_id)
             self.offsets.pop(member_id, None)
+            self._told.forget(member_id)
             self.endpoints.pop(member_id, None)
             if not self.members:
                 self.shutdown_requested_by = None

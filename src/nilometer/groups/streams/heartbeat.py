@@ -167,7 +167,7 @@ def note_offsets(group: StreamsGroup, request: StreamsGroupHeartbeat) -> None:
     first, second = (
         old if new is None else _offsets_of(group, new) for old, new in zip(before, told, strict=True)
     )
-    group.offsets[request.member_id] = first, second
+    group.note_offsets(request.member_id, (first, second))
 
 
 def _offsets_of(group: StreamsGroup, told: Sequence[TaskOffset]) -> Mapping[Task, int]:

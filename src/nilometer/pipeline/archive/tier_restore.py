@@ -39,6 +39,8 @@ from nilometer.tier.plan import first_manifest
 from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
 _WRITER = "restore"
+RECENT_MS = 600_000
+"""A topic that another cluster has written to within so long is taken for one that it still writes to."""
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -63,11 +65,13 @@ async def restore(
     topic_id: str | None = None,
     allows_missing: bool = False,
     only_here: bool = False,
+    allows_recent: bool = False,
     say: Callable[[str], None] = lambda what: None,
 ) -> list[Restored]:
     """Restore ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
-    ``target``: the remote storage of these brokers. The other options are those of
+    ``target``: the remote storage of these brokers. ``allows_recent``: also what another cluster may still
+    write to, so that a run on another machine may find more than this one. The other options are those of
     :func:`restore.chosen_topics`. Raises SourceError.
     """
     own = {
@@ -88,7 +92,7 @@ async def restore(
     run = _Run(source, target, say)
     with ExitStack() as opened:
         _, wanted = opened_by(opened)
-        await explained(run.check(wanted))
+        await explained(run.check(wanted, allows_recent=allows_recent))
     copies = await explained(run.copy(wanted))
     with ExitStack() as opened:
         folders, found_again = opened_by(opened)
@@ -126,12 +130,25 @@ class _Run:
         self._partitions = asyncio.Semaphore(SEGMENTS_AT_ONCE)
         self._copied_bytes = 0
 
-    async def check(self, wanted: Sequence[_Target]) -> None:
+    async def check(self, wanted: Sequence[_Target], *, allows_recent: bool) -> None:
         """Raises SourceError for all that may be refused, before the first write."""
         for one in wanted:
             last = (await self._chain(one)).last
             if not _is_own(last) and any(replica.log.log_end_offset for replica in one.wanted.replicas):
                 raise SourceError(f"{one.wanted.part} has had records: create the topic again")
+            if not allows_recent and not _has_copied(one.stored, last):
+                self._check_at_rest(one)
+
+    def _check_at_rest(self, one: _Target) -> None:
+        """Raises SourceError if another cluster may still write to what is restored."""
+        manifest, cluster_id = manifest_of(one.stored), one.stored.cluster_id
+        age_ms = self._runtime.clock.wall_ms() - manifest.written_ms
+        if age_ms < RECENT_MS and cluster_id != one.facts.cluster_id and not manifest.is_archive:
+            raise SourceError(
+                f"{one.stored.folder} was written to {max(age_ms, 0) // 1000} s ago: what the cluster "
+                f"{cluster_id} still writes does not come back, and a run on another machine would restore "
+                "more than this one. End that cluster, or copy the store, then restore with --allow-recent"
+            )
 
     async def copy(self, wanted: Sequence[_Target]) -> list[Copied | None]:
         """Copy what no earlier run has copied, and name it in the chains."""
@@ -176,6 +193,11 @@ class _Run:
             if _has_copied(one.stored, chain.last):
                 self._say(f"{one.wanted.part} was copied by an earlier run")
                 return None
+            if chain.last is None:  # segments without a manifest would be those of a chain that was lost
+                begun = Chain(self._target, one.folder, self._name())
+                await begun.read()
+                await begun.append_at_rest(LEADER_EPOCH, first_manifest(one.facts, 0))
+                await chain.read()
             found = await copy_partition(
                 self._source,
                 one.stored,
