@@ -44,6 +44,13 @@ def test_what_is_judged_as_equivalent_has_a_reason_and_survived() -> None:
         assert name not in tried or tried[name]["layer"] is None, f"{name} was noticed"
 
 
+def test_the_page_has_the_table_of_what_was_tried() -> None:
+    """``python -m mutants.drawn --table`` prints it."""
+    page = (REPOSITORY / "docs/simulation.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("<!-- drawn mutants: generated -->\n")
+    assert rest.partition("\n<!-- drawn mutants: end -->")[0] == table(known(), lines_of(JUDGED))
+
+
 def test_the_share_that_is_noticed_is_of_those_that_are_not_equivalent() -> None:
     tried = {
         f"{path}::{name}": {"layer": layer, "cpu_s": 1.4}

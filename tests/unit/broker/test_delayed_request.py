@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import cast
+from typing import Any, cast
 
 from nilometer.broker.replicas.delayed_requests import (
     RESPONSE_ELEMENTS,
@@ -122,3 +122,16 @@ async def test_a_release_that_fails_keeps_no_other_wait_from_its_end() -> None:
         await asyncio.sleep(0)
     assert finished == [0, 1]
     assert [str(error) for error in failed] == ["a defect"]
+
+
+async def test_a_request_whose_client_has_gone_is_not_answered() -> None:
+    responses: list[str] = []
+    response = DelayedResponse(Turns(StepClock()), lambda: responses.append("made") or cast(Any, ()))
+    wait = response.delayed.wait_for(ProduceOutcome(0))
+    waiting = response.response(TIMEOUT_MS)
+    assert isinstance(waiting, asyncio.Future)
+    waiting.cancel()
+    wait.release()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert responses == [] and waiting.cancelled()

@@ -72,6 +72,11 @@ def test_no_line_is_lost_doubled_or_moved_and_no_event_is_too_large(lines: list[
     assert all(len(event) == 1 or len(b"\n".join(event)) <= size for event in events)
 
 
+@pytest.mark.parametrize(("size", "events"), [(4, [2]), (3, [1, 1])])
+def test_a_newline_between_two_lines_counts(size: int, events: list[int]) -> None:
+    assert [len(one) for one in joined([b"a", b" b"], size)] == events
+
+
 def test_an_event_has_a_limited_number_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_run, "LINES_MAX", 3)
     assert [len(one) for one in joined([b"a", *([b"  b"] * 7)])] == [3, 3, 2]

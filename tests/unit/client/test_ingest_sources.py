@@ -11,6 +11,8 @@ from ingest_sources import LOG, reading, source_of
 from nilometer.client.ingest.found_files import FoundFile, is_derived, is_rotation_name, possible_originals
 from nilometer.client.ingest.matching import Circumstances, Matches, match
 from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
+from support.ingest import model_files
+from support.ingest.ingest_scenario import Process, Topic
 
 
 class Folder:
@@ -343,3 +345,17 @@ def test_rotated_names_of_numbered_files_are_their_own() -> None:
     assert is_derived("/l/host-1.log.2.gz", "/l/host-1.log")
     assert not is_derived("/l/host-2.log", "/l/host-1.log")
     assert is_rotation_name("/l/app.log.2.gz", "/l/app.log.1")
+
+
+def test_a_file_that_was_empty_when_it_was_found_is_recognised_by_the_first_bytes_that_came() -> None:
+    disk = model_files.ModelDisk()
+    inode = disk.create(model_files.LOG)
+    process = Process(disk, Topic(), None, named=True, follow=True)
+    for content in (b"", b"first\n", b"second\n"):
+        disk.append(inode, content)
+        process.look()
+        process.take()
+        process.read(1)
+    (source,) = process.tracker.live.values()
+    assert source.preview == Fingerprint.of(reading(b"first\n"), 6)
+    process.end()

@@ -90,3 +90,11 @@ async def test_the_partitions_of_no_topic_are_requested_of_one_broker_and_the_co
         with pytest.raises(KafkaError, match="topic none does not exist"):
             await partitions_of(admin.client, "none", [], TIMEOUT_MS)
         assert broker.count(ApiKey.METADATA) - before == 2
+
+
+async def test_an_admin_that_has_ended_keeps_no_connection() -> None:
+    async with ScriptedBroker() as broker:
+        async with admin_of(broker) as admin:
+            connection = await admin.client.connections.get(1)
+            assert not connection.closed
+        assert connection.closed

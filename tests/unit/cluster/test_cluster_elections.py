@@ -19,6 +19,7 @@ from nilometer.cluster.controller.reassignments import (
     preferred_imbalance,
 )
 from nilometer.cluster.entries import decode_entry
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     BrokerInControlledShutdown,
     BrokerRegistered,
@@ -247,6 +248,7 @@ def test_edge_24_unclean_elections_happen_where_allowed_and_are_counted(world: C
     assert world.state().recovery_state is RecoveryState.RECOVERING
     assert world.image.unclean_elections == 1
     assert world.refold().unclean_elections == 1
+    assert ClusterImage.from_snapshot(world.image.snapshot()).unclean_elections == 1
 
 
 def test_k3_controlled_shutdown_moves_leaders_first(world: ClusterWorld) -> None:

@@ -108,6 +108,18 @@ def test_k5_calling_off_leads_back(wide: ClusterWorld) -> None:
     assert not state.is_reassigning
 
 
+def test_k5_calling_off_waits_while_only_a_new_replica_has_all_records(wide: ClusterWorld) -> None:
+    """The last leader is a new replica: none of the former ones can lead without loss until it returns."""
+    wide.topic([1, 2], min_isr=2)
+    reassign(wide, [4, 5])
+    assert ask(wide, request(wide, [1, 2, 4])).outcome.ok
+    for broker in (2, 1, 4):
+        wide.down(broker)
+    state = wide.state()
+    assert (state.leader, state.last_known_leader, state.isr, state.elr) == (-1, 4, (4,), (1,))
+    assert reassign(wide, None).error is ErrorCode.invalid_replica_assignment
+
+
 def test_k5_a_reassignment_replaced_by_another_still_leads_back_to_the_original(wide: ClusterWorld) -> None:
     wide.topic([1, 2])
     reassign(wide, [3, 4])

@@ -321,6 +321,21 @@ def test_the_previous_epoch_is_good_for_what_the_member_has() -> None:
     assert late.error_code is ErrorCode.fenced_member_epoch
 
 
+def test_the_epoch_before_the_previous_one_is_fenced() -> None:
+    streams = world()
+    first = streams.streams_member("m1")
+    epochs = [first.epoch]
+    for partitions in (5, 6):
+        streams.grow("t", partitions)
+        first.step()
+        epochs.append(first.epoch)
+    assert epochs == sorted(set(epochs))
+    mine = {"active_tasks": (), "standby_tasks": (), "warmup_tasks": ()}
+    oldest, previous, _ = epochs
+    assert streams.streams_beat("m1", oldest, **mine).error_code is ErrorCode.fenced_member_epoch
+    assert streams.streams_beat("m1", previous, **mine).error_code is ErrorCode.none
+
+
 def test_the_group_is_full() -> None:
     streams = world(group_streams_max_size=1)
     streams.streams_member("m1")

@@ -420,6 +420,24 @@ def test_an_election_is_durable_before_the_next_event() -> None:
     assert not node.replica.on_vote_request(request._replace(candidate=key_of(3))).response.granted
 
 
+def test_a_truncation_is_durable_before_the_next_event() -> None:
+    """Or a power failure could leave the removed records below those of the new leader."""
+    cluster, node, replica = alone()
+    replica.append([b"1"])
+    turn = replica.on_begin_epoch(BeginEpochRequest(2, 9))
+    assert turn.work is not None
+    turn.work()
+    cluster.flush(node)
+    fetch = replica.next_fetch()
+    assert isinstance(fetch, QuorumFetch)
+    turn = replica.on_fetch_response(fetch, QuorumFetchResponse(NONE, 2, 9, diverging=EpochEnd(1, 3)))
+    assert replica.log_end_offset == 3 and turn.work is not None
+    with pytest.raises(InvariantBroken, match="a truncation is durable before the next event"):
+        replica.on_time()
+    turn.work()
+    replica.on_time()
+
+
 @pytest.mark.parametrize("number", range(1, 4))
 def test_a_replica_whose_disk_fails_does_nothing_more(number: int) -> None:
     _, node, replica = alone()

@@ -399,8 +399,6 @@ def reconcile(draft: Draft, topics: Topics, member: Member, claimed: Assignment 
     ``claimed``: the partitions that the member says it owns; None if it does not say.
     """
     group = draft.group
-    if member.is_reconciled_to(group.assignment_epoch) and group.group_epoch == group.assignment_epoch:
-        return member
     outdated = group.group_epoch > group.assignment_epoch
     target = Target(
         group.assignment_epoch,
