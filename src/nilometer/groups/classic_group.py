@@ -187,7 +187,7 @@ class RebalanceCause(msgspec.Struct, frozen=True):
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
 
     def cut(self) -> RebalanceCause:
-        """Return the cause as a group remembers it, within bounds."""
+        """Return the cause as a group remembers it, and the log has it: within bounds."""
         instance_id = self.group_instance_id
         return RebalanceCause(
             self.reason[:REASON_MAX],

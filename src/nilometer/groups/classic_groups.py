@@ -87,7 +87,7 @@ class ClassicRebalance:
     def prepare(self, turn: Turn, group: ClassicGroup, cause: RebalanceCause) -> None:
         """Start a rebalance: end the sync phase, if there is one, and begin the join phase."""
         group.note_cause(cause, turn.wall_ms)
-        turn.act(RebalanceNote(group.group_id, group.generation, str(cause)))
+        turn.act(RebalanceNote(group.group_id, group.generation, str(cause.cut())))
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._cancel_syncs(turn, group)
         self._end_sync_phase(group)

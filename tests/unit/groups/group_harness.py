@@ -49,7 +49,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
-from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded
+from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded, RebalanceNote
 from nilometer.steps import at_once
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.value_bytes import Subscription, encode_subscription
@@ -106,6 +106,7 @@ class GroupWorld:
     written: list[CoordinatorRecord] = field(default_factory=list[CoordinatorRecord])
     """By the last call."""
     needed: list[Computation] = field(default_factory=list[Computation])
+    notes: list[RebalanceNote] = field(default_factory=list[RebalanceNote])
     """What is to be computed outside of the shard."""
 
     def __post_init__(self) -> None:
@@ -149,6 +150,7 @@ class GroupWorld:
                 self.log_of_transactions[len(self.log)] = effects.producer
             self.log.append((key, value))
         self.needed += [action for action in effects.actions if isinstance(action, COMPUTED)]
+        self.notes += [action for action in effects.actions if isinstance(action, RebalanceNote)]
         for token, reply in effects.results:
             assert token not in self.replies, f"{token} is answered twice"
             self.replies[token] = _whole(reply) if isinstance(reply, OffsetFetchResult) else reply

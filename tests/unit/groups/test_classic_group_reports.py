@@ -89,6 +89,8 @@ def test_a_group_that_clients_have_left_remembers_little_of_them() -> None:
     assert last is not None
     assert last.group_instance_id == long[:256]
     assert len(last.reason) + len(last.member_id) + len(last.client_id) <= 1_512
+    lines = [note.cause.removesuffix(f"{long}.host") for note in world.notes]
+    assert max(map(len, lines)) <= 2_000, "so does a line of the log; the host is an address"
     world.load()
     assert world.describe().protocol_type == long[:256]
 
