@@ -152,7 +152,7 @@ async def _describe(parts: Parts, request: Request, work: LongWork) -> Response:
             if state is None or not is_here or (asked is not None and index not in asked):
                 continue
             found.append(_replica(parts, topic, key, state))
-            if segments_left and (segments := await work.wait(described_segments(parts, key))) is not None:
+            if segments_left and (segments := await described_segments(parts, key)) is not None:
                 found[-1] = structs.replace(found[-1], segments=segments)
                 segments_left -= 1
             await work.step(1)

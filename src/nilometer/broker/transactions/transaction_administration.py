@@ -90,7 +90,7 @@ async def _list(parts: Parts, request: Request, work: LongWork) -> Response:
         ids = [each.transactional_id for each in shown]
         if weight(pattern, ids) > HEAVIEST:
             return _refuse(request, ErrorCode.invalid_regular_expression)
-        matched = set(await work.wait(parts.transactions.matching(pattern, ids)))
+        matched = set(await parts.transactions.matching(pattern, ids))
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         unknown_state_filters=tuple(
