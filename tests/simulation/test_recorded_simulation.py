@@ -66,7 +66,7 @@ def test_a_recording_is_what_happened_and_the_run_takes_the_same_course_without_
         made.append(ComparingRecorder(cluster, lines))
         return made[0]
 
-    recorded, alone = run(PLAN, record=record), run(PLAN)
+    recorded, alone = run(PLAN, observe=record), run(PLAN)
     assert (recorded.exit, recorded.digest) == (Exit.CLEAN, alone.digest), (
         f"nilometer simulate --seed {SEED} --minutes {MINUTES} --faults crash,cut"
     )
@@ -104,7 +104,7 @@ def test_a_recording_begins_at_its_time_and_ends_at_its_limit() -> None:
         writer = RecordingWriter(lines.append, Header(title="t"), events_max=limit)
         return ClusterRecorder(cluster, writer, from_s=begin_s)
 
-    run(PLAN, record=record)
+    run(PLAN, observe=record)
     found = lines.recording()
     assert found.events[0].at_us >= begin_s * 1_000_000
     assert "at its limit of 60 events" in found.events[limit].text
@@ -125,7 +125,7 @@ def test_a_finding_is_recorded_when_the_checker_has_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(LeaderInvariants, "look", find)
     plan = draw(SEED, MINUTES, [Fault.CRASH])
     writer = RecordingWriter(lines.append, Header(title="t"), events_max=1_000_000)
-    assert run(plan, record=lambda cluster: ClusterRecorder(cluster, writer)).exit is Exit.WRONG_RESULT
+    assert run(plan, observe=lambda cluster: ClusterRecorder(cluster, writer)).exit is Exit.WRONG_RESULT
     events = lines.recording().events
     (finding,) = [event for event in events if event.kind is Kind.FINDING]
     assert finding.text == "a planted violation"

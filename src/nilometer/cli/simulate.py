@@ -34,7 +34,7 @@ from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.plan import STORES, Plan, draw
 from nilometer.simulation.recording import EVENTS_MAX, EVENTS_READ_MAX, Header, RecordingWriter
-from nilometer.simulation.run import Exit, Record, Verdict, run
+from nilometer.simulation.run import Exit, Observe, Verdict, run
 
 # Simulates seeds, in several processes at once, and reports them in the order of their numbers.
 #
@@ -186,7 +186,7 @@ def _play(plan: Plan, options: SeedOptions) -> Verdict:
             plan,
             only=options.only,
             sink=sink,
-            record=record,
+            observe=record,
             checks_recordings=options.checks_recordings,
         )
 
@@ -196,7 +196,7 @@ def _lines_to(path: Path, files: ExitStack) -> Callable[[str], object]:
     return lambda line: file.write(f"{line}\n")
 
 
-def _recorder(plan: Plan, options: SeedOptions, recording: RecordingOptions, files: ExitStack) -> Record:
+def _recorder(plan: Plan, options: SeedOptions, recording: RecordingOptions, files: ExitStack) -> Observe:
     kinds = ", ".join(kind.value for kind in plan.kinds) or "no faults"
     header = Header(
         title=f"Simulation of seed {plan.seed}",

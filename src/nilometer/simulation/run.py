@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
@@ -38,7 +38,6 @@ from nilometer.simulation.checkers.running_brokers import (
     not_converged,
 )
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.cluster_recorder import ClusterRecorder
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import CURRENT, Deadlock, Livelock
@@ -439,7 +438,15 @@ DAMAGES = frozenset({Kind.DAMAGE, Kind.INDEX_DAMAGE})
 RECORDED = "starts of brokers that were recorded"
 
 
-Record = Callable[[Cluster], ClusterRecorder]
+class Observer(Protocol):
+    """What looks at the cluster during a run, after the checkers have, every ``LOOK_S``."""
+
+    def look(self, findings: Iterable[str] = ()) -> None: ...
+
+    def end(self, findings: Iterable[str]) -> None: ...
+
+
+Observe = Callable[[Cluster], Observer]
 
 
 def run(
@@ -447,15 +454,15 @@ def run(
     *,
     only: Iterable[int] | None = None,
     sink: Callable[[str], object] | None = None,
-    record: Record | None = None,
+    observe: Observe | None = None,
     checks_recordings: bool = False,
 ) -> Verdict:
     """Run ``plan`` and return the verdict.
 
     ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line;
-    ``record`` makes the recorder of the cluster; ``checks_recordings``: every start of a broker is recorded,
-    and replayed after the run (not with what reaches into brokers past their runtime: the stores of ZooKeeper
-    and of a metadata quorum, and broken invariants).
+    ``observe`` makes the observer of the cluster, such as its recorder; ``checks_recordings``: every start of
+    a broker is recorded, and replayed after the run (not with what reaches into brokers past their runtime:
+    the stores of ZooKeeper and of a metadata quorum, and broken invariants).
     """
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
@@ -464,7 +471,7 @@ def run(
     recorded = RecordedStarts() if checks_recordings and is_recordable else None
     with LogCapture(world) as log_capture:
         run = _Run(world, plan, only, verdict, log_capture, recorded)
-        run.recorder = record(run.cluster) if record is not None else None
+        run.observer = observe(run.cluster) if observe is not None else None
         try:
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
         except TimeoutError:
@@ -483,8 +490,8 @@ def run(
             is_damaged = not DAMAGES.isdisjoint(plan.kinds)
             verdict.find(Exit.WRONG_RESULT, recorded.differences(is_damaged=is_damaged))
             verdict.workloads[RECORDED] = len(recorded.starts)
-    if run.recorder is not None:
-        run.recorder.end(verdict.findings)
+    if run.observer is not None:
+        run.observer.end(verdict.findings)
     verdict.digest = world.trace.digest
     verdict.simulated_s = world.loop.time()
     verdict.real_s = time.perf_counter() - begun
@@ -505,7 +512,7 @@ class _Run:
         self._plan = plan
         self._verdict = verdict
         self._log_capture = log_capture
-        self.recorder: ClusterRecorder | None = None
+        self.observer: Observer | None = None
         self.cluster = self._cluster = Cluster(
             world,
             brokers=plan.brokers,
@@ -647,7 +654,7 @@ class _Run:
         self._remote_changes.look()
         if self._clients.transactions is not None:
             self._clients.transactions.look()
-        if self.recorder is not None:
+        if self.observer is not None:
             checkers = (
                 self._leader_invariants,
                 self._retention,
@@ -655,7 +662,7 @@ class _Run:
                 self._checkpoint_files,
                 self._breaches,
             )
-            self.recorder.look(text for checker in checkers for text in checker.violations)
+            self.observer.look(text for checker in checkers for text in checker.violations)
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s

@@ -127,6 +127,17 @@ def test_a_voter_whose_metadata_log_was_emptied_observes_under_another_directory
         assert cluster.controller() in (2, 3)
 
 
+def test_an_observer_of_the_only_voter_forms_no_quorum_without_its_metadata_log(
+    tmp_path: Path,
+) -> None:
+    with QuorumBrokers(tmp_path / "cluster", 2, voters=1) as cluster:
+        cluster.create_topic("t")
+        cluster.stop(2)
+        shutil.rmtree(cluster.metadata_folder(2))
+        cluster.start(2)
+        cluster.wait_full_isr("t", TIMEOUT_S)
+
+
 def test_a_node_without_the_key_is_not_let_in(tmp_path: Path) -> None:
     with QuorumBrokers(tmp_path / "cluster", 1, voters=1) as cluster:
         other = tmp_path / "other.key"

@@ -83,6 +83,14 @@ def test_a_broker_alone_observes_and_needs_no_listener_of_controllers() -> None:
     assert (found.listeners, found.own, found.is_controller) == ((), None, False)
 
 
+def test_only_the_only_voter_forms_a_quorum_of_one_and_others_observe_it() -> None:
+    only = "1@127.0.0.1:9001"
+    listeners = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9001"
+    assert quorum(node_id="1", controller_quorum_voters=only, listeners=listeners).is_alone
+    observer = {"process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+    assert not quorum(node_id="2", controller_quorum_voters=only, **observer).is_alone
+
+
 def test_bootstrap_servers_name_nodes_of_a_quorum_that_is_there() -> None:
     found = quorum(
         controller_quorum_voters=None, controller_quorum_bootstrap_servers="127.0.0.1:9001,127.0.0.1:9003"

@@ -199,7 +199,7 @@ def quorum_settings(
         servers=voters or servers,
         listeners=tuple(listeners) if is_controller else (),
         own=_own_address(node_id, voters, listeners, advertised) if is_controller else None,
-        is_alone=_is_alone(voters or servers, listeners),
+        is_alone=_is_alone(node_id, voters or servers, listeners),
         joins=joins,
         tls=tls,
         sasl=sasl,
@@ -381,12 +381,12 @@ def _own_address(
     return QuorumAddress(LOOPBACK if endpoint.host in WILDCARDS else endpoint.host, endpoint.port, node_id)
 
 
-def _is_alone(servers: Sequence[QuorumAddress], listeners: Sequence[Endpoint]) -> bool:
+def _is_alone(node_id: int, servers: Sequence[QuorumAddress], listeners: Sequence[Endpoint]) -> bool:
     if len(servers) != 1:
         return False
     (only,) = servers
-    if only.node_id >= 0:
-        return True  # the only voter
+    if only.node_id >= 0:  # the only voter: another node observes it
+        return only.node_id == node_id
     return any(
         one.port == only.port
         and (one.host == only.host or (is_loopback(one.host) and is_loopback(only.host)))
