@@ -2738,15 +2738,22 @@ TIERED = (
     Mutant(
         "own-cluster-still-written",
         "a topic is not restored beside itself within minutes, though its brokers are stopped",
-        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
+        "stored.cluster_id != cluster_id and not manifest.is_archive",
         "not manifest.is_archive",
         (FROM_STORE,),
     ),
     Mutant(
+        "written-to-while-restored-to-disks",
+        "what another cluster may still write to is restored to disks without a word",
+        "if not allows_recent and not manifest_of(one.stored).is_archive:",
+        "if False:",
+        ("unit/cli/test_tier_commands.py",),
+    ),
+    Mutant(
         "archive-still-written",
         "what was archived within minutes is not restored to remote storage",
-        "cluster_id != one.facts.cluster_id and not manifest.is_archive",
-        "cluster_id != one.facts.cluster_id",
+        "stored.cluster_id != cluster_id and not manifest.is_archive",
+        "stored.cluster_id != cluster_id",
         (EARLIER,),
     ),
     Mutant(

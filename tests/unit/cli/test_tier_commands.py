@@ -159,13 +159,14 @@ def test_what_was_restored_and_what_is_lost_is_said(
     assert (part["start"], part["end"], part["records"], part["replicas"]) == (0, 18, None, 1)
 
 
+@pytest.mark.parametrize("to", ["tier", "archive"])
 def test_what_another_cluster_may_still_write_to_is_restored_if_it_is_asked_for(
-    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    to: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, data in last_with(written_ms=SystemClock().wall_ms()).items():
         (tmp_path / "tier" / name).write_bytes(data)
     place = broker_folder(tmp_path / "broker")
-    given = ["tier", "restore", "--from", uri, "--topic", "events", "--log-dirs", str(place)]
+    given = [to, "restore", "--from", uri, "--topic", "events", "--log-dirs", str(place)]
     assert run(given) == 1
     assert "--allow-recent" in capsys.readouterr().err
     assert run([*given, "--allow-recent"]) == 0

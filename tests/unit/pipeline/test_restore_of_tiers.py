@@ -15,7 +15,7 @@ from msgspec import structs
 from nilometer.cli import topics
 from nilometer.pipeline.archive import tier_restore
 from nilometer.pipeline.archive.replica_folders import EmptyReplica
-from nilometer.pipeline.archive.restore import Restored, create_command
+from nilometer.pipeline.archive.restore import RECENT_MS, Restored, create_command
 from nilometer.pipeline.archive.tier_restore import restore
 from nilometer.pipeline.errors import SourceError
 from nilometer.runtime.object_store import ObjectStoreError
@@ -501,7 +501,7 @@ def written_ago(led: LedLog, ago_ms: int) -> None:
     led.store.bucket.objects[FOLDER + manifest_name(last.number)] = encode_manifest(held)
 
 
-@pytest.mark.parametrize("ago_ms", [0, tier_restore.RECENT_MS - 60_000, -3_600_000])
+@pytest.mark.parametrize("ago_ms", [0, RECENT_MS - 60_000, -3_600_000])
 def test_what_another_cluster_may_still_write_to_is_not_restored(ago_ms: int, tmp_path: Path) -> None:
     """A run on another machine would restore more. Its clock may be ahead."""
     led = former()
@@ -519,7 +519,7 @@ def test_what_another_cluster_may_still_write_to_is_not_restored(ago_ms: int, tm
 
 def test_what_was_written_to_some_time_ago_is_restored(tmp_path: Path) -> None:
     led = former()
-    written_ago(led, tier_restore.RECENT_MS)
+    written_ago(led, RECENT_MS)
     (result,) = run(led, broker_folder(tmp_path / "one"))
     assert (result.start, result.end) == (0, 18)
 

@@ -183,6 +183,12 @@ _RESTORE_OPTIONS = (
     ),
     click.option("--allow-missing", is_flag=True, help="Also if the store lacks offsets or partitions."),
     click.option(
+        "--allow-recent",
+        is_flag=True,
+        help="Also if another cluster has written to the topic in remote storage within the last ten "
+        "minutes, and may still run.",
+    ),
+    click.option(
         "--only-here",
         is_flag=True,
         help="Leave out partitions of which other machines have all replicas.",
@@ -221,11 +227,6 @@ def restore_archive(source: str, **given: Any) -> None:
     metavar="URI",
     help="The remote storage of the brokers, if it is another one.  [default: that of --from]",
 )
-@click.option(
-    "--allow-recent",
-    is_flag=True,
-    help="Also if another cluster has written to the topic within the last ten minutes, and may still run.",
-)
 def restore_tier(source: str, target: str | None, **given: Any) -> None:
     """Bring topics back from a store alone, into new, empty tiered topics of brokers that are stopped.
 
@@ -250,11 +251,11 @@ def _restore(
     name: str | None,
     topic_id: str | None,
     allow_missing: bool,
+    allow_recent: bool,
     only_here: bool,
     data_dir: Path | None,
     log_dirs: str | None,
     as_json: bool,
-    allow_recent: bool = False,
 ) -> None:
     """Restore to the disks of brokers, or to their remote storage ``target``."""
     from nilometer.pipeline.archive import restore, tier_restore
@@ -269,14 +270,14 @@ def _restore(
                 "name": name,
                 "topic_id": topic_id,
                 "allows_missing": allow_missing,
+                "allows_recent": allow_recent,
                 "only_here": only_here,
                 "say": status.update,
             }
             if target is None:
                 restored = run_async(restore.restore(store, topics, places, **options))
             else:
-                to, options["allows_recent"] = _opened(target), allow_recent
-                restored = run_async(tier_restore.restore(store, to, topics, places, **options))
+                restored = run_async(tier_restore.restore(store, _opened(target), topics, places, **options))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     if as_json:

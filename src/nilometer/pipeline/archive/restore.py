@@ -26,6 +26,7 @@ from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.pipeline.archive.replica_folders import LEADER_EPOCH, EmptyReplica, ReplicaFolders
 from nilometer.pipeline.archive.stored import explained
 from nilometer.pipeline.errors import SourceError
+from nilometer.runtime import Runtime
 from nilometer.runtime.object_store import ObjectStore
 from nilometer.storage.names import TopicPartition
 from nilometer.tier.catalogue import StoredPartition, find_partitions
@@ -57,6 +58,8 @@ _PIECE_MAX = 1 << 30
 
 
 _ENABLE = "remote.storage.enable"
+RECENT_MS = 600_000
+"""A topic that another cluster has written to within so long is taken for one that it still writes to."""
 
 
 class Restored(msgspec.Struct):
@@ -218,6 +221,19 @@ def _require_all(stored: Sequence[StoredPartition]) -> None:
             )
 
 
+def require_at_rest(stored: StoredPartition, cluster_id: str | None, now_ms: int) -> None:
+    """Raises SourceError if another cluster than ``cluster_id`` may still write to what is restored."""
+    manifest = manifest_of(stored)
+    age_ms = now_ms - manifest.written_ms
+    if age_ms < RECENT_MS and stored.cluster_id != cluster_id and not manifest.is_archive:
+        raise SourceError(
+            f"{stored.folder} was written to {max(age_ms, 0) // 1000} s ago: what the cluster "
+            f"{stored.cluster_id} still writes does not come back, and a run on another machine would "
+            "restore more than this one. End that cluster, or copy the store, then restore with "
+            "--allow-recent"
+        )
+
+
 def wanted_partitions(
     folders: ReplicaFolders,
     chosen: Mapping[str, Sequence[StoredPartition]],
@@ -266,12 +282,14 @@ async def restore(
     topic_id: str | None = None,
     allows_missing: bool = False,
     only_here: bool = False,
+    allows_recent: bool = False,
     say: Callable[[str], None] = lambda what: None,
 ) -> list[Restored]:
     """Write stored ``topics`` into all their replicas in ``places``, folders of brokers that do not run.
 
-    The options are those of :func:`chosen_topics`. Raises PipelineError; then all that was
-    written is removed again, or the message names the folders that still have some of it.
+    ``allows_recent``: also what another cluster may still write to. The other options are those of
+    :func:`chosen_topics`. Raises PipelineError; then all that was written is removed again, or the message
+    names the folders that still have some of it.
     """
     chosen = await explained(chosen_topics(source, topics, name, topic_id, allows_missing=allows_missing))
     parts = parts_of(chosen, name)
@@ -279,7 +297,11 @@ async def restore(
         folders = ReplicaFolders(places, set(parts.values()), opened)
         wanted = wanted_partitions(folders, chosen, parts, only_here=only_here)
         histories: list[_History] = []
+        now_ms = Runtime.system().clock.wall_ms()
         for one in wanted:  # all that may be refused, before the first is written
+            if not allows_recent and not manifest_of(one.stored).is_archive:
+                cluster_id, _ = folders.identity(one.part)
+                require_at_rest(one.stored, cluster_id, now_ms)
             say(f"{one.stored.topic}-{one.stored.partition}: checking")
             histories.append(await explained(_History.read(source, one)))
         restored: list[Restored] = []

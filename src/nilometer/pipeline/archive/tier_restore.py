@@ -26,6 +26,7 @@ from nilometer.pipeline.archive.restore import (
     chosen_topics,
     manifest_of,
     parts_of,
+    require_at_rest,
     wanted_partitions,
 )
 from nilometer.pipeline.archive.stored import explained
@@ -39,8 +40,6 @@ from nilometer.tier.plan import first_manifest
 from nilometer.tier.transfer import LEADER_EPOCH, NO_PRODUCERS, SEGMENTS_AT_ONCE, Copied, copy_partition
 
 _WRITER = "restore"
-RECENT_MS = 600_000
-"""A topic that another cluster has written to within so long is taken for one that it still writes to."""
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -137,18 +136,7 @@ class _Run:
             if not _is_own(last) and any(replica.log.log_end_offset for replica in one.wanted.replicas):
                 raise SourceError(f"{one.wanted.part} has had records: create the topic again")
             if not allows_recent and not _has_copied(one.stored, last):
-                self._check_at_rest(one)
-
-    def _check_at_rest(self, one: _Target) -> None:
-        """Raises SourceError if another cluster may still write to what is restored."""
-        manifest, cluster_id = manifest_of(one.stored), one.stored.cluster_id
-        age_ms = self._runtime.clock.wall_ms() - manifest.written_ms
-        if age_ms < RECENT_MS and cluster_id != one.facts.cluster_id and not manifest.is_archive:
-            raise SourceError(
-                f"{one.stored.folder} was written to {max(age_ms, 0) // 1000} s ago: what the cluster "
-                f"{cluster_id} still writes does not come back, and a run on another machine would restore "
-                "more than this one. End that cluster, or copy the store, then restore with --allow-recent"
-            )
+                require_at_rest(one.stored, one.facts.cluster_id, self._runtime.clock.wall_ms())
 
     async def copy(self, wanted: Sequence[_Target]) -> list[Copied | None]:
         """Copy what no earlier run has copied, and name it in the chains."""
